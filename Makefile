@@ -1,0 +1,74 @@
+# Builds, tries and tests the module. Each target sets up what it needs; `make help` lists them.
+
+NGINX_SRC ?= /usr/share/nginx/src
+NGINX ?= $(firstword $(wildcard $(NGINX_SRC)/objs/nginx) $(shell command -v nginx) /usr/sbin/nginx)
+PORT ?= 8080
+COVERAGE_MIN ?= 95
+T ?= unit/*/*_test.cc t/*.t
+
+tests = $(wildcard $(T))
+units = $(filter unit/%,$(tests))
+
+# Runs of make in one checkout may overlap: set-up and building take turns.
+locked := mkdir -p build && flock -o build/.lock
+build_units := $(MAKE) --no-print-directory -s -j$(shell nproc) -f scripts/unit.mk
+
+.PHONY: all install setup run test unit lint format sanitize coverage check-builds check-fresh clean help
+
+all: ## build the module against the installed nginx, or against the source tree NGINX_SRC=
+	@$(locked) scripts/setup build
+	@$(locked) scripts/module "$(NGINX_SRC)"
+
+install: all ## put the module where NGINX= looks for modules, below DESTDIR= if given
+	@scripts/install "$(NGINX)" "$(DESTDIR)"
+
+setup: ## install the packages that all targets need
+	@$(locked) scripts/setup all
+
+run: ## run a limited nginx on 127.0.0.1 port PORT= (8080) and say what to try with it
+	@$(locked) scripts/setup run
+	@$(locked) scripts/module "$(NGINX_SRC)"
+	@PORT=$(PORT) scripts/run "$(NGINX)"
+
+test: ## build without a warning, then run unit/ and t/; T='t/020*.t' runs some, JOBS= so many at once
+	@$(locked) scripts/setup test
+	@$(locked) scripts/module "$(NGINX_SRC)"
+	@$(if $(units),$(locked) $(build_units) $(units:unit/%.cc=build/unit/%))
+	@scripts/test --build build --unit build/unit --nginx "$(NGINX)" \
+	    --module $(CURDIR)/build/ngx_http_rate_limit_module.so $(tests)
+
+unit: ## run unit/ only
+	@$(locked) scripts/setup unit
+	@$(locked) $(build_units) programs
+	@scripts/test --build build --unit build/unit $(wildcard unit/*/*_test.cc)
+
+lint: ## look for faults in C++, shell, Perl and Lua, and in what includes what
+	@$(locked) scripts/setup lint
+	@$(locked) scripts/module "$(NGINX_SRC)"
+	@$(locked) $(MAKE) --no-print-directory -s -k -j$(shell nproc) -f scripts/lint.mk
+
+format: ## lay out C++ as `make lint` wants it
+	@$(locked) scripts/setup lint
+	@$(MAKE) --no-print-directory -s -f scripts/lint.mk format
+
+sanitize: ## run unit/ and t/ under AddressSanitizer and UndefinedBehaviorSanitizer; T= as for test
+	@$(locked) scripts/setup sanitize
+	@scripts/sanitize $(tests)
+
+coverage: ## say how much of src/core and src/store unit/ runs, and fail below COVERAGE_MIN= (95) percent of lines
+	@$(locked) scripts/setup coverage
+	@scripts/coverage $(COVERAGE_MIN)
+
+check-builds: ## build against this Debian's nginx and the newest, as a shared object and compiled in
+	@$(locked) scripts/setup sanitize
+	@$(locked) scripts/check-builds
+
+check-fresh: ## do `make run` and `make test` in a new, bare Debian, and say how long each takes; needs root
+	@$(locked) scripts/setup fresh
+	@scripts/check-fresh
+
+clean: ## remove everything that was built
+	rm -rf build
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.* ## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14

@@ -1,0 +1,12 @@
+# Gives the module's objects, and only those, the flags that nginx's own C files must not see.
+
+for ngx_src in $ngx_addon_dir/src/*/*.c $ngx_addon_dir/src/*/*.cc; do
+    ngx_obj=`basename \`dirname $ngx_src\``/`basename $ngx_src | sed 's/\.[a-z]*$//'`.o
+
+    case $ngx_src in
+        *.cc) ngx_flags='-std=c++17 -fno-exceptions -fno-rtti -fno-threadsafe-statics -fvisibility=hidden' ;;
+        *)    ngx_flags='-fvisibility=hidden' ;;
+    esac
+
+    echo "$NGX_OBJS/addon/$ngx_obj: CFLAGS += $ngx_flags" >> $NGX_MAKEFILE
+done

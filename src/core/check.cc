@@ -1,0 +1,249 @@
+// Decides over all rates of a limit at once, by the algorithm that its policy names.
+#include "core/check.h"
+
+#include <algorithm>
+
+#include "core/fixed_window.h"
+#include "core/level.h"
+#include "core/sliding_buckets.h"
+#include "core/sliding_log.h"
+#include "core/sliding_window.h"
+
+namespace rate_limit {
+namespace {
+
+bool longer(Micros a, Micros b) { return b != kNever && (a == kNever || a > b); }
+
+template <class A>
+Outcome outcome_of(const Quota& quota, const std::uint64_t* words, Micros now, std::uint64_t cost,
+                   View* view) {
+    *view = A::view(quota, words, now);
+    return A::outcome(quota, *view, words, cost);
+}
+
+Outcome evaluate_rate(const Quota& quota, const std::uint64_t* words, Micros now, std::uint64_t cost,
+                      View* view) {
+    switch (quota.policy.algorithm) {
+        case Algorithm::kFixedWindow:
+            return outcome_of<FixedWindow>(quota, words, now, cost, view);
+        case Algorithm::kSlidingWindow:
+            return outcome_of<SlidingWindow>(quota, words, now, cost, view);
+        case Algorithm::kSlidingBuckets:
+            return outcome_of<SlidingBuckets>(quota, words, now, cost, view);
+        case Algorithm::kSlidingLog:
+            return outcome_of<SlidingLog>(quota, words, now, cost, view);
+        default:
+            return outcome_of<Level>(quota, words, now, cost, view);
+    }
+}
+
+template <class A>
+void write_charged(const Quota& quota, View view, std::uint64_t cost, std::uint64_t* words) {
+    A::charge(quota, &view, cost);
+    A::write(quota, view, words);
+}
+
+void write_rate(const Quota& quota, const View& view, std::uint64_t cost, std::uint64_t* words) {
+    switch (quota.policy.algorithm) {
+        case Algorithm::kFixedWindow:
+            return write_charged<FixedWindow>(quota, view, cost, words);
+        case Algorithm::kSlidingWindow:
+            return write_charged<SlidingWindow>(quota, view, cost, words);
+        case Algorithm::kSlidingBuckets:
+            return SlidingBuckets::write(quota, view, cost, words);
+        default:
+            return write_charged<Level>(quota, view, cost, words);
+    }
+}
+
+Micros longest_period(const RateList& rates) {
+    Micros longest = 0;
+    for (std::uint32_t i = 0; i < rates.size; i++) {
+        longest = std::max(longest, rates.rates[i].period);
+    }
+    return longest;
+}
+
+Quota quota_of(const Policy& policy, const Shape& shape, std::uint32_t rate) {
+    const Rate& r = policy.rates.rates[rate];
+    return {policy, shape, r, capacity_of(policy, r), static_cast<std::uint64_t>(r.period)};
+}
+
+// Of a client never seen. No algorithm reads more than its header and its counters of such state.
+constexpr std::uint64_t kUnseen[1 + (kMaxBuckets + 2) / 2] = {};
+
+// The places of a policy's rates. All rates of a sliding_log share its log.
+Places places_of(const Policy& policy, const Shape& shape, const std::uint64_t* state) {
+    return has_marks(shape)
+               ? find_places(policy.rates, shape, state != nullptr ? state[marks_index(shape)] : 0)
+               : Places();
+}
+
+const std::uint64_t* words_at(const Shape& shape, std::uint8_t place, const std::uint64_t* state) {
+    return state == nullptr ? kUnseen : state + place * words_per_rate(shape);
+}
+
+}  // namespace
+
+const Decision& Check::evaluate(const Policy& policy, const Shape& shape, const std::uint64_t* state,
+                                Micros now, std::uint32_t cost) {
+    policy_ = &policy;
+    shape_ = &shape;
+    now_ = now;
+    cost_ = cost;
+    decision_ = {};
+    decision_.allowed = true;
+    places_ = places_of(policy, shape, state);
+    evaluate_rates(state, now);
+    interval_moved_ = false;
+    if (policy.min_interval != 0) {
+        evaluate_interval(state, now);
+    }
+    return decision_;
+}
+
+void Check::evaluate_rates(const std::uint64_t* state, Micros now) {
+    Micros delay = 0;
+    std::uint64_t delayed_excess = 0;
+    for (std::uint32_t i = 0; i < policy_->rates.size; i++) {
+        const Quota q = quota_of(*policy_, *shape_, i);
+        Outcome out = evaluate_rate(q, words_at(*shape_, places_.of_rate[i], state), now, cost_, &views_[i]);
+        if (cost_ == 0) {
+            out.fits = true;
+            out.retry_after = 0;
+        }
+        if (out.delay > delay) {
+            delay = out.delay;
+            delayed_excess = out.excess_milli;
+        }
+        const Micros behind = views_[i].now - now;
+        out.reset_after += out.reset_after != 0 ? behind : 0;
+        out.retry_after += out.retry_after > 0 ? behind : 0;
+        const bool binds =
+            i == 0 || (out.fits ? decision_.allowed && out.remaining < decision_.remaining
+                                : decision_.allowed || longer(out.retry_after, decision_.retry_after));
+        if (!binds) {
+            continue;
+        }
+        decision_.allowed = out.fits;
+        decision_.rate = static_cast<std::uint8_t>(i);
+        decision_.limit = static_cast<std::uint32_t>(q.limit);
+        decision_.remaining = out.remaining;
+        decision_.reset_after = out.reset_after;
+        decision_.retry_after = out.retry_after;
+        decision_.excess_milli = out.excess_milli;
+    }
+    if (decision_.allowed) {
+        decision_.delay = delay;
+        decision_.excess_milli = delayed_excess;
+    }
+}
+
+void Check::evaluate_interval(const std::uint64_t* state, Micros now) {
+    const auto last = state == nullptr ? 0 : static_cast<Micros>(state[interval_index(*shape_)]);
+    View view = {};
+    settle(last, now, &view);
+    interval_moved_ = view.moved;
+    admitted_at_ = view.now;
+    const Micros next = (view.moved ? now : last) + policy_->min_interval;
+    if (cost_ == 0 || last == 0 || next <= now) {
+        return;
+    }
+    if (decision_.allowed) {
+        // Nothing will be charged: tell what is left as it is.
+        const std::uint32_t cost = cost_;
+        cost_ = 0;
+        evaluate_rates(state, now);
+        cost_ = cost;
+    }
+    if (decision_.allowed || longer(next - now, decision_.retry_after)) {
+        decision_.retry_after = next - now;
+        decision_.reset_after = std::max(decision_.reset_after, next - now);
+        decision_.excess_milli = std::uint64_t{cost_} * 1000;
+    }
+    decision_.allowed = false;
+    decision_.remaining = 0;
+    decision_.delay = 0;
+}
+
+void Check::write(std::uint64_t* state, std::uint32_t cost) const {
+    if (policy_->rates.size == 0) {
+        return;
+    }
+    if (policy_->algorithm == Algorithm::kSlidingLog) {
+        SlidingLog::write(*shape_, views_[0], longest_period(policy_->rates), cost, state);
+        return;
+    }
+    for (std::uint32_t i = 0; i < policy_->rates.size; i++) {
+        write_rate(quota_of(*policy_, *shape_, i), views_[i], cost,
+                   state + places_.of_rate[i] * words_per_rate(*shape_));
+    }
+    if (has_marks(*shape_)) {
+        std::uint64_t& marks = state[marks_index(*shape_)];
+        marks = mark_places(policy_->rates, places_, marks);
+    }
+}
+
+void Check::charge(std::uint64_t* state) const {
+    if (cost_ == 0) {
+        write_uncharged(state, 0);
+        return;
+    }
+    write(state, cost_);
+    if (policy_->min_interval != 0) {
+        state[interval_index(*shape_)] = static_cast<std::uint64_t>(admitted_at_);
+    }
+}
+
+// State under which the clock was set back or the period shortened must follow even if nothing is charged: it
+// would stand still otherwise.
+void Check::write_uncharged(std::uint64_t* state, std::uint32_t cost) const {
+    const bool moved =
+        std::any_of(views_, views_ + policy_->rates.size, [](const View& view) { return view.moved; });
+    if (moved || cost != 0) {
+        write(state, cost);
+    }
+    if (policy_->min_interval != 0 && interval_moved_) {
+        state[interval_index(*shape_)] = static_cast<std::uint64_t>(admitted_at_);
+    }
+}
+
+void Check::refuse(std::uint64_t* state) {
+    const bool counts = policy_->count_all && cost_ != 0;
+    write_uncharged(state, counts ? cost_ : 0);
+    if (!counts) {
+        return;
+    }
+    // The numbers are those after the request was counted.
+    const Decision before = decision_;
+    evaluate(*policy_, *shape_, state, now_, before.allowed ? 0 : cost_);
+    decision_.excess_milli = before.excess_milli;
+}
+
+std::uint64_t weight_of(const Policy& policy, const Shape& shape, const std::uint64_t* state, Micros now) {
+    constexpr unsigned kTimeBits = 40;
+    constexpr std::uint64_t kLongest = (std::uint64_t{1} << kTimeBits) - 1;
+    constexpr std::uint64_t kFull = (std::uint64_t{1} << (64 - kTimeBits)) - 2;
+    const Places places = places_of(policy, shape, state);
+    std::uint64_t used = 0;
+    Micros matters = 0;
+    for (std::uint32_t i = 0; i < policy.rates.size; i++) {
+        const Quota q = quota_of(policy, shape, i);
+        View view = {};
+        const Outcome out = evaluate_rate(q, words_at(shape, places.of_rate[i], state), now, 0, &view);
+        if (out.remaining < q.limit) {
+            used = std::max(used, 1 + (q.limit - out.remaining) * kFull / q.limit);
+            matters = std::max(matters, out.reset_after);
+        }
+    }
+    if (policy.min_interval != 0) {
+        const Micros wait = static_cast<Micros>(state[interval_index(shape)]) + policy.min_interval - now;
+        if (wait > 0) {
+            used = std::max<std::uint64_t>(used, 1);
+            matters = std::max(matters, wait);
+        }
+    }
+    return (used << kTimeBits) | std::min(static_cast<std::uint64_t>(matters), kLongest);
+}
+
+}  // namespace rate_limit

@@ -1,0 +1,69 @@
+// A request against one limit: decided first, then charged or refused.
+#pragma once
+
+#include <cstdint>
+
+#include "core/places.h"
+#include "core/policy.h"
+#include "core/shape.h"
+#include "core/view.h"
+
+namespace rate_limit {
+
+// The answer, in the numbers of the rate that binds: of those that reject, the one that will do so for
+// longest; if none does, the one that leaves least.
+struct Decision {
+    bool allowed;
+    std::uint8_t rate;           // index of the rate that binds
+    std::uint32_t limit;         // requests
+    std::uint32_t remaining;     // requests
+    Micros reset_after;          // until the whole quota is back
+    Micros retry_after;          // until the request would be admitted; kNever; 0 if it is
+    Micros delay;                // leaky_bucket: how long an admitted request has to wait for its turn
+    std::uint64_t excess_milli;  // 1/1000 requests too many, if rejected or delayed
+};
+
+// A check of one client's state. Evaluate it once, then either charge or refuse; `state` must not change
+// between.
+class Check {
+  public:
+    // Decides what a request of `cost` at `now` may do, without touching `state`. A cost of 0 is a look: it
+    // is always allowed and tells what is left. A null `state` is that of a client never seen. `now` is
+    // after 0, which stands for never, and before kForever - kMaxPeriod. `policy` and `shape` must outlive
+    // the check.
+    const Decision& evaluate(const Policy& policy, const Shape& shape, const std::uint64_t* state, Micros now,
+                             std::uint32_t cost);
+
+    // Writes to `state` that the request was admitted.
+    void charge(std::uint64_t* state) const;
+
+    // Writes to `state` what a request leaves behind that is not admitted, here or by another limit: nothing,
+    // unless rejected requests count or the clock was set back. If they count, the decision's numbers change
+    // accordingly.
+    void refuse(std::uint64_t* state);
+
+    const Decision& decision() const { return decision_; }
+
+  private:
+    void evaluate_rates(const std::uint64_t* state, Micros now);
+    void evaluate_interval(const std::uint64_t* state, Micros now);
+    void write(std::uint64_t* state, std::uint32_t cost) const;
+    void write_uncharged(std::uint64_t* state, std::uint32_t cost) const;
+
+    // Set by evaluate; a check is made on the stack of every request, so nothing is set before.
+    const Policy* policy_;
+    const Shape* shape_;
+    Decision decision_;
+    Micros now_;
+    std::uint32_t cost_;
+    bool interval_moved_;
+    Micros admitted_at_;  // what min_interval will remember
+    Places places_;
+    View views_[kMaxRates];
+};
+
+// How much would be forgotten with `state`: 0 for a client at its full quota, more the larger the part of its
+// quota that it has used, and among equals more the longer that will matter.
+std::uint64_t weight_of(const Policy& policy, const Shape& shape, const std::uint64_t* state, Micros now);
+
+}  // namespace rate_limit

@@ -1,0 +1,62 @@
+// fixed_window: a counter that starts anew with each window.
+#pragma once
+
+#include "core/view.h"
+
+namespace rate_limit {
+
+// State: the end of the window with the mark of its period, and what was counted in it.
+// View: `start` is that end, `a` the count.
+struct FixedWindow {
+    static View view(const Quota& quota, const std::uint64_t* words, Micros now) {
+        View v = {};
+        const Micros end = window_end_of(words[0]);
+        const Micros period = quota.rate.period;
+        const bool changed = !has_period(words[0], quota.rate);
+        v.now = now;
+        if (now < end && !changed) {
+            settle(end - period, now, &v);
+        }
+        const bool first = quota.policy.align_first;
+        v.start = first ? v.now + period : window_end(v.now, period);
+        if (v.now >= end) {
+            // A window that a set-back has moved off the clock is followed by a whole one.
+            if (!first && !changed && v.now < end + period) {
+                v.start = end + period;
+            }
+            return v;
+        }
+        v.a = words[1];
+        if (v.moved) {
+            v.start = v.now + period;
+        } else if (!changed) {
+            v.start = end;
+        } else {
+            v.start = first ? std::min(end, v.start) : v.start;
+            v.moved = true;
+        }
+        return v;
+    }
+
+    static Outcome outcome(const Quota& quota, const View& v, const std::uint64_t*, std::uint64_t cost) {
+        Outcome out;
+        const std::uint64_t used = std::min(v.a, quota.limit);
+        out.fits = v.a + cost <= quota.limit;
+        out.remaining = static_cast<std::uint32_t>(quota.limit - used - (out.fits ? cost : 0));
+        out.reset_after = out.remaining < quota.limit ? v.start - v.now : 0;
+        if (!out.fits) {
+            out.retry_after = cost > quota.limit ? kNever : v.start - v.now;
+            out.excess_milli = (v.a + cost - quota.limit) * 1000;
+        }
+        return out;
+    }
+
+    static void charge(const Quota&, View* v, std::uint64_t cost) { v->a = saturating_add(v->a, cost); }
+
+    static void write(const Quota& quota, const View& v, std::uint64_t* words) {
+        words[0] = pack_window(v.start, quota.rate);
+        words[1] = v.a;
+    }
+};
+
+}  // namespace rate_limit

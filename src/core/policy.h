@@ -1,0 +1,59 @@
+// What a limit is: the algorithm, its rates and its options.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "core/rate.h"
+
+namespace rate_limit {
+
+enum class Algorithm : std::uint8_t {
+    kTokenBucket,
+    kLeakyBucket,
+    kGcra,
+    kFixedWindow,
+    kSlidingWindow,
+    kSlidingBuckets,
+    kSlidingLog,
+};
+constexpr unsigned kAlgorithms = 7;
+
+constexpr std::uint32_t kMaxCost = 1'000'000;
+constexpr std::uint32_t kMaxBurst = kMaxCount - 1;
+constexpr std::uint32_t kMinBuckets = 2;
+constexpr std::uint32_t kMaxBuckets = 120;
+constexpr std::uint32_t kNoDelay = ~std::uint32_t{0};
+
+struct Policy {
+    Algorithm algorithm = Algorithm::kSlidingWindow;
+    bool align_first = false;  // fixed_window: windows start with a client's first request, not on the clock
+    bool count_all = false;    // a rejected request is counted too
+    std::uint32_t burst = 0;   // leaky_bucket, gcra: requests beyond the first that may come at once
+    std::uint32_t capacity = 0;      // token_bucket: tokens; 0 for the rate's count
+    std::uint32_t buckets = 10;      // sliding_buckets: sub-windows
+    std::uint32_t delay = kNoDelay;  // leaky_bucket: requests of the burst that are not delayed
+    Micros min_interval = 0;         // least time between two admitted requests; 0 for none
+    RateList rates = {};
+};
+
+// The most requests that `policy` admits at once under `rate`: what a client sees as its limit.
+inline std::uint32_t capacity_of(const Policy& policy, const Rate& rate) {
+    switch (policy.algorithm) {
+        case Algorithm::kTokenBucket:
+            return policy.capacity != 0 ? policy.capacity : rate.count;
+        case Algorithm::kLeakyBucket:
+        case Algorithm::kGcra:
+            return policy.burst + 1;
+        default:
+            return rate.count;
+    }
+}
+
+// How long the quota of capacity_of lasts a client that uses it evenly.
+Micros window_of(const Policy& policy, const Rate& rate);
+
+const char* algorithm_name(Algorithm algorithm);
+bool parse_algorithm(std::string_view name, Algorithm* algorithm);
+
+}  // namespace rate_limit

@@ -1,0 +1,97 @@
+// The parser of rates.
+#include "core/rate.h"
+
+namespace rate_limit {
+namespace {
+
+Micros unit_of(char letter) {
+    switch (letter) {
+        case 's':
+            return kSecond;
+        case 'm':
+            return 60 * kSecond;
+        case 'h':
+            return 3600 * kSecond;
+        case 'd':
+            return 24 * 3600 * kSecond;
+        case 'w':
+            return 7 * 24 * 3600 * kSecond;
+        default:
+            return 0;
+    }
+}
+
+const char* parse_rate(std::string_view text, Rate* rate) {
+    const std::size_t mark = text.find("r/");
+    if (mark == std::string_view::npos || mark == 0) {
+        return "it is not of the form COUNTr/PERIOD";
+    }
+    std::uint64_t count = 0;
+    if (!parse_number(text.substr(0, mark), kMaxCount, &count) || count == 0) {
+        return "the count is not a number from 1 to 1000000000";
+    }
+    std::string_view period = text.substr(mark + 2);
+    const Micros unit = period.empty() ? 0 : unit_of(period.back());
+    if (unit == 0) {
+        return "the period does not end in s, m, h, d or w";
+    }
+    period.remove_suffix(1);
+    std::uint64_t units = 1;
+    if (!period.empty() &&
+        (!parse_number(period, static_cast<std::uint64_t>(kMaxPeriod / unit), &units) || units == 0)) {
+        return "the period is not from 1s to 366d";
+    }
+    rate->count = static_cast<std::uint32_t>(count);
+    rate->period = static_cast<Micros>(units) * unit;
+    return nullptr;
+}
+
+}  // namespace
+
+const char kRatesAccepted[] =
+    "accepted are rates such as 10r/s, 100r/m, 1000r/h, 5r/d, 20r/w or 100r/30s, up to 8 of them separated "
+    "by "
+    "commas, or off";
+
+bool parse_number(std::string_view text, std::uint64_t most, std::uint64_t* value) {
+    if (text.empty()) {
+        return false;
+    }
+    std::uint64_t number = 0;
+    for (const char c : text) {
+        if (c < '0' || c > '9') {
+            return false;
+        }
+        const auto digit = static_cast<std::uint64_t>(c - '0');
+        if (digit > most || number > (most - digit) / 10) {
+            return false;
+        }
+        number = number * 10 + digit;
+    }
+    *value = number;
+    return true;
+}
+
+const char* parse_rates(std::string_view text, RateList* list) {
+    list->size = 0;
+    if (text == "off") {
+        return nullptr;
+    }
+    for (;;) {
+        if (list->size == kMaxRates) {
+            return "there are more than 8 rates";
+        }
+        const std::size_t comma = text.find(',');
+        const char* wrong = parse_rate(text.substr(0, comma), &list->rates[list->size]);
+        if (wrong != nullptr) {
+            return wrong;
+        }
+        list->size++;
+        if (comma == std::string_view::npos) {
+            return nullptr;
+        }
+        text.remove_prefix(comma + 1);
+    }
+}
+
+}  // namespace rate_limit

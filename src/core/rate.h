@@ -1,0 +1,37 @@
+// Rates: how many requests in how long, as an operator writes them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "core/time.h"
+
+namespace rate_limit {
+
+constexpr std::uint32_t kMaxCount = 1'000'000'000;
+constexpr Micros kMaxPeriod = 366 * 24 * 3600 * kSecond;
+constexpr std::size_t kMaxRates = 8;
+
+struct Rate {
+    std::uint32_t count;  // requests, 1 to kMaxCount
+    Micros period;        // one second to kMaxPeriod
+};
+
+// Rates that must all hold. None at all is `off`: unlimited.
+struct RateList {
+    std::uint32_t size;
+    Rate rates[kMaxRates];
+};
+
+// Reads `10r/s`, `100r/30s`, `100r/m,1000r/h` or `off`. Returns null, or a sentence without a full stop that
+// says what is wrong; `*list` is then unspecified.
+const char* parse_rates(std::string_view text, RateList* list);
+
+// Reads an unsigned decimal number of at most `most`; false for anything else.
+bool parse_number(std::string_view text, std::uint64_t most, std::uint64_t* value);
+
+// What parse_rates accepts, for error messages.
+extern const char kRatesAccepted[];
+
+}  // namespace rate_limit

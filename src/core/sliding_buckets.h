@@ -1,0 +1,115 @@
+// sliding_buckets: the sum of the last sub-windows.
+#pragma once
+
+#include "core/view.h"
+
+namespace rate_limit {
+
+// State: the start of the newest sub-window (52 bits) and which counter is its (12 bits), then in halves of
+// words the period in seconds and the counters in a ring. View: `start` is the start of the newest
+// sub-window, `a` by how many sub-windows it is newer than the state's newest, `b` the sum.
+struct SlidingBuckets {
+    static constexpr unsigned kTimeBits = 52;
+
+    static View view(const Quota& quota, const std::uint64_t* words, Micros now) {
+        View v = {};
+        const auto newest = static_cast<Micros>(words[0] & ((std::uint64_t{1} << kTimeBits) - 1));
+        const std::uint64_t buckets = quota.shape.buckets;
+        const Micros width = width_of(quota, quota.rate.period);
+        const Micros period = get(words, 0) * kSecond;
+        const bool changed = period != 0 && period != quota.rate.period;
+        settle(newest, now, &v);
+        if (v.moved) {
+            v.start = v.now;
+        } else {
+            const Micros old_width = changed ? width_of(quota, period) : width;
+            const Micros passed = (v.now - newest) / old_width;
+            v.a = std::min(static_cast<std::uint64_t>(passed), buckets);
+            v.start = newest + passed * old_width;
+        }
+        if (v.a == buckets || (changed && !v.moved)) {
+            v.start = v.now - v.now % width;
+            v.moved = v.a != buckets;
+        }
+        for (std::uint64_t age = 0; age + v.a < buckets; age++) {
+            v.b += counter(quota, words, age);
+        }
+        return v;
+    }
+
+    static Outcome outcome(const Quota& quota, const View& v, const std::uint64_t* words,
+                           std::uint64_t cost) {
+        Outcome out;
+        out.fits = v.b + cost <= quota.limit;
+        out.remaining =
+            static_cast<std::uint32_t>(quota.limit - std::min(v.b, quota.limit) - (out.fits ? cost : 0));
+        if (out.fits && cost != 0) {
+            out.reset_after = expiry(quota, v, 0);
+        } else if (v.b != 0) {
+            std::uint64_t age = 0;
+            while (age + v.a + 1 < quota.shape.buckets && counter(quota, words, age) == 0) {
+                age++;
+            }
+            out.reset_after = expiry(quota, v, age + v.a);
+        }
+        if (!out.fits) {
+            out.retry_after =
+                cost > quota.limit ? kNever : retry_after(quota, v, words, v.b + cost - quota.limit);
+            out.excess_milli = (v.b + cost - quota.limit) * 1000;
+        }
+        return out;
+    }
+
+    // Opens the sub-windows that have come since and counts `cost` in the newest.
+    static void write(const Quota& quota, const View& v, std::uint64_t cost, std::uint64_t* words) {
+        const std::uint64_t buckets = quota.shape.buckets;
+        std::uint64_t head = words[0] >> kTimeBits;
+        for (std::uint64_t i = 0; i < v.a; i++) {
+            head = head + 1 == buckets ? 0 : head + 1;
+            set(words, head + 1, 0);
+        }
+        set(words, 0, static_cast<std::uint32_t>(quota.rate.period / kSecond));
+        set(words, head + 1, saturating_add(get(words, head + 1), cost));
+        words[0] = static_cast<std::uint64_t>(v.start) | (head << kTimeBits);
+    }
+
+  private:
+    static Micros width_of(const Quota& quota, Micros period) {
+        return (period + quota.shape.buckets - 1) / quota.shape.buckets;
+    }
+
+    static std::uint32_t get(const std::uint64_t* words, std::uint64_t index) {
+        return static_cast<std::uint32_t>(words[1 + index / 2] >> (index % 2 * 32));
+    }
+
+    static void set(std::uint64_t* words, std::uint64_t index, std::uint32_t value) {
+        const unsigned shift = index % 2 * 32;
+        std::uint64_t& word = words[1 + index / 2];
+        word = (word & ~(std::uint64_t{0xffffffff} << shift)) | (std::uint64_t{value} << shift);
+    }
+
+    // The counter `age` sub-windows before the state's newest.
+    static std::uint32_t counter(const Quota& quota, const std::uint64_t* words, std::uint64_t age) {
+        const std::uint64_t head = words[0] >> kTimeBits;
+        return get(words, 1 + (head >= age ? head - age : head + quota.shape.buckets - age));
+    }
+
+    // When the sub-window `age` before the view's newest no longer counts.
+    static Micros expiry(const Quota& quota, const View& v, std::uint64_t age) {
+        return v.start + static_cast<Micros>(quota.shape.buckets - age) * width_of(quota, quota.rate.period) -
+               v.now;
+    }
+
+    static Micros retry_after(const Quota& quota, const View& v, const std::uint64_t* words,
+                              std::uint64_t need) {
+        std::uint64_t age = quota.shape.buckets - v.a;
+        std::uint64_t freed = 0;
+        while (freed < need && age > 0) {
+            age--;
+            freed += counter(quota, words, age);
+        }
+        return expiry(quota, v, age + v.a);
+    }
+};
+
+}  // namespace rate_limit

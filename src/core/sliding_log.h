@@ -1,0 +1,136 @@
+// sliding_log: the time of every request.
+#pragma once
+
+#include "core/view.h"
+
+namespace rate_limit {
+
+// State: the time of the newest entry; the ring's oldest index and its size in halves of a word; then the
+// ring of times, of which only the low bytes are kept, since none is further from the newest than they can
+// tell. A request that costs n has n entries. All rates share the log. View: `start` is the newest entry's
+// time as the view's clock has it, `a` how many entries count under this rate, `b` the size.
+struct SlidingLog {
+    static View view(const Quota& quota, const std::uint64_t* words, Micros now) {
+        View v = {};
+        const auto newest = static_cast<Micros>(words[0]);
+        settle(newest, now, &v);
+        v.start = v.moved ? v.now : newest;
+        v.b = words[1] >> 32;
+        v.a = younger_than(quota.shape, words, v, quota.rate.period);
+        return v;
+    }
+
+    static Outcome outcome(const Quota& quota, const View& v, const std::uint64_t* words,
+                           std::uint64_t cost) {
+        Outcome out;
+        out.fits = v.a + cost <= quota.limit;
+        out.remaining =
+            static_cast<std::uint32_t>(quota.limit - std::min(v.a, quota.limit) - (out.fits ? cost : 0));
+        if (out.fits && cost != 0) {
+            out.reset_after = quota.rate.period;
+        } else if (v.a != 0) {
+            out.reset_after = v.start + quota.rate.period - v.now;
+        }
+        if (!out.fits) {
+            const std::uint64_t oldest = v.b - v.a;
+            const std::uint64_t need = v.a + cost - quota.limit;
+            out.retry_after = cost > quota.limit ? kNever
+                                                 : time_of(quota.shape, words, v, oldest + need - 1) +
+                                                       quota.rate.period - v.now;
+            out.excess_milli = need * 1000;
+        }
+        return out;
+    }
+
+    // Forgets what is older than `horizon`, then enters `cost` times; the oldest give way if the ring is
+    // full.
+    static void write(const Shape& shape, const View& v, Micros horizon, std::uint64_t cost,
+                      std::uint64_t* words) {
+        std::uint64_t head = words[1] & 0xffffffff;
+        std::uint64_t size = younger_than(shape, words, v, horizon);
+        head = wrap(shape, head + v.b - size);
+        if (v.start != static_cast<Micros>(words[0])) {
+            const std::uint64_t back = words[0] - static_cast<std::uint64_t>(v.start);
+            for (std::uint64_t i = 0; i < size; i++) {
+                const std::uint64_t at = wrap(shape, head + i);
+                put(shape, words, at, get(shape, words, at) - back);
+            }
+        }
+        for (std::uint64_t i = std::min<std::uint64_t>(cost, shape.log_entries); i != 0; i--) {
+            put(shape, words, wrap(shape, head + size), static_cast<std::uint64_t>(v.now));
+            if (size < shape.log_entries) {
+                size++;
+            } else {
+                head = wrap(shape, head + 1);
+            }
+        }
+        words[0] = static_cast<std::uint64_t>(cost != 0 ? v.now : v.start);
+        words[1] = head | (size << 32);
+    }
+
+    // Carries the newest entries over to a log of another shape.
+    static void convert(const Shape& from_shape, const std::uint64_t* from, const Shape& to_shape,
+                        std::uint64_t* to) {
+        View v = {};
+        v.start = static_cast<Micros>(from[0]);
+        v.b = std::min<std::uint64_t>(from[1] >> 32, from_shape.log_entries);
+        std::uint64_t size = std::min<std::uint64_t>(v.b, to_shape.log_entries);
+        // A narrower log cannot tell times that are too far back.
+        const auto furthest = static_cast<Micros>(mask(to_shape));
+        while (size > 0 && v.start - time_of(from_shape, from, v, v.b - size) > furthest) {
+            size--;
+        }
+        for (std::uint64_t i = 0; i < size; i++) {
+            put(to_shape, to, i, static_cast<std::uint64_t>(time_of(from_shape, from, v, v.b - size + i)));
+        }
+        to[0] = from[0];
+        to[1] = size << 32;
+    }
+
+  private:
+    static std::uint64_t wrap(const Shape& shape, std::uint64_t index) {
+        return index >= shape.log_entries ? index - shape.log_entries : index;
+    }
+
+    static std::uint64_t mask(const Shape& shape) { return (std::uint64_t{1} << (shape.log_bytes * 8)) - 1; }
+
+    static std::uint64_t get(const Shape& shape, const std::uint64_t* words, std::uint64_t index) {
+        const auto* at = reinterpret_cast<const unsigned char*>(words + 2) + index * shape.log_bytes;
+        std::uint64_t value = 0;
+        for (unsigned i = 0; i < shape.log_bytes; i++) {
+            value |= std::uint64_t{at[i]} << (i * 8);
+        }
+        return value;
+    }
+
+    static void put(const Shape& shape, std::uint64_t* words, std::uint64_t index, std::uint64_t time) {
+        auto* at = reinterpret_cast<unsigned char*>(words + 2) + index * shape.log_bytes;
+        for (unsigned i = 0; i < shape.log_bytes; i++) {
+            at[i] = static_cast<unsigned char>(time >> (i * 8));
+        }
+    }
+
+    // The time of the entry that `index` others precede.
+    static Micros time_of(const Shape& shape, const std::uint64_t* words, const View& v,
+                          std::uint64_t index) {
+        const std::uint64_t entry = get(shape, words, wrap(shape, (words[1] & 0xffffffff) + index));
+        return v.start - static_cast<Micros>((words[0] - entry) & mask(shape));
+    }
+
+    static std::uint64_t younger_than(const Shape& shape, const std::uint64_t* words, const View& v,
+                                      Micros age) {
+        std::uint64_t low = 0;
+        std::uint64_t high = v.b;
+        while (low < high) {
+            const std::uint64_t middle = (low + high) / 2;
+            if (v.now - time_of(shape, words, v, middle) < age) {
+                high = middle;
+            } else {
+                low = middle + 1;
+            }
+        }
+        return v.b - low;
+    }
+};
+
+}  // namespace rate_limit

@@ -1,0 +1,85 @@
+// sliding_window: the count of this window and what still overlaps of the one before.
+#pragma once
+
+#include "core/view.h"
+
+namespace rate_limit {
+
+// State: the end of the window with the mark of its period, and its count and the one before in halves of a
+// word. View: `start` is that end, `a` the count now, `b` the one before.
+struct SlidingWindow {
+    static View view(const Quota& quota, const std::uint64_t* words, Micros now) {
+        View v = {};
+        const Micros end = window_end_of(words[0]);
+        const Micros period = quota.rate.period;
+        const bool changed = !has_period(words[0], quota.rate);
+        v.now = now;
+        v.a = words[1] & 0xffffffff;
+        v.b = words[1] >> 32;
+        if (now < end && !changed) {
+            settle(end - period, now, &v);
+            v.start = v.moved ? v.now + period : end;
+        } else if (now < end) {
+            v.start = window_end(now, period);
+            v.moved = true;
+        } else {
+            const bool next = now < end + period;
+            v.start = next && !changed ? end + period : window_end(now, period);
+            if (!changed || end <= v.start - period) {
+                v.b = next ? v.a : 0;
+                v.a = 0;
+            }
+            v.moved = changed && (v.a | v.b) != 0;
+        }
+        if (!quota.policy.count_all) {
+            v.a = std::min(v.a, quota.limit);
+            v.b = std::min(v.b, quota.limit);
+        }
+        return v;
+    }
+
+    static Outcome outcome(const Quota& quota, const View& v, const std::uint64_t*, std::uint64_t cost) {
+        Outcome out;
+        const auto left = static_cast<std::uint64_t>(v.start - v.now);
+        const std::uint64_t carried = divide_up(multiply(v.b, left), quota.period);
+        const std::uint64_t used = std::min(v.a + carried, quota.limit);
+        out.fits = v.a + carried + cost <= quota.limit;
+        out.remaining = static_cast<std::uint32_t>(quota.limit - used - (out.fits ? cost : 0));
+        if (v.a != 0 || (out.fits && cost != 0)) {
+            out.reset_after = v.start + quota.rate.period - v.now;
+        } else if (v.b != 0) {
+            out.reset_after = v.start - v.now;
+        }
+        if (!out.fits) {
+            out.retry_after = retry_after(quota, v, cost);
+            out.excess_milli = (v.a + cost) * 1000 + divide_up(multiply(v.b * 1000, left), quota.period) -
+                               quota.limit * 1000;
+        }
+        return out;
+    }
+
+    static void charge(const Quota&, View* v, std::uint64_t cost) { v->a = saturating_add(v->a, cost); }
+
+    static void write(const Quota& quota, const View& v, std::uint64_t* words) {
+        words[0] = pack_window(v.start, quota.rate);
+        words[1] = v.a | (v.b << 32);
+    }
+
+  private:
+    // The request fits once the part of a count that still overlaps is small enough: of the one before while
+    // this window lasts, or of this one in the next.
+    static Micros retry_after(const Quota& quota, const View& v, std::uint64_t cost) {
+        if (cost > quota.limit) {
+            return kNever;
+        }
+        const std::uint64_t room = quota.limit - cost;
+        if (room >= v.a) {
+            const std::uint64_t overlap = divide(multiply(room - v.a, quota.period), v.b).value;
+            return v.start - static_cast<Micros>(overlap) - v.now;
+        }
+        const std::uint64_t overlap = divide(multiply(room, quota.period), v.a).value;
+        return v.start + quota.rate.period - static_cast<Micros>(overlap) - v.now;
+    }
+};
+
+}  // namespace rate_limit

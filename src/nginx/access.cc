@@ -1,0 +1,280 @@
+// The handler of the access phase: who the client is, what it may do, and what follows from it.
+#include "nginx/answer.h"
+#include "nginx/clock.h"
+#include "nginx/configuration.h"
+
+namespace rate_limit {
+namespace {
+
+constexpr Micros kComplainEvery = 60 * kSecond;
+
+// A request's limits while they are being decided.
+struct Group {
+    std::size_t count = 0;
+    bool failed = false;         // a limit could not be evaluated and is left out
+    bool failed_closed = false;  // and must not be left out
+    Limit limits[kMaxLimits];
+    ngx_str_t keys[kMaxLimits];
+    const AppliedLimit* applied[kMaxLimits];
+};
+
+bool was_decided(const RequestState* state, const Zone* zone) {
+    for (std::uint32_t i = 0; state != nullptr && i < state->count; i++) {
+        if (state->limits[i].applied->zone == zone) {
+            return true;
+        }
+    }
+    return false;
+}
+
+void fail(Group* group, const Zone& zone) {
+    group->failed = true;
+    group->failed_closed = group->failed_closed || zone.fail_closed;
+}
+
+// The cost of a request; what a variable says that is no cost counts as 1.
+std::uint32_t cost_of(ngx_http_request_t* r, const AppliedLimit& applied) {
+    if (applied.cost == nullptr) {
+        return applied.fixed_cost;
+    }
+    ngx_str_t text;
+    std::uint64_t cost = 1;
+    if (ngx_http_complex_value(r, applied.cost, &text) == NGX_OK &&
+        !parse_number(view(text), kMaxCost, &cost)) {
+        const LogText word(text);
+        ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
+                      "cost \"%V\" for zone \"%V\" is not a number from 0 to %uD: it counts as 1",
+                      &word.escaped, &applied.zone->name, kMaxCost);
+        cost = 1;
+    }
+    return static_cast<std::uint32_t>(cost);
+}
+
+// The policy that holds for this request; null if its rate cannot be told.
+const Policy* policy_of(ngx_http_request_t* r, const AppliedLimit& applied) {
+    Zone* zone = applied.zone;
+    if (zone->rate == nullptr) {
+        return &applied.policy;
+    }
+    ngx_str_t text;
+    if (ngx_http_complex_value(r, zone->rate, &text) != NGX_OK) {
+        return nullptr;
+    }
+    const RateList* rates = zone_rates(zone, text);
+    if (rates == nullptr) {
+        if (zone->table->remind(wall_clock(), kComplainEvery)) {
+            const LogText word(text);
+            ngx_log_error(
+                NGX_LOG_ERR, r->connection->log, 0,
+                "rate \"%V\" of zone \"%V\" is not a rate, or more than the zone has room for: requests %s",
+                &word.escaped, &zone->name, zone->fail_closed ? "are refused" : "are not limited by it");
+        }
+        return nullptr;
+    }
+    auto* policy = static_cast<Policy*>(ngx_palloc(r->pool, sizeof(Policy)));
+    if (policy != nullptr) {
+        *policy = applied.policy;
+        policy->rates = *rates;
+    }
+    return policy;
+}
+
+bool gather_limit(ngx_http_request_t* r, const AppliedLimit* applied, Group* group) {
+    ngx_str_t key;
+    if (ngx_http_complex_value(r, &applied->zone->key, &key) != NGX_OK) {
+        return false;
+    }
+    if (key.len == 0) {
+        return true;
+    }
+    const Policy* policy = policy_of(r, *applied);
+    if (policy == nullptr) {
+        fail(group, *applied->zone);
+        return true;
+    }
+    if (policy->rates.size == 0) {
+        return true;
+    }
+    Table* table = applied->zone->table;
+    Limit& limit = group->limits[group->count];
+    limit.table = table;
+    limit.policy = policy;
+    limit.client = table->hash(view(key));
+    limit.cost = cost_of(r, *applied);
+    group->keys[group->count] = key;
+    group->applied[group->count] = applied;
+    group->count++;
+    return true;
+}
+
+// Collects the limits of this location that the request has not met before.
+bool gather(ngx_http_request_t* r, const ngx_array_t& limits, const RequestState* state, Group* group) {
+    auto** applied = static_cast<AppliedLimit**>(limits.elts);
+    for (ngx_uint_t i = 0; i < limits.nelts; i++) {
+        if (!was_decided(state, applied[i]->zone) && !gather_limit(r, applied[i], group)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+// Whether a client should rather be told of `a` than of `b`.
+bool binds_before(const Decision& a, const Decision& b) {
+    if (a.allowed != b.allowed) {
+        return !a.allowed;
+    }
+    if (a.allowed) {
+        return a.remaining < b.remaining;
+    }
+    return b.retry_after != kNever && (a.retry_after == kNever || a.retry_after > b.retry_after);
+}
+
+// Adds the decisions to what is known of the request; returns the longest delay.
+Micros record(const Group& group, RequestState* state) {
+    Micros delay = 0;
+    for (std::size_t i = 0; i < group.count; i++) {
+        const Limit& limit = group.limits[i];
+        const std::uint32_t index = state->count++;
+        state->limits[index] = {group.applied[i], &limit.policy->rates, limit.decision};
+        if (index == 0 || binds_before(limit.decision, state->limits[state->binding].decision)) {
+            state->binding = index;
+        }
+        delay = ngx_max(delay, limit.decision.delay);
+    }
+    return delay;
+}
+
+// The client's name in the limit that binds, or that makes the request wait.
+ngx_str_t bind_delayed(const Group& group, Micros delay, RequestState* state) {
+    const auto first = static_cast<std::uint32_t>(state->count - group.count);
+    for (std::uint32_t i = 0; i < group.count; i++) {
+        if (delay != 0 && group.limits[i].decision.delay == delay) {
+            state->binding = first + i;
+        }
+    }
+    return state->binding >= first ? group.keys[state->binding - first] : ngx_str_t();
+}
+
+void go_on(ngx_http_request_t* r) {
+    ngx_event_t* write = r->connection->write;
+    if (write->delayed) {
+        if (ngx_handle_write_event(write, 0) != NGX_OK) {
+            ngx_http_finalize_request(r, NGX_HTTP_INTERNAL_SERVER_ERROR);
+        }
+        return;
+    }
+    if (ngx_handle_read_event(r->connection->read, 0) != NGX_OK) {
+        ngx_http_finalize_request(r, NGX_HTTP_INTERNAL_SERVER_ERROR);
+        return;
+    }
+    r->read_event_handler = ngx_http_block_reading;
+    r->write_event_handler = ngx_http_core_run_phases;
+    ngx_http_core_run_phases(r);
+}
+
+// Lets the request sleep; a client that leaves meanwhile ends it.
+ngx_int_t postpone(ngx_http_request_t* r, Micros delay) {
+    ngx_event_t* write = r->connection->write;
+    if (ngx_handle_read_event(r->connection->read, 0) != NGX_OK) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+    r->read_event_handler = ngx_http_test_reading;
+    r->write_event_handler = go_on;
+    write->delayed = 1;
+    if (write->timer_set) {
+        ngx_del_timer(write);
+    }
+    ngx_add_timer(write, static_cast<ngx_msec_t>((delay + 999) / 1000));
+    return NGX_AGAIN;
+}
+
+ngx_int_t fail_request(ngx_http_request_t* r, const Group& group, RequestState* state) {
+    state->status = Status::kError;
+    if (!group.failed_closed) {
+        return NGX_DECLINED;
+    }
+    const auto* conf = static_cast<ngx_http_rate_limit_loc_conf_t*>(
+        ngx_http_get_module_loc_conf(r, ngx_http_rate_limit_module));
+    state->refused = !conf->dry_run;
+    return state->refused ? NGX_HTTP_SERVICE_UNAVAILABLE : NGX_DECLINED;
+}
+
+ngx_int_t follow(ngx_http_request_t* r, const Group& group, Verdict verdict, Micros delay,
+                 RequestState* state) {
+    const auto* conf = static_cast<ngx_http_rate_limit_loc_conf_t*>(
+        ngx_http_get_module_loc_conf(r, ngx_http_rate_limit_module));
+    if (verdict == Verdict::kRejected) {
+        state->status = conf->dry_run ? Status::kRejectedDryRun : Status::kRejected;
+        log_decision(r, *state, bind_delayed(group, 0, state));
+        state->refused = !conf->dry_run;
+        return state->refused ? reject(r, *state) : NGX_DECLINED;
+    }
+    if (delay != 0) {
+        state->status = conf->dry_run ? Status::kDelayedDryRun : Status::kDelayed;
+        const std::uint32_t binding = state->binding;
+        log_decision(r, *state, bind_delayed(group, delay, state));
+        state->binding = binding;
+        return conf->dry_run ? NGX_DECLINED : postpone(r, delay);
+    }
+    state->status = group.failed ? Status::kError : Status::kPassed;
+    return NGX_DECLINED;
+}
+
+ngx_int_t handle_access(ngx_http_request_t* r) {
+    const auto* conf = static_cast<ngx_http_rate_limit_loc_conf_t*>(
+        ngx_http_get_module_loc_conf(r, ngx_http_rate_limit_module));
+    if (conf->limits == nullptr || conf->limits->nelts == 0) {
+        return NGX_DECLINED;
+    }
+    RequestState* state = request_state(r);
+    if (state != nullptr && state->refused) {
+        return NGX_DECLINED;
+    }
+    Group group;
+    if (!gather(r, *conf->limits, state, &group)) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+    state = make_request_state(r, group.count);
+    if (state == nullptr) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+    if (group.failed_closed || (group.failed && group.count == 0)) {
+        return fail_request(r, group, state);
+    }
+    if (group.count == 0) {
+        return NGX_DECLINED;
+    }
+    const Micros now = wall_clock();
+    const Verdict verdict = check(group.limits, group.count, now, zone_host());
+    if (verdict == Verdict::kBusy) {
+        for (std::size_t i = 0; i < group.count; i++) {
+            fail(&group, *group.applied[i]->zone);
+        }
+        ngx_log_error(NGX_LOG_ERR, r->connection->log, 0, "no slot is free for a client of zone \"%V\"",
+                      &group.applied[0]->zone->name);
+        return fail_request(r, group, state);
+    }
+    state->decided_at = now;
+    state->headers = conf->headers;
+    const Micros delay = record(group, state);
+    return follow(r, group, verdict, delay, state);
+}
+
+}  // namespace
+}  // namespace rate_limit
+
+extern "C" ngx_int_t ngx_http_rate_limit_init(ngx_conf_t* cf) {
+    if (!rate_limit::resolve_configuration(cf)) {
+        return NGX_ERROR;
+    }
+    auto* cmcf =
+        static_cast<ngx_http_core_main_conf_t*>(ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module));
+    auto* handler =
+        static_cast<ngx_http_handler_pt*>(ngx_array_push(&cmcf->phases[NGX_HTTP_ACCESS_PHASE].handlers));
+    if (handler == nullptr) {
+        return NGX_ERROR;
+    }
+    *handler = rate_limit::handle_access;
+    rate_limit::add_header_filter();
+    return NGX_OK;
+}

@@ -1,0 +1,27 @@
+// What a client and an operator are told of a decision: the log, the rejection, the headers.
+#pragma once
+
+#include "nginx/request.h"
+
+namespace rate_limit {
+
+constexpr std::size_t kLongestLogged = 128;  // bytes of a client's text that are logged
+
+// Text of a client as nginx writes variables to logs: what is not plain ASCII as \xHH.
+struct LogText {
+    explicit LogText(const ngx_str_t& text);
+
+    ngx_str_t escaped;
+    u_char buffer[4 * kLongestLogged + 3];
+};
+
+// Logs a rejection or a delay. `key` is the client's name in the limit that binds.
+void log_decision(ngx_http_request_t* r, const RequestState& state, const ngx_str_t& key);
+
+// Answers a rejected request. Returns what a handler of the access phase returns.
+ngx_int_t reject(ngx_http_request_t* r, const RequestState& state);
+
+// Puts itself before the other header filters.
+void add_header_filter();
+
+}  // namespace rate_limit

@@ -1,0 +1,42 @@
+// How the module reads its configuration and says what is wrong with it.
+#pragma once
+
+#include "nginx/zone.h"
+
+namespace rate_limit {
+
+// One line in nginx's own form that names the directive, the word and what is accepted. Returns
+// NGX_CONF_ERROR.
+template <class... Arguments>
+char* refuse(ngx_conf_t* cf, const ngx_command_t* cmd, const char* format, Arguments... arguments) {
+    u_char text[NGX_MAX_CONF_ERRSTR];
+    u_char* end = ngx_snprintf(text, sizeof(text), format, arguments...);
+    ngx_str_t message = {static_cast<std::size_t>(end - text), text};
+    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0, "\"%V\": %V", &cmd->name, &message);
+    return static_cast<char*>(NGX_CONF_ERROR);
+}
+
+// The words of the directive that is being read; the first is its name.
+inline ngx_str_t* words_of(ngx_conf_t* cf) { return static_cast<ngx_str_t*>(cf->args->elts); }
+
+// If `word` is NAME=…, puts what follows into `*value`.
+bool option(const ngx_str_t& word, std::string_view name, ngx_str_t* value);
+
+// Null, or an error if an option stands twice among the words from `first` on.
+char* refuse_repeated(ngx_conf_t* cf, const ngx_command_t* cmd, ngx_uint_t first);
+
+// Reads text with variables; false after an error was logged.
+bool compile_value(ngx_conf_t* cf, ngx_str_t* text, ngx_http_complex_value_t* value);
+
+// The zone of this name; null if there is none.
+Zone* find_zone(const ngx_http_rate_limit_main_conf_t* conf, const ngx_str_t& name);
+
+// Finds the zone of every rate_limit and checks what needs the whole configuration; false after an error was
+// logged.
+bool resolve_configuration(ngx_conf_t* cf);
+
+// The name of the first variable in `text` that nothing defines; empty if there is none. Only once all is
+// read.
+std::string_view unknown_variable(ngx_conf_t* cf, const ngx_str_t& text);
+
+}  // namespace rate_limit

@@ -1,0 +1,224 @@
+// The directive rate_limit, and what can be checked only when the whole configuration is read.
+#include "nginx/configuration.h"
+#include "store/memory.h"
+
+namespace rate_limit {
+namespace {
+
+char* read_cost(ngx_conf_t* cf, ngx_command_t* cmd, const ngx_str_t& word, ngx_str_t value,
+                AppliedLimit* limit) {
+    if (ngx_strlchr(value.data, value.data + value.len, '$') != nullptr) {
+        limit->cost = pool_new<ngx_http_complex_value_t>(cf->pool);
+        return limit->cost != nullptr && compile_value(cf, &value, limit->cost)
+                   ? nullptr
+                   : static_cast<char*>(NGX_CONF_ERROR);
+    }
+    std::uint64_t number = 0;
+    if (!parse_number(view(value), kMaxCost, &number)) {
+        return refuse(cf, cmd, "\"%V\" is not a cost; accepted are numbers from 0 to %uD or a variable",
+                      &word, kMaxCost);
+    }
+    limit->fixed_cost = static_cast<std::uint32_t>(number);
+    return nullptr;
+}
+
+char* read_limit_word(ngx_conf_t* cf, ngx_command_t* cmd, const ngx_str_t& word, AppliedLimit* limit) {
+    ngx_str_t value = {};
+    std::uint64_t number = 0;
+    if (option(word, "zone", &value) && value.len != 0) {
+        limit->zone_name = value;
+        return nullptr;
+    }
+    if (option(word, "cost", &value)) {
+        return read_cost(cf, cmd, word, value, limit);
+    }
+    if (limit->has_delay && (view(word) == "nodelay" || option(word, "delay", &value))) {
+        return refuse(cf, cmd,
+                      "\"%V\" contradicts an earlier word; accepted is either nodelay or delay=", &word);
+    }
+    if (view(word) == "nodelay") {
+        limit->has_delay = true;
+        limit->delay = kNoDelay;
+        return nullptr;
+    }
+    const bool burst = option(word, "burst", &value);
+    if (burst || option(word, "delay", &value)) {
+        if (!parse_number(view(value), kMaxBurst, &number)) {
+            return refuse(cf, cmd, "\"%V\" is out of range; accepted are numbers from 0 to %uD", &word,
+                          kMaxBurst);
+        }
+        (burst ? limit->has_burst : limit->has_delay) = true;
+        (burst ? limit->burst : limit->delay) = static_cast<std::uint32_t>(number);
+        return nullptr;
+    }
+    return refuse(cf, cmd,
+                  "\"%V\" is not known; accepted are zone=NAME, cost=, burst=, nodelay and delay=, or off",
+                  &word);
+}
+
+char* read_limit(ngx_conf_t* cf, ngx_command_t* cmd, ngx_http_rate_limit_loc_conf_t* conf) {
+    ngx_str_t* words = words_of(cf);
+    const bool first = conf->limits == nullptr;
+    const bool off = cf->args->nelts == 2 && view(words[1]) == "off";
+    if (!first && (off || conf->limits->nelts == 0)) {
+        return refuse(cf, cmd,
+                      "\"%V\" contradicts an earlier rate_limit here; accepted is either off or zones",
+                      &words[1]);
+    }
+    if (first) {
+        conf->limits = ngx_array_create(cf->pool, 2, sizeof(AppliedLimit*));
+    }
+    if (conf->limits == nullptr) {
+        return static_cast<char*>(NGX_CONF_ERROR);
+    }
+    if (off) {
+        return NGX_CONF_OK;
+    }
+    auto* limit = pool_new<AppliedLimit>(cf->pool);
+    if (limit == nullptr) {
+        return static_cast<char*>(NGX_CONF_ERROR);
+    }
+    if (char* wrong = refuse_repeated(cf, cmd, 1)) {
+        return wrong;
+    }
+    limit->fixed_cost = 1;
+    limit->file = cf->conf_file->file.name;
+    limit->line = cf->conf_file->line;
+    for (ngx_uint_t i = 1; i < cf->args->nelts; i++) {
+        char* wrong = read_limit_word(cf, cmd, words[i], limit);
+        if (wrong != nullptr) {
+            return wrong;
+        }
+    }
+    if (limit->zone_name.len == 0) {
+        return refuse(
+            cf, cmd,
+            "zone= is missing; accepted is zone=NAME [cost=N] [burst=N] [nodelay | delay=N], or off");
+    }
+    auto** here = static_cast<AppliedLimit**>(conf->limits->elts);
+    for (ngx_uint_t i = 0; i < conf->limits->nelts; i++) {
+        if (view(here[i]->zone_name) == view(limit->zone_name)) {
+            return refuse(cf, cmd, "zone \"%V\" is applied twice here; accepted is each zone once",
+                          &limit->zone_name);
+        }
+    }
+    if (conf->limits->nelts == kMaxLimits) {
+        return refuse(cf, cmd, "zone \"%V\" is one too many here; accepted are %uz zones", &limit->zone_name,
+                      kMaxLimits);
+    }
+    auto* main = static_cast<ngx_http_rate_limit_main_conf_t*>(
+        ngx_http_conf_get_module_main_conf(cf, ngx_http_rate_limit_module));
+    auto** slot = static_cast<AppliedLimit**>(ngx_array_push(conf->limits));
+    auto** every = static_cast<AppliedLimit**>(ngx_array_push(&main->limits));
+    if (slot == nullptr || every == nullptr) {
+        return static_cast<char*>(NGX_CONF_ERROR);
+    }
+    *slot = *every = limit;
+    return NGX_CONF_OK;
+}
+
+// Errors that show only when all is read name the place themselves.
+template <class... Arguments>
+bool refuse_limit(ngx_conf_t* cf, const AppliedLimit& limit, const char* format, Arguments... arguments) {
+    u_char text[NGX_MAX_CONF_ERRSTR];
+    u_char* end = ngx_snprintf(text, sizeof(text), format, arguments...);
+    ngx_str_t message = {static_cast<std::size_t>(end - text), text};
+    ngx_log_error(NGX_LOG_EMERG, cf->log, 0, "\"rate_limit\": %V in %V:%ui", &message, &limit.file,
+                  limit.line);
+    return false;
+}
+
+ngx_str_t zone_names(ngx_conf_t* cf, const ngx_http_rate_limit_main_conf_t* conf) {
+    constexpr std::size_t kMost = 512;
+    auto* text = static_cast<u_char*>(ngx_pnalloc(cf->pool, kMost));
+    if (text == nullptr || conf->zones.nelts == 0) {
+        return ngx_string("(there is none)");
+    }
+    u_char* end = text;
+    auto** zones = static_cast<Zone**>(conf->zones.elts);
+    for (ngx_uint_t i = 0; i < conf->zones.nelts; i++) {
+        end = ngx_slprintf(end, text + kMost, "%s%V", i == 0 ? "" : ", ", &zones[i]->name);
+    }
+    return {static_cast<std::size_t>(end - text), text};
+}
+
+bool resolve_limit(ngx_conf_t* cf, const ngx_http_rate_limit_main_conf_t* conf, AppliedLimit* limit) {
+    limit->zone = find_zone(conf, limit->zone_name);
+    if (limit->zone == nullptr) {
+        ngx_str_t names = zone_names(cf, conf);
+        return refuse_limit(cf, *limit,
+                            "zone \"%V\" is not defined; accepted are the zones of rate_limit_zone: %V",
+                            &limit->zone_name, &names);
+    }
+    if (limit->cost != nullptr) {
+        const ngx_str_t name = ngx_str(unknown_variable(cf, limit->cost->value));
+        if (name.len != 0) {
+            return refuse_limit(cf, *limit,
+                                "variable \"$%V\" in \"cost=%V\" does not exist; accepted are defined ones",
+                                &name, &limit->cost->value);
+        }
+    }
+    limit->policy = limit->zone->policy;
+    const Algorithm algorithm = limit->policy.algorithm;
+    const bool leaky = algorithm == Algorithm::kLeakyBucket;
+    if (limit->has_burst && !leaky && algorithm != Algorithm::kGcra) {
+        return refuse_limit(cf, *limit,
+                            "burst= for zone \"%V\" of %s; it is accepted with leaky_bucket and gcra",
+                            &limit->zone_name, algorithm_name(algorithm));
+    }
+    if (limit->has_delay && !leaky) {
+        return refuse_limit(cf, *limit, "%s for zone \"%V\" of %s; it is accepted with leaky_bucket",
+                            limit->delay == kNoDelay ? "nodelay" : "delay=", &limit->zone_name,
+                            algorithm_name(algorithm));
+    }
+    if (limit->has_burst) {
+        limit->policy.burst = limit->burst;
+    }
+    if (leaky) {
+        limit->policy.delay = limit->has_delay ? limit->delay : 0;
+    }
+    return true;
+}
+
+bool resolve_zone(ngx_conf_t* cf, Zone* zone) {
+    const ngx_http_complex_value_t* values[] = {&zone->key, zone->rate};
+    for (const ngx_http_complex_value_t* value : values) {
+        const ngx_str_t name = value != nullptr ? ngx_str(unknown_variable(cf, value->value)) : ngx_str_t();
+        if (name.len != 0) {
+            ngx_log_error(
+                NGX_LOG_EMERG, cf->log, 0,
+                "\"rate_limit_zone\": variable \"$%V\" in \"%V\" of zone \"%V\" does not exist; "
+                "accepted are variables that nginx, a module or the configuration defines in %V:%ui",
+                &name, &value->value, &zone->name, &zone->file, zone->line);
+            return false;
+        }
+    }
+    zone_plan_memory(zone);
+    return true;
+}
+
+}  // namespace
+
+bool resolve_configuration(ngx_conf_t* cf) {
+    auto* conf = static_cast<ngx_http_rate_limit_main_conf_t*>(
+        ngx_http_conf_get_module_main_conf(cf, ngx_http_rate_limit_module));
+    auto** zones = static_cast<Zone**>(conf->zones.elts);
+    for (ngx_uint_t i = 0; i < conf->zones.nelts; i++) {
+        if (!resolve_zone(cf, zones[i])) {
+            return false;
+        }
+    }
+    auto** limits = static_cast<AppliedLimit**>(conf->limits.elts);
+    for (ngx_uint_t i = 0; i < conf->limits.nelts; i++) {
+        if (!resolve_limit(cf, conf, limits[i])) {
+            return false;
+        }
+    }
+    return true;
+}
+
+}  // namespace rate_limit
+
+extern "C" char* ngx_http_rate_limit(ngx_conf_t* cf, ngx_command_t* cmd, void* conf) {
+    return rate_limit::read_limit(cf, cmd, static_cast<ngx_http_rate_limit_loc_conf_t*>(conf));
+}

@@ -1,0 +1,67 @@
+// The log lines, in the words of limit_req.
+#include "nginx/answer.h"
+#include "nginx/clock.h"
+
+namespace rate_limit {
+namespace {
+
+u_char* print_wait(u_char* at, u_char* end, Micros wait) {
+    if (wait == kNever) {
+        return ngx_slprintf(at, end, "never: the cost is above the limit");
+    }
+    const Micros milliseconds = (wait + 999) / 1000;
+    return ngx_slprintf(at, end, "in %L.%03Ls", static_cast<int64_t>(milliseconds / 1000),
+                        static_cast<int64_t>(milliseconds % 1000));
+}
+
+}  // namespace
+
+LogText::LogText(const ngx_str_t& text) {
+    static const char kHex[] = "0123456789ABCDEF";
+    u_char* at = buffer;
+    const std::size_t size = ngx_min(text.len, kLongestLogged);
+    for (std::size_t i = 0; i < size; i++) {
+        const u_char c = text.data[i];
+        if (c >= ' ' && c <= '~' && c != '"' && c != '\\') {
+            *at++ = c;
+            continue;
+        }
+        *at++ = '\\';
+        *at++ = 'x';
+        *at++ = static_cast<u_char>(kHex[c >> 4]);
+        *at++ = static_cast<u_char>(kHex[c & 15]);
+    }
+    if (size < text.len) {
+        at = ngx_cpymem(at, "...", 3);
+    }
+    escaped = {static_cast<std::size_t>(at - buffer), buffer};
+}
+
+void log_decision(ngx_http_request_t* r, const RequestState& state, const ngx_str_t& key) {
+    const auto* conf = static_cast<ngx_http_rate_limit_loc_conf_t*>(
+        ngx_http_get_module_loc_conf(r, ngx_http_rate_limit_module));
+    const bool rejected = state.status == Status::kRejected || state.status == Status::kRejectedDryRun;
+    const bool dry_run = state.status == Status::kRejectedDryRun || state.status == Status::kDelayedDryRun;
+    ngx_uint_t level = conf->log_level;
+    if (!rejected && level != NGX_LOG_INFO) {
+        level++;
+    }
+    ngx_log_t* log = r->connection->log;
+    if (log->log_level < level) {
+        return;
+    }
+    const LogText name(key);
+    const DecidedLimit& limit = state.limits[state.binding];
+    u_char wait[64];
+    const Micros until = rejected ? limit.decision.retry_after : limit.decision.delay;
+    const ngx_str_t when = {static_cast<std::size_t>(print_wait(wait, wait + sizeof(wait), until) - wait),
+                            wait};
+    const std::uint64_t excess = limit.decision.excess_milli;
+    ngx_log_error(level, log, 0, "%s%s, excess: %uL.%03uL%s by zone \"%V\", key \"%V\", algorithm %s, %s %V",
+                  rejected ? "limiting requests" : "delaying request", dry_run ? ", dry run" : "",
+                  excess / 1000, excess % 1000, rejected ? "" : ",", &limit.applied->zone->name,
+                  &name.escaped, algorithm_name(limit.applied->policy.algorithm),
+                  rejected ? "may return" : "goes on", &when);
+}
+
+}  // namespace rate_limit

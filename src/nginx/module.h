@@ -1,0 +1,61 @@
+/* What the module's table and its C++ share: the configuration, in plain C, and the functions behind the directives. */
+#pragma once
+
+#ifdef __cplusplus
+#include "nginx/ngx.h"
+extern "C" {
+#else
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+#endif
+
+
+typedef struct {
+    ngx_array_t   zones;             /* of pointers to Zone */
+    ngx_array_t   limits;            /* of pointers to AppliedLimit: every rate_limit of the configuration */
+} ngx_http_rate_limit_main_conf_t;
+
+
+typedef struct {
+    ngx_array_t  *limits;            /* of pointers to AppliedLimit; empty for off */
+    ngx_uint_t    status;            /* of a rejection */
+    ngx_uint_t    headers;           /* bits of NGX_HTTP_RATE_LIMIT_HEADERS_* */
+    ngx_uint_t    body;              /* one of NGX_HTTP_RATE_LIMIT_BODY_* */
+    ngx_uint_t    log_level;         /* of a rejection */
+    ngx_flag_t    dry_run;
+} ngx_http_rate_limit_loc_conf_t;
+
+
+#define NGX_HTTP_RATE_LIMIT_HEADERS_OFF     0
+#define NGX_HTTP_RATE_LIMIT_HEADERS_LEGACY  1
+#define NGX_HTTP_RATE_LIMIT_HEADERS_IETF    2
+#define NGX_HTTP_RATE_LIMIT_HEADERS_ALL     3
+
+#define NGX_HTTP_RATE_LIMIT_BODY_AUTO       0
+#define NGX_HTTP_RATE_LIMIT_BODY_PROBLEM    1
+#define NGX_HTTP_RATE_LIMIT_BODY_OFF        2
+
+
+extern ngx_module_t  ngx_http_rate_limit_module;
+
+
+void *ngx_http_rate_limit_create_main_conf(ngx_conf_t *cf);
+void *ngx_http_rate_limit_create_loc_conf(ngx_conf_t *cf);
+char *ngx_http_rate_limit_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child);
+
+ngx_int_t ngx_http_rate_limit_add_variables(ngx_conf_t *cf);
+ngx_int_t ngx_http_rate_limit_init(ngx_conf_t *cf);
+ngx_int_t ngx_http_rate_limit_init_module(ngx_cycle_t *cycle);
+ngx_int_t ngx_http_rate_limit_init_process(ngx_cycle_t *cycle);
+
+char *ngx_http_rate_limit_zone(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
+char *ngx_http_rate_limit(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
+char *ngx_http_rate_limit_status(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
+char *ngx_http_rate_limit_word(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
+char *ngx_http_rate_limit_flag(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
+
+
+#ifdef __cplusplus
+}
+#endif

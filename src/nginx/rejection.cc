@@ -1,0 +1,141 @@
+// The answer to a rejected request: a problem document for programs, nginx's own page or error_page for the
+// rest.
+#include "nginx/answer.h"
+
+namespace rate_limit {
+namespace {
+
+constexpr std::string_view kProblemType = "application/problem+json";
+
+std::string_view trim(std::string_view text) {
+    while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) {
+        text.remove_prefix(1);
+    }
+    while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) {
+        text.remove_suffix(1);
+    }
+    return text;
+}
+
+std::string_view cut(std::string_view* rest, char mark) {
+    const std::size_t at = rest->find(mark);
+    const std::string_view part = rest->substr(0, at);
+    rest->remove_prefix(at == std::string_view::npos ? rest->size() : at + 1);
+    return trim(part);
+}
+
+bool same_letters(std::string_view a, std::string_view b) {
+    return a.size() == b.size() && ngx_strncasecmp(ngx_str(a).data, ngx_str(b).data, a.size()) == 0;
+}
+
+// Whether a media range names JSON and is not refused by q=0.
+bool is_json(std::string_view range) {
+    const std::string_view type = cut(&range, ';');
+    const std::string_view suffix = "+json";
+    const bool json =
+        same_letters(type, "application/json") ||
+        (type.size() > suffix.size() && same_letters(type.substr(type.size() - suffix.size()), suffix));
+    while (json && !range.empty()) {
+        const std::string_view parameter = cut(&range, ';');
+        if (same_letters(parameter.substr(0, 2), "q=") &&
+            parameter.find_first_not_of("0.", 2) == std::string_view::npos) {
+            return false;
+        }
+    }
+    return json;
+}
+
+bool accepts_json(ngx_http_request_t* r) {
+    for (ngx_list_part_t* part = &r->headers_in.headers.part; part != nullptr; part = part->next) {
+        auto* headers = static_cast<ngx_table_elt_t*>(part->elts);
+        for (ngx_uint_t i = 0; i < part->nelts; i++) {
+            if (!same_letters(view(headers[i].key), "Accept")) {
+                continue;
+            }
+            std::string_view ranges = view(headers[i].value);
+            while (!ranges.empty()) {
+                if (is_json(cut(&ranges, ','))) {
+                    return true;
+                }
+            }
+        }
+    }
+    return false;
+}
+
+bool has_error_page(ngx_http_request_t* r, ngx_uint_t status) {
+    const auto* core =
+        static_cast<ngx_http_core_loc_conf_t*>(ngx_http_get_module_loc_conf(r, ngx_http_core_module));
+    if (core->error_pages == nullptr || (r->error_page && !core->recursive_error_pages)) {
+        return false;
+    }
+    const auto* pages = static_cast<ngx_http_err_page_t*>(core->error_pages->elts);
+    for (ngx_uint_t i = 0; i < core->error_pages->nelts; i++) {
+        if (static_cast<ngx_uint_t>(pages[i].status) == status) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// Zones' names need no escaping: they have neither quotes nor backslashes.
+bool print_problem(ngx_http_request_t* r, const RequestState& state, ngx_uint_t status, ngx_str_t* body) {
+    std::size_t size = 256;
+    for (std::uint32_t i = 0; i < state.count; i++) {
+        size += state.limits[i].applied->zone->name.len + NGX_INT64_LEN;
+    }
+    auto* text = static_cast<u_char*>(ngx_pnalloc(r->pool, size));
+    if (text == nullptr) {
+        return false;
+    }
+    u_char* const end = text + size;
+    u_char* at = ngx_slprintf(text, end,
+                              "{\"type\":\"https://iana.org/assignments/http-problem-types#quota-exceeded\","
+                              "\"title\":\"Too Many Requests\",\"status\":%ui,\"violated-policies\":[",
+                              status);
+    const char* between = "\"";
+    for (std::uint32_t i = 0; i < state.count; i++) {
+        const DecidedLimit& limit = state.limits[i];
+        if (!limit.decision.allowed) {
+            at = ngx_slprintf(at, end, "%s", between);
+            at = print_policy_name(at, end, limit, limit.decision.rate);
+            at = ngx_slprintf(at, end, "\"");
+            between = ",\"";
+        }
+    }
+    at = ngx_slprintf(at, end, "]}\n");
+    *body = {static_cast<std::size_t>(at - text), text};
+    return true;
+}
+
+ngx_int_t send_problem(ngx_http_request_t* r, const RequestState& state, ngx_uint_t status) {
+    ngx_http_complex_value_t body = {};
+    if (!print_problem(r, state, status, &body.value)) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+    ngx_str_t type = ngx_str(kProblemType);
+    return ngx_http_send_response(r, status, &type, &body);
+}
+
+}  // namespace
+
+ngx_int_t reject(ngx_http_request_t* r, const RequestState& state) {
+    const auto* conf = static_cast<ngx_http_rate_limit_loc_conf_t*>(
+        ngx_http_get_module_loc_conf(r, ngx_http_rate_limit_module));
+    auto rc = static_cast<ngx_int_t>(conf->status);
+    if (conf->status == NGX_HTTP_CLOSE) {
+        return rc;
+    }
+    if (conf->body != NGX_HTTP_RATE_LIMIT_BODY_OFF && !has_error_page(r, conf->status) &&
+        (conf->body == NGX_HTTP_RATE_LIMIT_BODY_PROBLEM || accepts_json(r))) {
+        rc = send_problem(r, state, conf->status);
+    } else if (rc != NGX_HTTP_FORBIDDEN && rc != NGX_HTTP_UNAUTHORIZED) {
+        return rc;
+    }
+    // Under `satisfy any` another module could turn a 401 or 403 that is returned into an admission: answer
+    // here.
+    ngx_http_finalize_request(r, rc);
+    return NGX_DONE;
+}
+
+}  // namespace rate_limit

@@ -1,0 +1,53 @@
+// What the module knows of a request, from its first check to its last header.
+#pragma once
+
+#include "core/check.h"
+#include "nginx/zone.h"
+#include "store/memory.h"
+
+namespace rate_limit {
+
+enum class Status : std::uint8_t {
+    kBypassed,  // no limit applied: an empty key, or a rate that is off
+    kPassed,
+    kDelayed,
+    kRejected,
+    kDelayedDryRun,
+    kRejectedDryRun,
+    kError,  // a limit could not be decided, and fails open or closed
+};
+
+// A limit that this request was checked against.
+struct DecidedLimit {
+    const AppliedLimit* applied;
+    const RateList* rates;  // those in force for this request
+    Decision decision;
+};
+
+// Belongs to the main request and survives internal redirects, which clear a module's context.
+struct RequestState {
+    Status status;
+    bool refused;           // it was answered instead of admitted; its error page is not limited again
+    ngx_uint_t headers;     // of the location that decided
+    Micros decided_at;      // time of day
+    std::uint32_t count;    // of `limits`
+    std::uint32_t room;     // for so many
+    std::uint32_t binding;  // index of the limit that the client is told of
+    DecidedLimit* limits;
+};
+
+// The state of a request; null if it was never checked.
+RequestState* request_state(ngx_http_request_t* r);
+
+// The same, made if there is none, with room for so many more limits; null if there is no memory.
+RequestState* make_request_state(ngx_http_request_t* r, std::size_t more);
+
+// The limit whose numbers the client is told; null if no limit was decided.
+const DecidedLimit* binding_limit(const RequestState* state);
+
+// The name of one rate's policy: its zone, and its period where the zone has several rates.
+u_char* print_policy_name(u_char* at, u_char* end, const DecidedLimit& limit, std::uint32_t rate);
+
+const char* status_name(Status status);
+
+}  // namespace rate_limit

@@ -1,0 +1,95 @@
+// The variables $rate_limit_*.
+#include "nginx/clock.h"
+#include "nginx/request.h"
+
+namespace rate_limit {
+namespace {
+
+ngx_int_t set_text(ngx_http_variable_value_t* value, std::string_view text) {
+    value->valid = 1;
+    value->no_cacheable = 1;
+    value->not_found = 0;
+    value->len = static_cast<unsigned>(text.size());
+    value->data = ngx_str(text).data;
+    return NGX_OK;
+}
+
+ngx_int_t set_number(ngx_http_request_t* r, ngx_http_variable_value_t* value, Micros number) {
+    auto* text = static_cast<u_char*>(ngx_pnalloc(r->pool, NGX_INT64_LEN));
+    if (text == nullptr) {
+        return NGX_ERROR;
+    }
+    u_char* end = ngx_snprintf(text, NGX_INT64_LEN, "%L", static_cast<int64_t>(number));
+    return set_text(value, {reinterpret_cast<char*>(text), static_cast<std::size_t>(end - text)});
+}
+
+ngx_int_t set_nothing(ngx_http_variable_value_t* value) {
+    value->not_found = 1;
+    return NGX_OK;
+}
+
+ngx_int_t get_status(ngx_http_request_t* r, ngx_http_variable_value_t* value, uintptr_t) {
+    const RequestState* state = request_state(r);
+    return state == nullptr ? set_nothing(value) : set_text(value, status_name(state->status));
+}
+
+ngx_int_t get_zone(ngx_http_request_t* r, ngx_http_variable_value_t* value, uintptr_t) {
+    const DecidedLimit* limit = binding_limit(request_state(r));
+    return limit == nullptr ? set_nothing(value) : set_text(value, view(limit->applied->zone->name));
+}
+
+ngx_int_t get_store(ngx_http_request_t* r, ngx_http_variable_value_t* value, uintptr_t) {
+    return binding_limit(request_state(r)) == nullptr ? set_nothing(value) : set_text(value, "memory");
+}
+
+enum Number : uintptr_t { kLimit, kRemaining, kReset, kRetryAfter };
+
+ngx_int_t get_number(ngx_http_request_t* r, ngx_http_variable_value_t* value, uintptr_t which) {
+    const RequestState* state = request_state(r);
+    const DecidedLimit* limit = binding_limit(state);
+    if (limit == nullptr) {
+        return set_nothing(value);
+    }
+    const Decision& decision = limit->decision;
+    switch (which) {
+        case kLimit:
+            return set_number(r, value, decision.limit);
+        case kRemaining:
+            return set_number(r, value, decision.remaining);
+        case kReset:
+            return set_number(r, value, seconds_up(state->decided_at + decision.reset_after));
+        default:
+            return decision.allowed || decision.retry_after == kNever
+                       ? set_nothing(value)
+                       : set_number(r, value, seconds_up(decision.retry_after));
+    }
+}
+
+struct Variable {
+    std::string_view name;
+    ngx_http_get_variable_pt get;
+    uintptr_t data;
+};
+
+constexpr Variable kVariables[] = {
+    {"rate_limit_status", get_status, 0},     {"rate_limit_zone", get_zone, 0},
+    {"rate_limit_limit", get_number, kLimit}, {"rate_limit_remaining", get_number, kRemaining},
+    {"rate_limit_reset", get_number, kReset}, {"rate_limit_retry_after", get_number, kRetryAfter},
+    {"rate_limit_store", get_store, 0},
+};
+
+}  // namespace
+}  // namespace rate_limit
+
+extern "C" ngx_int_t ngx_http_rate_limit_add_variables(ngx_conf_t* cf) {
+    for (const rate_limit::Variable& variable : rate_limit::kVariables) {
+        ngx_str_t name = rate_limit::ngx_str(variable.name);
+        ngx_http_variable_t* added = ngx_http_add_variable(cf, &name, NGX_HTTP_VAR_NOCACHEABLE);
+        if (added == nullptr) {
+            return NGX_ERROR;
+        }
+        added->get_handler = variable.get;
+        added->data = variable.data;
+    }
+    return NGX_OK;
+}

@@ -1,0 +1,185 @@
+// The memory of zones: made, shared with the workers of an older configuration, or carried over to a new
+// shape.
+#include "nginx/zone.h"
+
+#include <sched.h>
+#include <signal.h>
+#include <sys/random.h>
+
+#include <algorithm>
+
+#include "nginx/clock.h"
+
+namespace rate_limit {
+namespace {
+
+// Whether /proc says that a process has ended and only waits for its parent to notice.
+bool is_zombie(std::uint32_t process) {
+    u_char path[32];
+    char stat[128] = {};
+    *ngx_snprintf(path, sizeof(path) - 1, "/proc/%uD/stat", process) = '\0';
+    const ngx_fd_t fd = ngx_open_file(path, NGX_FILE_RDONLY, NGX_FILE_OPEN, 0);
+    if (fd == NGX_INVALID_FILE) {
+        return false;
+    }
+    const ssize_t size = ngx_read_fd(fd, stat, sizeof(stat) - 1);
+    ngx_close_file(fd);
+    const std::string_view text(stat, size > 0 ? static_cast<std::size_t>(size) : 0);
+    const std::size_t name_end = text.rfind(") ");
+    return name_end != std::string_view::npos && name_end + 2 < text.size() &&
+           (text[name_end + 2] == 'Z' || text[name_end + 2] == 'X');
+}
+
+bool process_lives(std::uint32_t process) {
+    return (kill(static_cast<pid_t>(process), 0) == 0 || ngx_errno != ESRCH) && !is_zombie(process);
+}
+
+Micros steady_clock() {
+    timespec now = {};
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return static_cast<Micros>(now.tv_sec) * kSecond + now.tv_nsec / 1000;
+}
+
+void yield_processor() { sched_yield(); }
+
+Zone* zone_of(const ngx_shm_zone_t* shm) { return static_cast<Zone*>(shm->data); }
+
+// Calls `visit` with every zone of the module and its memory.
+template <class Visit>
+void for_each_zone(ngx_cycle_t* cycle, Visit visit) {
+    for (ngx_list_part_t* part = &cycle->shared_memory.part; part != nullptr; part = part->next) {
+        auto* memories = static_cast<ngx_shm_zone_t*>(part->elts);
+        for (ngx_uint_t i = 0; i < part->nelts; i++) {
+            if (memories[i].tag == &ngx_http_rate_limit_module && memories[i].data != nullptr) {
+                visit(zone_of(&memories[i]), &memories[i]);
+            }
+        }
+    }
+}
+
+// The same zone's memory in the configuration that is running; null if there is none.
+ngx_shm_zone_t* running_memory(const Zone* zone) {
+    ngx_shm_zone_t* found = nullptr;
+    // While a configuration is being read, ngx_cycle is still the running one.
+    for_each_zone(const_cast<ngx_cycle_t*>(ngx_cycle), [&](const Zone* running, ngx_shm_zone_t* memory) {
+        if (memory->shm.size == zone->shm->shm.size && view(running->name) == view(zone->name) &&
+            running->table != nullptr) {
+            found = memory;
+        }
+    });
+    return found;
+}
+
+// Makes a table of all that nginx leaves of the zone's memory.
+ngx_int_t make_table(Zone* zone) {
+    auto* pool = reinterpret_cast<ngx_slab_pool_t*>(zone->shm->shm.addr);
+    const std::size_t size = pool->pfree << ngx_pagesize_shift;
+    void* memory = ngx_slab_alloc(pool, size);
+    HashKey key = {};
+    if (memory == nullptr || getentropy(&key, sizeof(key)) != 0) {
+        ngx_log_error(NGX_LOG_EMERG, zone->shm->shm.log, ngx_errno, "cannot set up rate_limit_zone \"%V\"",
+                      &zone->name);
+        return NGX_ERROR;
+    }
+    zone->table = Table::create(memory, size, zone->shape, key);
+    if (zone->table == nullptr) {
+        ngx_log_error(NGX_LOG_EMERG, zone->shm->shm.log, 0,
+                      "rate_limit_zone \"%V\" is too small: it needs %uz bytes", &zone->name,
+                      zone_least_size(zone->shape));
+        return NGX_ERROR;
+    }
+    pool->log_nomem = 0;
+    return NGX_OK;
+}
+
+ngx_int_t init_memory(ngx_shm_zone_t* shm, void* data) {
+    Zone* zone = zone_of(shm);
+    zone->shm = shm;
+    if (data != nullptr) {
+        zone->table = static_cast<Zone*>(data)->table;
+        return NGX_OK;
+    }
+    if (make_table(zone) != NGX_OK) {
+        return NGX_ERROR;
+    }
+    if (zone->replaces != nullptr) {
+        const Zone& old = *zone_of(zone->replaces);
+        if (can_convert(old.table->shape(), zone->shape)) {
+            zone->table->import(*old.table, old.policy.rates, zone->policy, wall_clock(), zone_host());
+        }
+    }
+    return NGX_OK;
+}
+
+}  // namespace
+
+const Host& zone_host() {
+    static Host host = {0, process_lives, yield_processor, steady_clock};
+    host.self = static_cast<std::uint32_t>(ngx_pid);
+    return host;
+}
+
+std::size_t zone_least_size(const Shape& shape) {
+    // Beside the table: the page allocator's header, and its entry for each page.
+    const std::size_t pages = Table::least_size(shape) / ngx_pagesize + 1;
+    const std::size_t entries = (pages * sizeof(ngx_slab_page_t)) / ngx_pagesize + 1;
+    return std::max<std::size_t>((pages + entries + 2) * ngx_pagesize, 8 * ngx_pagesize);
+}
+
+bool zone_add_memory(ngx_conf_t* cf, Zone* zone, std::size_t size) {
+    zone->shm = ngx_shared_memory_add(cf, &zone->name, size, &ngx_http_rate_limit_module);
+    if (zone->shm == nullptr) {
+        return false;
+    }
+    zone->shm->init = init_memory;
+    zone->shm->data = zone;
+    return true;
+}
+
+void zone_plan_memory(Zone* zone) {
+    ngx_shm_zone_t* running = running_memory(zone);
+    if (running == nullptr || zone_of(running)->table->shape() == zone->shape) {
+        return;
+    }
+    // Workers of the running configuration go on with its memory, so it cannot be laid out anew in place.
+    zone->replaces = running;
+    zone->shm->noreuse = 1;
+}
+
+const RateList* zone_rates(Zone* zone, const ngx_str_t& text) {
+    const std::size_t index = ngx_crc32_short(text.data, text.len) % Zone::kParsedRates;
+    ParsedRates* parsed = &zone->parsed[index];
+    if (text.len == 0 || text.len > ParsedRates::kLongest) {
+        return nullptr;
+    }
+    if (parsed->size != text.len || ngx_memcmp(parsed->text, text.data, text.len) != 0) {
+        parsed->size = static_cast<std::uint32_t>(text.len);
+        ngx_memcpy(parsed->text, text.data, text.len);
+        Policy policy = zone->policy;
+        parsed->valid = parse_rates(view(text), &policy.rates) == nullptr && holds(zone->shape, policy);
+        parsed->rates = policy.rates;
+    }
+    return parsed->valid ? &parsed->rates : nullptr;
+}
+
+}  // namespace rate_limit
+
+// A worker may have been started in place of one that was killed while it held clients' slots.
+extern "C" ngx_int_t ngx_http_rate_limit_init_process(ngx_cycle_t* cycle) {
+    rate_limit::for_each_zone(cycle, [](rate_limit::Zone* zone, ngx_shm_zone_t*) {
+        zone->table->reclaim(rate_limit::zone_host());
+    });
+    return NGX_OK;
+}
+
+// The new configuration stands: nginx may now free the memory that was replaced, and keep what replaced it.
+extern "C" ngx_int_t ngx_http_rate_limit_init_module(ngx_cycle_t* cycle) {
+    rate_limit::for_each_zone(cycle, [](rate_limit::Zone* zone, ngx_shm_zone_t* memory) {
+        if (zone->replaces != nullptr) {
+            zone->replaces->noreuse = 1;
+            zone->replaces = nullptr;
+            memory->noreuse = 0;
+        }
+    });
+    return NGX_OK;
+}

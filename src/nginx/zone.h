@@ -1,0 +1,71 @@
+// Zones as the configuration has them: who is counted, how much each may do, and where the counts are.
+#pragma once
+
+#include "core/policy.h"
+#include "nginx/module.h"
+#include "store/host.h"
+#include "store/table.h"
+
+namespace rate_limit {
+
+// What rate=$variable was found to say, remembered by each worker so that a value is parsed once.
+struct ParsedRates {
+    static constexpr std::size_t kLongest = 96;
+
+    std::uint32_t size;
+    char text[kLongest];
+    bool valid;
+    RateList rates;
+};
+
+struct Zone {
+    static constexpr std::size_t kParsedRates = 64;
+
+    ngx_str_t name;
+    ngx_http_complex_value_t key;
+    ngx_http_complex_value_t* rate;  // of rate=$variable, else null and policy.rates is set
+    Policy policy;
+    Shape shape;
+    bool fail_closed;  // on_error=closed
+    ngx_shm_zone_t* shm;
+    Table* table;
+    ngx_shm_zone_t*
+        replaces;         // on reload: the zone of the old configuration, if its memory has another shape
+    ParsedRates* parsed;  // kParsedRates of them, if `rate`
+    ngx_str_t file;       // where the directive stands
+    ngx_uint_t line;
+};
+
+// A rate_limit directive. Its zone is found once the whole configuration is read.
+struct AppliedLimit {
+    ngx_str_t zone_name;
+    Zone* zone;
+    Policy policy;                   // the zone's, with this directive's burst and delay
+    ngx_http_complex_value_t* cost;  // of cost=$variable, else null
+    std::uint32_t fixed_cost;
+    bool has_burst;
+    bool has_delay;  // nodelay or delay=
+    std::uint32_t burst;
+    std::uint32_t delay;
+    ngx_str_t file;  // where the directive stands
+    ngx_uint_t line;
+};
+
+// Adds the memory of a zone to the configuration that is being read.
+bool zone_add_memory(ngx_conf_t* cf, Zone* zone, std::size_t size);
+
+// The least size of a zone that holds a table of this shape, as zone= takes it.
+std::size_t zone_least_size(const Shape& shape);
+
+// Called once the configuration is read: gives a zone memory of its own if that of the old configuration has
+// another shape.
+void zone_plan_memory(Zone* zone);
+
+// The rates that rate=$variable says; null if it says none. The result lives until the next call for this
+// zone.
+const RateList* zone_rates(Zone* zone, const ngx_str_t& text);
+
+// This process, as the tables need to know it.
+const Host& zone_host();
+
+}  // namespace rate_limit

@@ -1,0 +1,303 @@
+// The directive rate_limit_zone.
+#include <algorithm>
+#include <iterator>
+
+#include "nginx/configuration.h"
+
+namespace rate_limit {
+namespace {
+
+constexpr std::uint32_t kDefaultVariableRates = 2;
+constexpr std::uint32_t kDefaultVariableLog = 100;
+
+constexpr char kZoneForm[] = "KEY zone=NAME:SIZE rate=RATES [option=value ...]";
+constexpr char kZoneOptions[] =
+    "zone=, rate=, algorithm=, burst=, capacity=, buckets=, align=, min_interval=, count=, on_error=, rates= "
+    "and log=";
+constexpr char kAlgorithmsAccepted[] =
+    "token_bucket, leaky_bucket, gcra, fixed_window, sliding_window, sliding_buckets or sliding_log";
+
+constexpr const char* kZoneOptionNames[] = {"zone",         "rate",    "algorithm", "burst",
+                                            "capacity",     "buckets", "align",     "count",
+                                            "min_interval", "rates",   "log",       "on_error"};
+
+// A rate_limit_zone while it is being read.
+struct ZoneReader {
+    ngx_conf_t* cf;
+    ngx_command_t* cmd;
+    Zone* zone;
+    ngx_str_t zone_word = {};  // zone=NAME:SIZE, whole
+    ngx_str_t rate_word = {};  // what follows rate=
+    ngx_str_t burst_word = {}, capacity_word = {}, buckets_word = {}, align_word = {}, rates_word = {},
+              log_word = {};
+    std::size_t size = 0;
+    std::uint64_t rates = kDefaultVariableRates;
+    std::uint64_t log = kDefaultVariableLog;
+
+    char* read_word(ngx_str_t* word);
+    char* read_name(ngx_str_t value);
+    char* read_number(const ngx_str_t& word, const ngx_str_t& value, std::uint64_t least, std::uint64_t most,
+                      std::uint64_t* number) const;
+    char* read_choice(const ngx_str_t& word, const ngx_str_t& value, const char* no, const char* yes,
+                      bool* flag) const;
+    char* read_rate();
+    char* check_options() const;
+    char* unused(const ngx_str_t& word, const char* users) const;
+    char* check_size() const;
+};
+
+char* ZoneReader::read_number(const ngx_str_t& word, const ngx_str_t& value, std::uint64_t least,
+                              std::uint64_t most, std::uint64_t* number) const {
+    if (!parse_number(view(value), most, number) || *number < least) {
+        return refuse(cf, cmd, "\"%V\" is out of range; accepted are numbers from %uL to %uL", &word, least,
+                      most);
+    }
+    return nullptr;
+}
+
+char* ZoneReader::read_choice(const ngx_str_t& word, const ngx_str_t& value, const char* no, const char* yes,
+                              bool* flag) const {
+    *flag = view(value) == yes;
+    if (!*flag && view(value) != no) {
+        return refuse(cf, cmd, "\"%V\" is not known; accepted are %s or %s", &word, no, yes);
+    }
+    return nullptr;
+}
+
+char* ZoneReader::read_name(ngx_str_t value) {
+    const std::string_view text = view(value);
+    const std::size_t colon = text.rfind(':');
+    if (colon == std::string_view::npos || colon == 0) {
+        return refuse(cf, cmd,
+                      "\"%V\" has no name or no size; accepted is zone=NAME:SIZE, such as zone=api:10m",
+                      &zone_word);
+    }
+    zone->name = ngx_str(text.substr(0, colon));
+    for (const char c : view(zone->name)) {
+        if (c <= ' ' || c > '~' || c == '"' || c == '\\') {
+            return refuse(cf, cmd,
+                          "\"%V\": a zone's name is made of visible ASCII without quotes and backslashes",
+                          &zone_word);
+        }
+    }
+    ngx_str_t size_word = ngx_str(text.substr(colon + 1));
+    const ssize_t bytes = ngx_parse_size(&size_word);
+    if (bytes == NGX_ERROR) {
+        return refuse(cf, cmd, "\"%V\": \"%V\" is not a size; accepted are sizes such as 512k or 10m",
+                      &zone_word, &size_word);
+    }
+    size = static_cast<std::size_t>(bytes);
+    return nullptr;
+}
+
+char* ZoneReader::read_word(ngx_str_t* word) {
+    Policy& policy = zone->policy;
+    ngx_str_t value = {};
+    std::uint64_t number = 0;
+    char* wrong = nullptr;
+    if (option(*word, "zone", &value)) {
+        zone_word = *word;
+        return read_name(value);
+    }
+    if (option(*word, "rate", &value)) {
+        rate_word = value;
+        return nullptr;
+    }
+    if (option(*word, "algorithm", &value)) {
+        if (!parse_algorithm(view(value), &policy.algorithm)) {
+            return refuse(cf, cmd, "\"%V\" is not known; accepted are %s", word, kAlgorithmsAccepted);
+        }
+        return nullptr;
+    }
+    if (option(*word, "burst", &value)) {
+        burst_word = *word;
+        wrong = read_number(*word, value, 0, kMaxBurst, &number);
+        policy.burst = static_cast<std::uint32_t>(number);
+        return wrong;
+    }
+    if (option(*word, "capacity", &value)) {
+        capacity_word = *word;
+        wrong = read_number(*word, value, 1, kMaxCount, &number);
+        policy.capacity = static_cast<std::uint32_t>(number);
+        return wrong;
+    }
+    if (option(*word, "buckets", &value)) {
+        buckets_word = *word;
+        wrong = read_number(*word, value, kMinBuckets, kMaxBuckets, &number);
+        policy.buckets = static_cast<std::uint32_t>(number);
+        return wrong;
+    }
+    if (option(*word, "rates", &value)) {
+        rates_word = *word;
+        return read_number(*word, value, 1, kMaxRates, &rates);
+    }
+    if (option(*word, "log", &value)) {
+        log_word = *word;
+        return read_number(*word, value, 1, kMaxLogEntries, &log);
+    }
+    if (option(*word, "align", &value)) {
+        align_word = *word;
+        return read_choice(*word, value, "clock", "first", &policy.align_first);
+    }
+    if (option(*word, "count", &value)) {
+        return read_choice(*word, value, "allowed", "all", &policy.count_all);
+    }
+    if (option(*word, "on_error", &value)) {
+        return read_choice(*word, value, "open", "closed", &zone->fail_closed);
+    }
+    if (option(*word, "min_interval", &value)) {
+        const ngx_int_t milliseconds = ngx_parse_time(&value, 0);
+        if (milliseconds == NGX_ERROR || milliseconds == 0 || milliseconds > kMaxPeriod / 1000) {
+            return refuse(cf, cmd,
+                          "\"%V\" is not a time; accepted are times from 1ms to 366d, such as 200ms or 2s",
+                          word);
+        }
+        policy.min_interval = static_cast<Micros>(milliseconds) * 1000;
+        return nullptr;
+    }
+    return refuse(cf, cmd, "\"%V\" is not an option; accepted are %s", word, kZoneOptions);
+}
+
+char* ZoneReader::read_rate() {
+    if (ngx_strlchr(rate_word.data, rate_word.data + rate_word.len, '$') != nullptr) {
+        zone->rate = pool_new<ngx_http_complex_value_t>(cf->pool);
+        zone->parsed =
+            static_cast<ParsedRates*>(ngx_pcalloc(cf->pool, Zone::kParsedRates * sizeof(ParsedRates)));
+        if (zone->rate == nullptr || zone->parsed == nullptr || !compile_value(cf, &rate_word, zone->rate)) {
+            return static_cast<char*>(NGX_CONF_ERROR);
+        }
+        zone->shape =
+            shape_of(zone->policy, static_cast<std::uint32_t>(rates), static_cast<std::uint32_t>(log));
+        return nullptr;
+    }
+    const char* wrong = parse_rates(view(rate_word), &zone->policy.rates);
+    if (wrong != nullptr) {
+        return refuse(cf, cmd, "rate \"%V\" is wrong: %s; %s", &rate_word, wrong, kRatesAccepted);
+    }
+    zone->shape = shape_of(zone->policy);
+    if (zone->shape.log_entries > kMaxLogEntries) {
+        return refuse(cf, cmd, "rate \"%V\" is too large for sliding_log; accepted are counts up to %uD",
+                      &rate_word, kMaxLogEntries);
+    }
+    return nullptr;
+}
+
+char* ZoneReader::unused(const ngx_str_t& word, const char* users) const {
+    return refuse(cf, cmd, "\"%V\" is not an option of %s; it is accepted with %s", &word,
+                  algorithm_name(zone->policy.algorithm), users);
+}
+
+char* ZoneReader::check_options() const {
+    const Algorithm algorithm = zone->policy.algorithm;
+    if (burst_word.len != 0 && algorithm != Algorithm::kLeakyBucket && algorithm != Algorithm::kGcra) {
+        return unused(burst_word, "leaky_bucket and gcra");
+    }
+    if (capacity_word.len != 0 && algorithm != Algorithm::kTokenBucket) {
+        return unused(capacity_word, "token_bucket");
+    }
+    if (buckets_word.len != 0 && algorithm != Algorithm::kSlidingBuckets) {
+        return unused(buckets_word, "sliding_buckets");
+    }
+    if (align_word.len != 0 && algorithm != Algorithm::kFixedWindow) {
+        return unused(align_word, "fixed_window");
+    }
+    if (rates_word.len != 0 && (zone->rate == nullptr || algorithm == Algorithm::kSlidingLog)) {
+        return refuse(cf, cmd,
+                      "\"%V\" is accepted where rate= is a variable and the algorithm is not sliding_log",
+                      &rates_word);
+    }
+    if (log_word.len != 0 && (zone->rate == nullptr || algorithm != Algorithm::kSlidingLog)) {
+        return refuse(cf, cmd,
+                      "\"%V\" is accepted where rate= is a variable and the algorithm is sliding_log",
+                      &log_word);
+    }
+    return nullptr;
+}
+
+char* ZoneReader::check_size() const {
+    const std::size_t least = zone_least_size(zone->shape);
+    if (size < least) {
+        return refuse(cf, cmd,
+                      "\"%V\" is too small; accepted are sizes from %uzk for this rate and algorithm",
+                      &zone_word, (least + 1023) / 1024);
+    }
+    return nullptr;
+}
+
+bool is_zone_option(const ngx_str_t& word) {
+    ngx_str_t value;
+    return std::any_of(std::begin(kZoneOptionNames), std::end(kZoneOptionNames),
+                       [&](const char* name) { return option(word, name, &value); });
+}
+
+// Whether another module has shared memory of this name.
+bool is_taken(ngx_conf_t* cf, const ngx_str_t& name) {
+    for (ngx_list_part_t* part = &cf->cycle->shared_memory.part; part != nullptr; part = part->next) {
+        const auto* zones = static_cast<ngx_shm_zone_t*>(part->elts);
+        for (ngx_uint_t i = 0; i < part->nelts; i++) {
+            if (view(zones[i].shm.name) == view(name) && zones[i].tag != &ngx_http_rate_limit_module) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+char* read_zone(ngx_conf_t* cf, ngx_command_t* cmd, ngx_http_rate_limit_main_conf_t* conf) {
+    auto* zone = pool_new<Zone>(cf->pool);
+    if (zone == nullptr) {
+        return static_cast<char*>(NGX_CONF_ERROR);
+    }
+    zone->file = cf->conf_file->file.name;
+    zone->line = cf->conf_file->line;
+    ngx_str_t* words = words_of(cf);
+    if (cf->args->nelts < 2 || words[1].len == 0 || is_zone_option(words[1])) {
+        return refuse(cf, cmd, "the key is missing before \"%V\"; accepted is %s",
+                      &words[cf->args->nelts < 2 ? 0 : 1], kZoneForm);
+    }
+    if (char* wrong = refuse_repeated(cf, cmd, 2)) {
+        return wrong;
+    }
+    ZoneReader reader = {cf, cmd, zone};
+    for (ngx_uint_t i = 2; i < cf->args->nelts; i++) {
+        char* wrong = reader.read_word(&words[i]);
+        if (wrong != nullptr) {
+            return wrong;
+        }
+    }
+    if (reader.zone_word.len == 0 || reader.rate_word.len == 0) {
+        return refuse(cf, cmd, "%s is missing after \"%V\"; accepted is %s",
+                      reader.zone_word.len == 0 ? "zone=" : "rate=", &words[1], kZoneForm);
+    }
+    if (find_zone(conf, zone->name) != nullptr) {
+        return refuse(cf, cmd, "zone \"%V\" is defined twice; accepted is each name once", &zone->name);
+    }
+    if (is_taken(cf, zone->name)) {
+        return refuse(cf, cmd, "zone \"%V\" is another module's; accepted are names that no other zone has",
+                      &zone->name);
+    }
+    char* wrong = reader.read_rate();
+    if (wrong == nullptr) {
+        wrong = reader.check_options();
+    }
+    if (wrong == nullptr) {
+        wrong = reader.check_size();
+    }
+    if (wrong != nullptr) {
+        return wrong;
+    }
+    auto** slot = static_cast<Zone**>(ngx_array_push(&conf->zones));
+    if (slot == nullptr || !compile_value(cf, &words[1], &zone->key) ||
+        !zone_add_memory(cf, zone, reader.size)) {
+        return static_cast<char*>(NGX_CONF_ERROR);
+    }
+    *slot = zone;
+    return NGX_CONF_OK;
+}
+
+}  // namespace
+}  // namespace rate_limit
+
+extern "C" char* ngx_http_rate_limit_zone(ngx_conf_t* cf, ngx_command_t* cmd, void* conf) {
+    return rate_limit::read_zone(cf, cmd, static_cast<ngx_http_rate_limit_main_conf_t*>(conf));
+}

@@ -1,0 +1,92 @@
+// Locks a request's clients, decides, writes and unlocks.
+#include "store/memory.h"
+
+#include <algorithm>
+
+namespace rate_limit {
+namespace {
+
+// A limit while its client is locked.
+struct Held {
+    Limit* limit;
+    Slot slot;
+    Check check;
+
+    bool take(Limit* of, Micros now, const Host& host) {
+        limit = of;
+        Table& table = *limit->table;
+        slot = limit->cost != 0 ? table.acquire(limit->client, *limit->policy, now, host)
+                                : table.find(limit->client, host);
+        if (slot.state == nullptr && limit->cost != 0) {
+            return false;
+        }
+        limit->decision = check.evaluate(*limit->policy, table.shape(), slot.state, now, limit->cost);
+        return true;
+    }
+
+    void give_back(bool admitted, const Host& host) {
+        if (slot.state == nullptr) {
+            return;
+        }
+        if (admitted) {
+            check.charge(slot.state);
+        } else if (slot.fresh && !limit->policy->count_all) {
+            Table::drop(slot, host);
+            return;
+        } else {
+            check.refuse(slot.state);
+            limit->decision = check.decision();
+        }
+        Table::keep(slot, host);
+    }
+
+    void let_go(const Host& host) const {
+        if (slot.state != nullptr && slot.fresh) {
+            Table::drop(slot, host);
+        } else if (slot.state != nullptr) {
+            Table::keep(slot, host);
+        }
+    }
+};
+
+Verdict check_one(Limit* limit, Micros now, const Host& host) {
+    Held held;
+    if (!held.take(limit, now, host)) {
+        return Verdict::kBusy;
+    }
+    const bool admitted = limit->decision.allowed;
+    held.give_back(admitted, host);
+    return admitted ? Verdict::kAdmitted : Verdict::kRejected;
+}
+
+}  // namespace
+
+Verdict check(Limit* limits, std::size_t count, Micros now, const Host& host) {
+    if (count == 1) {
+        return check_one(limits, now, host);
+    }
+    // Everybody locks in the order of the tables' addresses, so nobody waits in a circle.
+    Limit* ordered[kMaxLimits];
+    for (std::size_t i = 0; i < count; i++) {
+        ordered[i] = &limits[i];
+    }
+    std::sort(ordered, ordered + count, [](const Limit* a, const Limit* b) { return a->table < b->table; });
+
+    Held held[kMaxLimits];
+    bool admitted = true;
+    for (std::size_t i = 0; i < count; i++) {
+        if (!held[i].take(ordered[i], now, host)) {
+            while (i-- > 0) {
+                held[i].let_go(host);
+            }
+            return Verdict::kBusy;
+        }
+        admitted = admitted && ordered[i]->decision.allowed;
+    }
+    for (std::size_t i = 0; i < count; i++) {
+        held[i].give_back(admitted, host);
+    }
+    return admitted ? Verdict::kAdmitted : Verdict::kRejected;
+}
+
+}  // namespace rate_limit

@@ -1,0 +1,386 @@
+// The table's locking, its search and the choice of who gives way.
+#include "store/table.h"
+
+#include <algorithm>
+#include <new>
+
+#include "core/arithmetic.h"
+
+namespace rate_limit {
+namespace {
+
+// In a lock: the holder has not yet written the state of the client whose hash is there.
+constexpr std::uint32_t kFresh = 1U << 31;
+
+constexpr std::size_t kCacheLine = 64;
+
+constexpr unsigned kAttempts = 64;
+
+std::uint32_t owner_of(std::uint32_t lock) { return lock & ~kFresh; }
+
+// A process holds no more than one slot of a table, and asks for none while it does: a lock that bears its id
+// was left by a dead process that had the same.
+bool is_left(std::uint32_t owner, std::uint32_t self) { return owner == self; }
+
+void pause() {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+// Waiting for a lock: a holder needs well under a microsecond, unless it was put to sleep or is dead.
+class Patience {
+  public:
+    explicit Patience(const Host& host) : host_(host) {}
+
+    // Waits a moment for `owner`; false if it will never let go.
+    bool wait(std::uint32_t owner) {
+        if (is_left(owner, host_.self)) {
+            return false;
+        }
+        if (owner != owner_) {
+            owner_ = owner;
+            rounds_ = 0;
+        }
+        rounds_++;
+        if (rounds_ < kSpins) {
+            pause();
+            return true;
+        }
+        if (rounds_ == kSpins) {
+            since_ = host_.clock();
+        }
+        if (rounds_ % kRoundsPerLook == 0 && (!host_.alive(owner) || host_.clock() - since_ > kLongest)) {
+            return false;
+        }
+        host_.yield();
+        return true;
+    }
+
+  private:
+    static constexpr unsigned kSpins = 128;
+    static constexpr unsigned kRoundsPerLook = 4;
+    static constexpr Micros kLongest =
+        100'000;  // who holds a slot for longer is stopped, or another with a dead one's id
+
+    const Host& host_;
+    std::uint32_t owner_ = 0;
+    unsigned rounds_ = 0;
+    Micros since_ = 0;
+};
+
+}  // namespace
+
+Table::Table(const Shape& shape, const HashKey& key, std::uint64_t sets)
+    : shape_(shape),
+      key_(key),
+      sets_(sets),
+      words_(words_of(shape)),
+      set_size_(set_size(shape)),
+      evictions_(0),
+      reminded_(0) {}
+
+std::size_t Table::least_size(const Shape& shape) {
+    return (sizeof(Table) + kCacheLine - 1) / kCacheLine * kCacheLine + set_size(shape);
+}
+
+Table* Table::create(void* memory, std::size_t size, const Shape& shape, const HashKey& key) {
+    static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "slots are shared between processes");
+    static_assert(std::atomic<std::uint32_t>::is_always_lock_free, "locks are shared between processes");
+    const std::size_t least = least_size(shape);
+    if (size < least) {
+        return nullptr;
+    }
+    const std::uint64_t sets = 1 + (size - least) / set_size(shape);
+    auto* table = new (memory) Table(shape, key, sets);
+    auto* first = reinterpret_cast<unsigned char*>(table->set_at(0));
+    std::fill_n(first, sets * set_size(shape), 0);
+    return table;
+}
+
+Table::Set* Table::set_at(std::uint64_t index) const {
+    constexpr std::size_t header = (sizeof(Table) + kCacheLine - 1) / kCacheLine * kCacheLine;
+    auto* base = reinterpret_cast<unsigned char*>(const_cast<Table*>(this)) + header;
+    return reinterpret_cast<Set*>(base + index * set_size_);
+}
+
+Table::Set* Table::first_set(std::uint64_t hash) const {
+    return set_at(static_cast<std::uint64_t>(multiply(hash, sets_) >> 64));
+}
+
+Table::Set* Table::second_set(std::uint64_t hash) const {
+    // A multiplication by an odd constant spreads the low bits, which the first set does not depend on.
+    return set_at(static_cast<std::uint64_t>(multiply(hash * 0x9e3779b97f4a7c15, sets_) >> 64));
+}
+
+std::uint64_t* Table::state_of(const Place& place) const {
+    return reinterpret_cast<std::uint64_t*>(place.set + 1) + place.way * words_;
+}
+
+Slot Table::slot_at(const Place& place, bool fresh) const {
+    return {state_of(place), &place.set->hashes[place.way], &place.set->locks[place.way], fresh};
+}
+
+bool Table::seek(Set* set, std::uint64_t hash, const Place* except, Place* place) {
+    for (unsigned way = 0; way < kWays; way++) {
+        if (set->hashes[way].load(std::memory_order_seq_cst) == hash &&
+            !(except != nullptr && except->set == set && except->way == way)) {
+            *place = {set, way};
+            return true;
+        }
+    }
+    return false;
+}
+
+// Locks the place if it still is the client's.
+bool Table::lock(const Place& place, std::uint64_t hash, const Host& host, Slot* slot) {
+    std::atomic<std::uint32_t>& lock = place.set->locks[place.way];
+    Patience patience(host);
+    for (;;) {
+        std::uint32_t seen = 0;
+        if (lock.compare_exchange_strong(seen, host.self, std::memory_order_seq_cst)) {
+            *slot = slot_at(place, false);
+            if (slot->hash->load(std::memory_order_seq_cst) == hash) {
+                return true;
+            }
+            keep(*slot, host);
+            return false;
+        }
+        if (place.set->hashes[place.way].load(std::memory_order_seq_cst) != hash) {
+            return false;
+        }
+        if (patience.wait(owner_of(seen))) {
+            continue;
+        }
+        // The holder died. What it left of a client that it was about to enter is not a state: forget it.
+        const std::uint32_t mine = host.self | (seen & kFresh);
+        if (lock.compare_exchange_strong(seen, mine, std::memory_order_seq_cst)) {
+            *slot = slot_at(place, false);
+            if ((mine & kFresh) != 0) {
+                drop(*slot, host);
+                return false;
+            }
+            if (slot->hash->load(std::memory_order_seq_cst) == hash) {
+                return true;
+            }
+            keep(*slot, host);
+            return false;
+        }
+    }
+}
+
+// Where a new client goes: a free slot of the emptier set, or else the slot whose loss forgets least.
+bool Table::choose(std::uint64_t hash, const Policy& policy, Micros now, Choice* choice) const {
+    Set* const sets[2] = {first_set(hash), second_set(hash)};
+    *choice = {};
+    unsigned most_free = 0;
+    for (Set* set : sets) {
+        unsigned free = 0;
+        unsigned first = 0;
+        for (unsigned way = kWays; way-- > 0;) {
+            if (set->hashes[way].load(std::memory_order_relaxed) == 0 &&
+                set->locks[way].load(std::memory_order_relaxed) == 0) {
+                free++;
+                first = way;
+            }
+        }
+        if (free > most_free) {
+            most_free = free;
+            choice->place = {set, first};
+        }
+    }
+    if (most_free != 0) {
+        return true;
+    }
+    // States are read without their locks: a torn one may misplace a choice, nothing more.
+    for (Set* set : sets) {
+        for (unsigned way = 0; way < kWays; way++) {
+            if (set->locks[way].load(std::memory_order_relaxed) != 0) {
+                continue;
+            }
+            const Place place = {set, way};
+            const std::uint64_t victim = set->hashes[way].load(std::memory_order_acquire);
+            const std::uint64_t weight = weight_of(policy, shape_, state_of(place), now);
+            if (choice->place.set == nullptr || weight < choice->weight) {
+                *choice = {place, victim, weight};
+            }
+            if (weight == 0) {
+                return true;
+            }
+        }
+    }
+    return choice->place.set != nullptr;
+}
+
+// Takes the place for a new client; false if somebody else was faster, or has entered the same client
+// elsewhere.
+bool Table::claim(const Place& place, std::uint64_t hash, const Host& host, Slot* slot) {
+    slot->hash->store(hash, std::memory_order_seq_cst);
+    if (!alone(place, hash, host)) {
+        drop(*slot, host);
+        return false;
+    }
+    std::fill_n(slot->state, words_, 0);
+    slot->fresh = true;
+    return true;
+}
+
+// Two processes may enter one client at once, each in a place of its own. Each shows its place first and
+// looks for others then, so at least one sees the other. Whoever has finished stays; of two that have not,
+// the lower place does.
+bool Table::alone(const Place& place, std::uint64_t hash, const Host& host) {
+    Patience patience(host);
+    for (;;) {
+        Place other;
+        if (!seek(first_set(hash), hash, &place, &other) && !seek(second_set(hash), hash, &place, &other)) {
+            return true;
+        }
+        std::atomic<std::uint32_t>& lock = other.set->locks[other.way];
+        std::uint32_t seen = lock.load(std::memory_order_seq_cst);
+        if ((seen & kFresh) == 0 || other < place) {
+            return false;
+        }
+        if (!patience.wait(owner_of(seen)) &&
+            lock.compare_exchange_strong(seen, host.self | kFresh, std::memory_order_seq_cst)) {
+            drop(slot_at(other, false), host);
+        }
+    }
+}
+
+bool Table::insert(std::uint64_t hash, const Policy& policy, Micros now, const Host& host, Slot* slot) {
+    Choice choice;
+    if (!choose(hash, policy, now, &choice)) {
+        reclaim(first_set(hash), host);
+        reclaim(second_set(hash), host);
+        return false;
+    }
+    // Somebody else has entered the client since it was looked for.
+    if (choice.victim == hash) {
+        return false;
+    }
+    const Place& place = choice.place;
+    std::uint32_t unlocked = 0;
+    if (!place.set->locks[place.way].compare_exchange_strong(unlocked, host.self | kFresh,
+                                                             std::memory_order_seq_cst)) {
+        return false;
+    }
+    *slot = slot_at(place, false);
+    // The slot may have been used between the choice and the lock: then choose again.
+    const bool same = slot->hash->load(std::memory_order_seq_cst) == choice.victim;
+    if (!same || (choice.victim != 0 && weight_of(policy, shape_, slot->state, now) > choice.weight)) {
+        keep(*slot, host);
+        return false;
+    }
+    if (choice.weight != 0) {
+        evictions_.fetch_add(1, std::memory_order_relaxed);
+    }
+    return claim(place, hash, host, slot);
+}
+
+// Frees the slots of a set whose holders have died. What was being entered then is forgotten.
+void Table::reclaim(Set* set, const Host& host) const {
+    for (unsigned way = 0; way < kWays; way++) {
+        std::uint32_t seen = set->locks[way].load(std::memory_order_relaxed);
+        if (seen == 0 || (!is_left(owner_of(seen), host.self) && host.alive(owner_of(seen))) ||
+            !set->locks[way].compare_exchange_strong(seen, host.self | (seen & kFresh),
+                                                     std::memory_order_seq_cst)) {
+            continue;
+        }
+        const Slot slot = slot_at({set, way}, false);
+        if ((seen & kFresh) != 0) {
+            drop(slot, host);
+        } else {
+            keep(slot, host);
+        }
+    }
+}
+
+void Table::reclaim(const Host& host) {
+    for (std::uint64_t i = 0; i < sets_; i++) {
+        reclaim(set_at(i), host);
+    }
+}
+
+Slot Table::find(std::uint64_t hash, const Host& host) {
+    Slot slot;
+    Place place;
+    for (unsigned i = 0; i < kAttempts; i++) {
+        if (!seek(first_set(hash), hash, nullptr, &place) && !seek(second_set(hash), hash, nullptr, &place)) {
+            break;
+        }
+        if (lock(place, hash, host, &slot)) {
+            return slot;
+        }
+    }
+    return {};
+}
+
+Slot Table::acquire(std::uint64_t hash, const Policy& policy, Micros now, const Host& host) {
+    Slot slot;
+    for (unsigned i = 0; i < kAttempts; i++) {
+        slot = find(hash, host);
+        if (slot.state != nullptr || insert(hash, policy, now, host, &slot)) {
+            return slot;
+        }
+        slot = {};
+        pause();
+    }
+    return slot;
+}
+
+// A holder that was stopped for so long that its lock was taken over finds another's id there, and leaves it.
+void Table::keep(const Slot& slot, const Host& host) {
+    std::uint32_t held = slot.lock->load(std::memory_order_relaxed);
+    if (owner_of(held) == host.self) {
+        slot.lock->compare_exchange_strong(held, 0, std::memory_order_release, std::memory_order_relaxed);
+    }
+}
+
+void Table::drop(const Slot& slot, const Host& host) {
+    if (owner_of(slot.lock->load(std::memory_order_relaxed)) == host.self) {
+        slot.hash->store(0, std::memory_order_seq_cst);
+        keep(slot, host);
+    }
+}
+
+void Table::import(const Table& other, const RateList& rates, const Policy& policy, Micros now,
+                   const Host& host) {
+    key_ = other.key_;
+    for (std::uint64_t i = 0; i < other.sets_; i++) {
+        Set* set = other.set_at(i);
+        for (unsigned way = 0; way < kWays; way++) {
+            const std::uint64_t hash = set->hashes[way].load(std::memory_order_acquire);
+            if (hash == 0 || (set->locks[way].load(std::memory_order_acquire) & kFresh) != 0) {
+                continue;
+            }
+            const Slot slot = acquire(hash, policy, now, host);
+            if (slot.state != nullptr) {
+                std::fill_n(slot.state, words_, 0);
+                convert(other.shape_, rates, other.state_of({set, way}), shape_, policy.rates, slot.state);
+                keep(slot, host);
+            }
+        }
+    }
+}
+
+bool Table::remind(Micros now, Micros every) {
+    Micros last = reminded_.load(std::memory_order_relaxed);
+    const bool due = last == 0 || now - last >= every || now < last;
+    return due && reminded_.compare_exchange_strong(last, now, std::memory_order_relaxed);
+}
+
+std::uint64_t Table::clients() const {
+    std::uint64_t used = 0;
+    for (std::uint64_t i = 0; i < sets_; i++) {
+        const Set* set = set_at(i);
+        used += static_cast<std::uint64_t>(
+            std::count_if(set->hashes, set->hashes + kWays, [](const std::atomic<std::uint64_t>& hash) {
+                return hash.load(std::memory_order_relaxed) != 0;
+            }));
+    }
+    return used;
+}
+
+}  // namespace rate_limit

@@ -1,0 +1,131 @@
+# Who is counted together, what several rates and the options of a zone do, and that waiting as told is enough.
+use strict;
+use warnings;
+
+use lib 't/lib';
+use RateLimit qw(start_nginx);
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+my @algorithms = qw(token_bucket leaky_bucket gcra fixed_window sliding_window sliding_buckets sliding_log);
+
+my $zones     = '';
+my $locations = '';
+
+sub location {
+    my ($name, $options, $limit_options, $key) = @_;
+    $zones     .= 'rate_limit_zone ' . ($key // '$http_x_client') . " zone=$name:1m $options;\n";
+    $locations .= "location /$name { rate_limit zone=$name " . ($limit_options // '') . "; empty_gif; }\n";
+    return;
+}
+
+location('day', 'rate=2r/d algorithm=token_bucket');
+location('pair', 'rate=2r/d algorithm=token_bucket', '', '$http_x_client|$arg_tenant');
+location('text', 'rate=2r/d algorithm=token_bucket', '', 'everybody');
+location('binary', 'rate=2r/d algorithm=token_bucket', '', '$binary_remote_addr');
+for my $algorithm (@algorithms) {
+    my $nodelay = $algorithm eq 'leaky_bucket'          ? 'nodelay'  : '';
+    my $two     = $algorithm =~ /^(?:leaky_bucket|gcra)/ ? 'burst=1'  : '';
+    my $many    = $two                                  ? 'burst=99' : '';
+    location("several-$algorithm",  "rate=4r/30d,2r/360d algorithm=$algorithm $two",                   $nodelay);
+    location("together-$algorithm", "rate=2r/s,2r/360d algorithm=$algorithm $two min_interval=1s",     $nodelay);
+    location("interval-$algorithm", "rate=99r/366d algorithm=$algorithm min_interval=1900ms $many",    $nodelay);
+    location("told-$algorithm",     "rate=2r/2s algorithm=$algorithm $two",                            $nodelay);
+    location("all-$algorithm",      "rate=2r/2s algorithm=$algorithm $two count=all",                  $nodelay);
+    location("allowed-$algorithm",  "rate=2r/2s algorithm=$algorithm $two count=allowed",              $nodelay);
+}
+
+my $nginx = start_nginx(http => $zones, server => $locations);
+
+# The statuses of so many requests, and the last response.
+sub ask {
+    my ($path, $times, %headers) = @_;
+    my ($statuses, $last) = ('');
+    for (1 .. $times) {
+        $last = $nginx->get($path, %headers);
+        $statuses .= $statuses eq '' ? $last->{status} : " $last->{status}";
+    }
+    return wantarray ? ($statuses, $last) : $statuses;
+}
+
+is ask('/day', 3, 'X-Client' => 'alice'), '200 200 429', 'a client has its limit';
+is ask('/day', 3, 'X-Client' => 'bob'),   '200 200 429', 'another client has its own';
+is ask('/day', 1, 'X-Client' => 'alice'), '429',         'the first stays limited meanwhile';
+is ask('/day', 1, 'X-Client' => 'Alice'), '200',         'letters of another case make another client';
+is ask('/day', 5), '200 200 200 200 200', 'an empty key is not limited';
+is $nginx->get('/day')->count('X-RateLimit-Limit'), 0, 'an empty key gets no headers';
+is ask('/day', 3, 'X-Client' => 'x' x 4000), '200 200 429', 'a key of 4000 bytes is a client';
+is ask('/day', 1, 'X-Client' => 'x' x 3999 . 'y'), '200', 'a key that differs in its last byte is another';
+
+is ask('/pair?tenant=1', 3, 'X-Client' => 'alice'), '200 200 429', 'a key of two variables';
+is ask('/pair?tenant=2', 1, 'X-Client' => 'alice'), '200',         'a key of two variables tells both apart';
+is ask('/text',          2, 'X-Client' => 'alice'), '200 200',     'a key that is text counts everybody';
+is ask('/text',          1, 'X-Client' => 'bob'),   '429',         'a key that is text counts everybody together';
+is ask('/binary',        3), '200 200 429', 'a binary key';
+
+for my $algorithm (@algorithms) {
+    my ($statuses, $last) = ask("/several-$algorithm", 3, 'X-Client' => 'alice');
+    is $statuses, '200 200 429', "$algorithm: of several rates the tightest binds";
+    is $last->header('X-RateLimit-Limit'), 2, "$algorithm: and is the one that is shown";
+}
+
+for my $algorithm (@algorithms) {
+    my ($statuses, $last) = ask("/interval-$algorithm", 2, 'X-Client' => 'alice');
+    is $statuses, '200 429', "$algorithm: min_interval= keeps two requests apart";
+    is $last->header('Retry-After'), 2, "$algorithm: min_interval= says when to come back";
+    is ask("/together-$algorithm", 5, 'X-Client' => 'alice'), '200 429 429 429 429',
+        "$algorithm: min_interval= binds where rates do not";
+}
+my $interval_over = time + 1.91;
+
+# Each client comes back exactly when it was told to.
+sub wait_as_told {
+    my @due;
+    for my $algorithm (@algorithms) {
+        my $response;
+        for (1 .. 8) {
+            $response = $nginx->get("/told-$algorithm", 'X-Client' => 'alice');
+            last if $response->{status} == 429;
+        }
+        is $response->{status}, 429, "$algorithm: rejects in the end";
+        push @due, [ time + $response->header('Retry-After'), $algorithm ];
+    }
+    for my $row (sort { $a->[0] <=> $b->[0] } @due) {
+        my ($when, $algorithm) = @{$row};
+        my $left = $when - time;
+        sleep $left if $left > 0;
+        is ask("/told-$algorithm", 1, 'X-Client' => 'alice'), '200', "$algorithm: admits a client that waited as told";
+    }
+    return;
+}
+wait_as_told();
+
+{
+    my $left = $interval_over - time;
+    sleep $left if $left > 0;
+    for my $algorithm (@algorithms) {
+        is ask("/interval-$algorithm", 1, 'X-Client' => 'alice'), '200',
+            "$algorithm: one is admitted after min_interval=";
+        is ask("/together-$algorithm", 1, 'X-Client' => 'alice'), '200',
+            "$algorithm: rejections cost no rate anything";
+    }
+}
+
+# Clients that never pause: where only admitted requests count, some are admitted again; where all count, none is.
+my %admitted = map { ($_ => 0) } map { ("all-$_", "allowed-$_") } @algorithms;
+ask("/$_", 3, 'X-Client' => 'alice') for keys %admitted;
+for my $round (1 .. 200) {
+    last if !grep { /^allowed/ && !$admitted{$_} } keys %admitted;
+    sleep 0.1;
+    for my $name (keys %admitted) {
+        $admitted{$name}++ if ask("/$name", 1, 'X-Client' => 'alice') eq '200';
+    }
+}
+for my $algorithm (@algorithms) {
+    ok $admitted{"allowed-$algorithm"}, "$algorithm: count=allowed admits again a client that keeps asking";
+    next if $algorithm eq 'fixed_window';
+    is $admitted{"all-$algorithm"}, 0, "$algorithm: count=all keeps out a client that keeps asking";
+}
+ok $admitted{'all-fixed_window'}, 'fixed_window: count=all starts anew with each window';
+
+done_testing;

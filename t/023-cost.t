@@ -1,0 +1,72 @@
+# What a request costs: a number, a variable, nothing, or more than there will ever be.
+use strict;
+use warnings;
+
+use lib 't/lib';
+use RateLimit qw(start_nginx);
+use Test::More;
+
+my @algorithms = qw(token_bucket leaky_bucket gcra fixed_window sliding_window sliding_buckets sliding_log);
+
+my ($zones, $locations) = ('', '');
+for my $algorithm (@algorithms) {
+    my $ten = $algorithm =~ /^(?:leaky_bucket|gcra)/ ? 'burst=9' : '';
+    my $nodelay = $algorithm eq 'leaky_bucket' ? 'nodelay' : '';
+    $zones .= "rate_limit_zone \$http_x_client zone=$algorithm:1m rate=10r/52w algorithm=$algorithm $ten;\n";
+    $locations .= "location /$algorithm/$_ { rate_limit zone=$algorithm cost=$_ $nodelay; empty_gif; }\n"
+        for 0, 1, 3, 11, 1_000_000;
+    $locations .= "location /$algorithm/n { rate_limit zone=$algorithm cost=\$arg_n $nodelay; empty_gif; }\n";
+}
+$zones .= "rate_limit_zone \$http_x_client zone=all:1m rate=10r/d algorithm=token_bucket count=all;\n";
+$locations .= <<'LOCATIONS';
+location /mixed {
+    rate_limit zone=token_bucket cost=5;
+    rate_limit zone=sliding_log cost=1;
+    empty_gif;
+}
+location /all { rate_limit zone=all cost=$arg_n; empty_gif; }
+location /text { rate_limit zone=token_bucket cost=${arg_n}0; empty_gif; }
+LOCATIONS
+my $nginx = start_nginx(http => $zones, server => $locations);
+
+# Asks as a client of that name: status, remaining, Retry-After.
+sub ask {
+    my ($path, $client) = @_;
+    my $response = $nginx->get($path, 'X-Client' => $client // 'alice');
+    return join ' ', $response->{status}, $response->header('X-RateLimit-Remaining') // '-',
+        defined $response->header('Retry-After') ? 'later' : ();
+}
+
+for my $algorithm (@algorithms) {
+    my $path = "/$algorithm";
+    is ask("$path/0"),       '200 10',      "$algorithm: cost=0 looks and takes nothing";
+    is ask("$path/3"),       '200 7',       "$algorithm: cost=3 takes three";
+    is ask("$path/1"),       '200 6',       "$algorithm: cost=1 takes one";
+    is ask("$path/n?n=4"),   '200 2',       "$algorithm: a variable cost takes what it says";
+    is ask("$path/3"),       '429 2 later', "$algorithm: three do not fit where two are left, and are not taken";
+    is ask("$path/n?n=2"),   '200 0',       "$algorithm: two do";
+    is ask("$path/0"),       '200 0',       "$algorithm: cost=0 is admitted even then";
+    is ask("$path/n?n=0"),   '200 0',       "$algorithm: and a variable that says 0";
+    is ask("$path/1"),       '429 0 later', "$algorithm: one is not";
+    is ask("$path/11", 'b'), '429 10',      "$algorithm: what can never fit is rejected without Retry-After";
+    is ask("$path/1000000", 'b'), '429 10', "$algorithm: the highest cost too";
+    is ask("$path/n?n=10", 'b'),  '200 0',  "$algorithm: all at once fits";
+}
+
+my $number = 0;
+for my $wrong ('', '-1', 'abc', '1.5', '1000001', '99999999999999999999', '%20') {
+    my $client = 'wrong' . $number++;
+    is ask("/token_bucket/n?n=$wrong", $client), '200 9', "a cost of \"$wrong\" counts as 1";
+    $nginx->wait_for_log(qr/\[error\].* cost "\Q$wrong\E" for zone "token_bucket" .*n=\Q$wrong\E /);
+}
+is ask('/token_bucket/n', 'none'), '200 9', 'a cost that is not there counts as 1';
+
+is ask('/mixed', 'm'), '200 5', 'each zone has its own cost';
+is ask('/sliding_log/0', 'm'), '200 9', 'and the other zone was charged by its own';
+is ask('/text?n=1', 't'), '200 0', 'a cost may be text and variables';
+
+is ask('/all?n=8', 'c'), '200 2',       'count=all: eight of ten';
+is ask('/all?n=3', 'c'), '429 0 later', 'count=all: three do not fit, and are counted';
+is ask('/all?n=1', 'c'), '429 0 later', 'count=all: so that one does not either';
+
+done_testing;

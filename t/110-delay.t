@@ -1,0 +1,260 @@
+# A delayed request: it goes when its client goes, and otherwise arrives whole.
+use strict;
+use warnings;
+
+use lib 't/lib';
+use Digest::MD5 qw(md5_hex);
+use IO::Socket::INET;
+use RateLimit qw(start_nginx wait_for slurp);
+use RateLimit::Async qw(await_answers request_text statuses);
+use RateLimit::HTTP2;
+use RateLimit::Upstream;
+use Test::More;
+
+my $step     = 0.5;                           # seconds that each request of a client waits for the one before
+my @ports    = split ' ', $ENV{RL_PORTS};
+my ($app_port, $h2_port) = @ports[ -1, -2 ];
+my $app      = RateLimit::Upstream->start($app_port);
+my $location = <<"CONF";
+    client_max_body_size 8m;
+    add_header X-Worker \$pid;
+    location = /free { empty_gif; }
+    location /app/ { rate_limit zone=shaped burst=20; proxy_pass http://127.0.0.1:$app_port; }
+    location /unbuffered/ {
+        rate_limit zone=shaped burst=20;
+        proxy_pass http://127.0.0.1:$app_port;
+        proxy_http_version 1.1;
+        proxy_request_buffering off;
+    }
+    location = /with-auth { auth_request /auth; proxy_pass http://127.0.0.1:$app_port; }
+    location = /auth { internal; rate_limit zone=shaped burst=20; proxy_pass http://127.0.0.1:$app_port/auth-app; }
+    location = /page { ssi on; ssi_types *; }
+    location = /part1 { rate_limit zone=shaped burst=20; proxy_pass http://127.0.0.1:$app_port; }
+    location = /part2 { rate_limit zone=shaped2 burst=20; proxy_pass http://127.0.0.1:$app_port; }
+CONF
+my %conf = (
+    http => <<'CONF',
+    rate_limit_zone $arg_k zone=shaped:1m rate=2r/s algorithm=leaky_bucket;
+    rate_limit_zone $arg_k zone=shaped2:1m rate=2r/s algorithm=leaky_bucket;
+    log_format client '$status $request_uri';
+    access_log access.log client;
+CONF
+    server => $location,
+);
+my $nginx = start_nginx(%conf, servers => "server { listen 127.0.0.1:$h2_port http2; root html; $location }");
+my $port  = $nginx->port;
+$nginx->write_file('page', '<!--#include virtual="/part1?k=$arg_k" --><!--#include virtual="/part2?k=$arg_k" -->');
+
+# Uses a client's turn, so that its next request waits for a step, the one after for two.
+sub use_turn {
+    my ($client) = @_;
+    my $answer = $nginx->get("/app/first?k=$client");
+    die "the first request was not served: $answer->{status}\n" if $answer->{status} != 200;
+    return;
+}
+
+sub connection {
+    return RateLimit::Async->new($port);
+}
+
+sub reached {
+    my ($pattern) = @_;
+    return scalar $app->requests($pattern);
+}
+
+sub wait_for_access {
+    my ($line) = @_;
+    return wait_for("\"$line\" in the access log", sub { $nginx->access_log =~ /^\Q$line\E$/m });
+}
+
+subtest 'a client that leaves takes its delayed request along' => sub {
+    use_turn('gone');
+    my ($leaves, $stays) = (connection(), connection());
+    $leaves->request('GET', '/app/leaves?k=gone');
+    wait_for('a delay', sub { $nginx->error_log =~ m{delaying.*/app/leaves} });
+    $stays->request('GET', '/app/stays?k=gone');
+    wait_for('a delay', sub { $nginx->error_log =~ m{delaying.*/app/stays} });
+    $leaves->close;
+    ok(wait_for_access('499 /app/leaves?k=gone'), 'it is logged as 499');
+    unlike($nginx->access_log, qr{/app/stays}, 'at once');
+    ok(await_answers(20, $stays), 'another client, delayed for longer, is answered');
+    is(reached('/app/stays'),  1, 'and reaches the upstream');
+    is(reached('/app/leaves'), 0, 'but not the one that left, though its time has come');
+};
+
+subtest 'a client that leaves in the middle of its body' => sub {
+    use_turn('half');
+    my ($leaves, $stays) = (connection(), connection());
+    $leaves->raw(request_text('POST', '/app/leaves-half?k=half', [ 'Content-Length' => 1000 ]) . 'half', 'POST');
+    wait_for('a delay', sub { $nginx->error_log =~ m{delaying.*/app/leaves-half} });
+    $stays->request('GET', '/app/stays-half?k=half');
+    wait_for('a delay', sub { $nginx->error_log =~ m{delaying.*/app/stays-half} });
+    $leaves->close;
+    ok(wait_for_access('499 /app/leaves-half?k=half'), 'it is logged as 499');
+    ok(await_answers(20, $stays), 'another client is answered');
+    is(reached('leaves-half'), 0, 'the one that left never reaches the upstream');
+};
+
+subtest 'streams and connections of HTTP/2 that are given up' => sub {
+    for my $how (qw(stream connection)) {
+        use_turn($how);
+        my ($leaves, $stays) = map { RateLimit::HTTP2->new($h2_port) } 1, 2;
+        my $gone = $leaves->request('GET', "/app/leaves-$how?k=$how");
+        $leaves->ping;
+        my $kept = $stays->request('GET', "/app/stays-$how?k=$how");
+        $stays->ping;
+        like($nginx->error_log, qr{delaying.*/app/leaves-$how}, "$how: the request is delayed");
+        $how eq 'stream' ? $leaves->reset($gone)->send : $leaves->close;
+        ok(wait_for_access("499 /app/leaves-$how?k=$how"), "$how: it is logged as 499");
+        ok($stays->await(20), "$how: another client is answered");
+        is($stays->stream($kept)->{status}, 200, "$how: with 200");
+        is(reached("/app/leaves-$how"), 0, "$how: the one that left never reaches the upstream");
+        next if $how ne 'stream';
+        my $next = $leaves->request('GET', '/free');
+        $leaves->send->await(20, $next);
+        is($leaves->stream($next)->{status}, 200, 'the connection of a stream that was reset goes on');
+    }
+};
+
+# Asserts that a request was delayed, and that its body arrived whole.
+sub arrived {
+    my ($name, $uri, $answer, $body) = @_;
+    is($answer->{status}, 200, "$name: answered");
+    cmp_ok($answer->{after}, '>', $step * 0.8, "$name: after a delay");
+    is($answer->{body}, join(' ', 'POST', $uri, length $body, md5_hex($body)) . "\n", "$name: the body is whole");
+    is(reached("POST \Q$uri\E "), 1, "$name: once");
+    return;
+}
+
+my $megabyte = join '', map { pack 'N', $_ * 2_654_435_761 % 4_294_967_296 } 1 .. 262_144;
+
+for my $where (qw(app unbuffered)) {
+    subtest "bodies of delayed requests, $where" => sub {
+        my %bodies = (small => 'a=1', megabyte => $megabyte, empty => '');
+        my %waiting;
+        for my $name (sort keys %bodies) {
+            my $client = "$where-$name";
+            use_turn($client);
+            $waiting{$name} = connection();
+            $waiting{$name}->request('POST', "/$where/$name?k=$client", [], $bodies{$name});
+        }
+        ok(await_answers(20, values %waiting), 'all are answered');
+        arrived($_, "/$where/$_?k=$where-$_", ($waiting{$_}->answers)[0], $bodies{$_}) for sort keys %bodies;
+
+        use_turn("$where-chunked");
+        my $chunked = connection();
+        $chunked->raw(
+            request_text('POST', "/$where/chunked?k=$where-chunked", [ 'Transfer-Encoding' => 'chunked' ])
+                . "4\r\nWiki\r\n6\r\npedia \r\nE\r\nin \r\n\r\nchunks.\r\n0\r\n\r\n",
+            'POST'
+        );
+        await_answers(20, $chunked);
+        arrived('chunked', "/$where/chunked?k=$where-chunked", ($chunked->answers)[0], "Wikipedia in \r\n\r\nchunks.");
+    };
+
+    subtest "bodies that come late, $where" => sub {
+        my @late = qw(while-delayed after-delay expect);
+        use_turn("$where-$_") for @late;
+        my %waiting = map { $_ => connection() } @late;
+        my $size    = length $megabyte;
+        for my $name (@late) {
+            my @expect = $name eq 'expect' ? (Expect => '100-continue') : ();
+            $waiting{$name}->raw(
+                request_text('POST', "/$where/$name?k=$where-$name", [ 'Content-Length' => $size, @expect ]), 'POST');
+        }
+        $waiting{$_}->raw(substr $megabyte, 0, 1000) for qw(while-delayed after-delay);
+        for my $name (@late) {
+            wait_for('a delay', sub { $nginx->error_log =~ m{delaying.*/$where/$name\?} });
+        }
+        $waiting{'while-delayed'}->raw(substr $megabyte, 1000);
+        my $behind = connection();
+        $behind->request('GET', "/$where/behind?k=$where-after-delay");
+        await_answers(20, @waiting{qw(while-delayed)}, $behind);
+        $waiting{'after-delay'}->raw(substr $megabyte, 1000);
+        $waiting{expect}->fill;
+        is($waiting{expect}{interim}[0]{status}, 100, 'expect: 100 Continue came first');
+        $waiting{expect}->raw($megabyte);
+        ok(await_answers(20, values %waiting), 'all are answered');
+        arrived($_, "/$where/$_?k=$where-$_", ($waiting{$_}->answers)[0], $megabyte) for @late;
+    };
+}
+
+subtest 'bodies over HTTP/2' => sub {
+    use_turn('h2-small');
+    my $client = RateLimit::HTTP2->new($h2_port);
+    my $stream = $client->request('POST', '/app/h2-small?k=h2-small', body => 'a=1', open => 1);
+    $client->ping;
+    $client->data($stream, '&b=2', 1);
+    $client->send->await(20);
+    arrived('small, in two parts', '/app/h2-small?k=h2-small', $client->stream($stream), 'a=1&b=2');
+
+    my $file = "$ENV{RL_DIR}/megabyte";
+    open my $out, '>:raw', $file or die "$file: $!\n";
+    print {$out} $megabyte;
+    close $out or die "$file: $!\n";
+    use_turn('h2-big');
+    my $said = qx(curl -sS --max-time 20 --http2-prior-knowledge --data-binary \@$file -w '%{time_total}' \\
+        'http://127.0.0.1:$h2_port/app/h2-big?k=h2-big' 2>&1);
+    my ($body, $seconds) = $said =~ /(.*\n)([\d.]+)$/s;
+    arrived('a megabyte', '/app/h2-big?k=h2-big', { status => 200, body => $body, after => $seconds }, $megabyte);
+};
+
+subtest 'pipelined and kept connections' => sub {
+    my $connection = connection();
+    my @uris       = map {"/app/pipe$_?k=pipe"} 1 .. 3;
+    $connection->raw(join('', map { request_text('POST', $uris[ $_ - 1 ], [], "body $_") } 1 .. 3), ('POST') x 3);
+    ok(await_answers(20, $connection), 'three requests in one write are answered');
+    my @answers = $connection->answers;
+    is(statuses(@answers), '200 200 200', 'all with 200');
+    is(
+        join('', map { $_->{body} } @answers),
+        join('', map { join(' ', 'POST', $uris[ $_ - 1 ], 6, md5_hex("body $_")) . "\n" } 1 .. 3),
+        'in their order, each with its body'
+    );
+    cmp_ok($answers[2]{after}, '>', 2 * $step * 0.8, 'and one after the other');
+    $connection->request('GET', '/free');
+    ok(await_answers(20, $connection), 'the connection serves on');
+    is(statuses($connection->answers), 200, 'with 200');
+};
+
+# nginx runs no access phase for subrequests; whether they wait or not, they must not get stuck.
+subtest 'subrequests to limited locations' => sub {
+    is($nginx->get('/with-auth?k=auth')->{status}, 200, 'auth_request is answered') for 1 .. 2;
+    for (1 .. 2) {
+        my $page = $nginx->get('/page?k=page');
+        is($page->{status}, 200, 'a page of two limited parts is answered');
+        like($page->{body}, qr{^GET /part1\?k=page .*\nGET /part2\?k=page .*\n$}, 'with both');
+    }
+};
+
+subtest 'a reload while a request waits' => sub {
+    my ($old) = $nginx->workers;
+    use_turn('reload');
+    my @waiting = map { connection() } 1, 2;
+    $_->request('POST', '/app/reload?k=reload', [], 'kept') for @waiting;
+    wait_for('two delays', sub { 2 == (() = $nginx->error_log =~ m{delaying.*/app/reload}g) });
+    $nginx->signal('HUP');
+    wait_for('a new worker', sub { grep { $_ != $old } $nginx->workers });
+    wait_for('its answer', sub { $nginx->get('/free')->header('X-Worker') != $old });
+    ok(await_answers(20, @waiting), 'both are answered');
+    my @answers = map { $_->answers } @waiting;
+    is(statuses(@answers), '200 200', 'with 200');
+    is($answers[1]->header('X-Worker'), $old, 'by the old worker');
+    $_->close for @waiting;
+    wait_for('the end of the old worker', sub { !grep { $_ == $old } $nginx->workers });
+};
+
+subtest 'a graceful stop while a request waits' => sub {
+    use_turn('quit');
+    my @waiting = map { connection() } 1, 2;
+    $_->request('GET', '/app/quit?k=quit') for @waiting;
+    wait_for('two delays', sub { 2 == (() = $nginx->error_log =~ m{delaying.*/app/quit}g) });
+    $nginx->signal('QUIT');
+    wait_for('no listener', sub { !IO::Socket::INET->new(PeerAddr => '127.0.0.1', PeerPort => $port) });
+    ok(await_answers(20, @waiting), 'both are answered');
+    is(statuses(map { $_->answers } @waiting), '200 200', 'with 200');
+    wait_for('the end of nginx', sub { !-e $nginx->dir . '/nginx.pid' });
+    unlike($nginx->error_log, qr/\[(?:alert|emerg|crit)\]|exited on signal/, 'nothing went wrong on the way');
+};
+
+done_testing;

@@ -1,0 +1,172 @@
+# Several workers and many clients at once: the limit is exact, and a worker that is killed blocks nobody.
+use strict;
+use warnings;
+
+use lib 't/lib';
+use POSIX ();
+use RateLimit qw(start_nginx wait_for slurp);
+use RateLimit::Async qw(await_answers);
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+my $limit    = 400;     # requests that a zone admits, and practically no more
+my $large    = 10_000;  # the same, of the zones that are asked while workers are killed
+my $clients  = 4;       # processes that ask
+my $each     = 8;       # connections of each
+my $kills    = 20;
+my $patience = 5;       # seconds that a request may take
+
+my %limited = (
+    fixed_window    => sub {"rate=$_[0]r/d align=first"},
+    sliding_window  => sub {"rate=$_[0]r/d"},
+    sliding_buckets => sub {"rate=$_[0]r/d"},
+    sliding_log     => sub {"rate=$_[0]r/d"},
+    token_bucket    => sub {"rate=1r/d capacity=$_[0]"},
+    leaky_bucket    => sub { 'rate=1r/d burst=' . ($_[0] - 1) },
+    gcra            => sub { 'rate=1r/d burst=' . ($_[0] - 1) },
+);
+my @algorithms = sort keys %limited;
+
+my ($http, $server, $together) = ('', '', '');
+for my $name (@algorithms) {
+    my $nodelay = $name eq 'leaky_bucket' ? 'nodelay' : '';
+    for ([ $name, $limit ], [ "large_$name", $large ]) {
+        my ($zone, $admits) = @$_;
+        $http   .= "rate_limit_zone \$arg_k zone=$zone:16m algorithm=$name " . $limited{$name}->($admits) . ";\n";
+        $server .= "location = /$zone { rate_limit zone=$zone $nodelay; empty_gif; }\n";
+    }
+    $together .= "rate_limit zone=large_$name $nodelay; ";
+}
+$http .= "rate_limit_zone all zone=pair1:1m rate=${limit}r/d;\nrate_limit_zone all zone=pair2:1m rate=1000000r/d;\n";
+$server .= "location = /together { $together empty_gif; }\n";
+$server .= "location = /pair { rate_limit zone=pair1; rate_limit zone=pair2; empty_gif; }\n";
+# Each request enters so many times that a worker spends most of its time with the client's slot locked.
+$http .= "rate_limit_zone \$arg_k zone=held:16m rate=200000r/h algorithm=sliding_log count=all;\n";
+$server .= "location = /held { rate_limit zone=held cost=100000; empty_gif; }\n";
+# Rejections are not logged, so that nothing but the limits slows the workers down.
+my $nginx = start_nginx(
+    http => "access_log off;\nkeepalive_requests 100000;\nrate_limit_log_level info;\n$http", server => $server,
+    workers => 4, log_level => 'notice'
+);
+
+# Runs `ask` in processes side by side; returns the sums of the counts that each returned, by name.
+sub in_parallel {
+    my ($count, $ask) = @_;
+    my @children;
+    for my $number (1 .. $count) {
+        my $file = "$ENV{RL_DIR}/child-$number";
+        unlink $file;
+        defined(my $pid = fork) or die "fork: $!\n";
+        if ($pid) {
+            push @children, { pid => $pid, file => $file };
+            next;
+        }
+        my $counts = eval { $ask->($number) } // { died => 1 };
+        warn $@ if $@;
+        open my $out, '>', $file or POSIX::_exit(1);
+        print {$out} map {"$_ $counts->{$_}\n"} sort keys %$counts;
+        close $out;
+        POSIX::_exit(0);
+    }
+    my %sum;
+    for my $child (@children) {
+        waitpid $child->{pid}, 0;
+        for (split /\n/, slurp($child->{file})) {
+            my ($name, $number) = /(.*) (\d+)$/;
+            $sum{$name} += $number;
+        }
+    }
+    return \%sum;
+}
+
+# Asks over many connections, each with several requests on the way, and counts statuses.
+sub count_statuses {
+    my ($uri, $rounds) = @_;
+    my %count;
+    my @connections = map { RateLimit::Async->new($nginx->port) } 1 .. $each;
+    for (1 .. $rounds) {
+        $_->raw("GET $uri HTTP/1.1\r\nHost: localhost\r\n\r\n" x 5, ('GET') x 5) for @connections;
+        await_answers(30, @connections) or $count{late}++;
+        $count{ $_->{status} }++ for map { $_->answers } @connections;
+    }
+    return \%count;
+}
+
+for my $zone (@algorithms, 'pair') {
+    my $rounds = 5;
+    my $sent   = $clients * $each * $rounds * 5;
+    my $count  = in_parallel($clients, sub { count_statuses("/$zone?k=same", $rounds) });
+    is_deeply($count, { 200 => $limit, 429 => $sent - $limit }, "$zone: exactly $limit of $sent are admitted");
+}
+is($nginx->get('/pair')->{status}, 429, 'the pair is used up');
+
+# Asks until no more workers are killed and the limit is reached. A connection that breaks is made anew: its worker
+# was killed, and which of its requests were counted nobody knows.
+sub ask_until {
+    my ($end, $uri) = @_;
+    my %count  = (hung => 0);
+    my $batch  = 20;
+    my $text   = "GET $uri HTTP/1.1\r\nHost: localhost\r\n\r\n" x $batch;
+    my $finish = time + 60;
+    my $connection;
+    while (time < $finish) {
+        $connection //= eval { RateLimit::Async->new($nginx->port) } or next;
+        $connection->raw($text, ('GET') x $batch);
+        await_answers($patience, $connection) or $count{hung}++;
+        my @statuses = map { $_->{status} } $connection->answers;
+        $count{"$uri $_"}++ for @statuses;
+        if (@statuses != $batch) {
+            $count{broken}++;
+            undef $connection;
+        } elsif (-e $end && !grep { $_ != 429 } @statuses) {
+            last;
+        }
+    }
+    return \%count;
+}
+
+subtest "workers that are killed, $kills times" => sub {
+    my $end = "$ENV{RL_DIR}/end";
+    defined(my $killer = fork) or die "fork: $!\n";
+    if (!$killer) {
+        my %killed;
+        for (1 .. $kills) {
+            my $workers = wait_for(
+                'four workers',
+                sub {
+                    my @alive = grep { !$killed{$_} } $nginx->workers;
+                    return @alive == 4 ? \@alive : undef;
+                }
+            );
+            sleep rand 0.05;    # into the middle of work
+            my $victim = $workers->[ rand @$workers ];
+            $killed{$victim} = kill 'KILL', $victim;
+        }
+        open my $out, '>', $end or POSIX::_exit(1);
+        POSIX::_exit(0);
+    }
+    my @uris  = ('/together?k=kill', '/held?k=kill');
+    my $count = in_parallel($clients * 2, sub { ask_until($end, $uris[ $_[0] % 2 ]) });
+    waitpid $killer, 0;
+    is($?,             0,     'all were killed');
+    is($count->{hung}, 0,     "no request waited for $patience seconds");
+    is($count->{died}, undef, 'no client failed');
+    cmp_ok($count->{broken}, '>=', $kills / 4, 'connections broke, so workers died at work');
+
+    my ($together, $held) = map { $count->{"$_ 200"} } @uris;
+    cmp_ok($together, '<=', $large + $kills, 'a kill admits no more than one request above the limit');
+    cmp_ok($together, '>',  $large / 2,      'and costs few');
+    cmp_ok($held,     '<=', 2 + $kills,      'nor does one that holds the lock');
+    for my $zone (@algorithms) {
+        # A worker that died between two zones had charged only one of them.
+        $nginx->get("/large_$zone?k=kill") for 1 .. $kills;
+        is($nginx->get("/large_$zone?k=kill")->{status}, 429, "$zone: the client is limited, give or take the kills");
+        my $new = in_parallel($clients, sub { count_statuses("/$zone?k=new", 3) });
+        is($new->{200}, $limit, "$zone: and a new one has its exact quota");
+    }
+};
+
+is(scalar(() = $nginx->error_log =~ /exited on signal 9/g), $kills, 'each kill is in the log');
+unlike($nginx->error_log, qr/exited on signal (?!9\b)|\[(?:emerg|crit)\]/, 'and no other end of a worker');
+
+done_testing;

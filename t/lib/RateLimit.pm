@@ -1,0 +1,276 @@
+# An nginx with the module for tests that Test::Nginx has no words for, and a client that sees every byte.
+#
+#   use lib 't/lib';
+#   use RateLimit qw(check_config start_nginx http_get http_request open_connection decode_json slurp);
+#
+# Configurations are given by what differs between tests, each a text of directives:
+#
+#   main      top level                                     http      inside http {}, before the server
+#   server    inside the server {} that listens             servers   inside http {}, after that server
+#   listen    further words of its listen directive         workers   worker_processes (1)
+#   port      its port (the next one of RL_PORTS)           log_level of error_log (info)
+#   module    0: do not load the module
+#
+# In them, %PORT% stands for the server's port, %PORT1% … %PORT4% for further free ports, %DIR% for the folder of this
+# nginx, which holds nginx.conf, error.log, access.log, nginx.pid and the files of its root, html/.
+#
+# FUNCTIONS
+#   check_config(%conf)         runs `nginx -t`; returns { exit => status, stderr => text, emerg => [lines] }
+#   start_nginx(%conf)          starts nginx, with a master, and waits until it listens; returns an object (METHODS).
+#                               Dies with nginx's own words if it does not start. Stops when the object goes away
+#   http_get($port, $path, %headers)
+#                               one GET over a connection of its own; returns a response (RESPONSES)
+#   http_request($port, method => 'GET', path => '/', headers => [name => value, …], body => text, version => '1.1')
+#                               the same with every choice open. Adds Host and Connection: close, and Content-Length if
+#                               there is a body, unless `headers` has them
+#   open_connection($port)      a connection for several requests: ->send($bytes), ->receive (next response; give it the
+#                               method if that was HEAD), ->at_end (true if the peer has closed), ->close
+#   format_request(%request)    the bytes that http_request would send
+#   wait_for($what, $condition) calls the condition until it is true, and returns its value; dies after 20 seconds
+#   slurp($file)                the content of a file, '' if there is none
+#   decode_json($text)          from JSON::PP
+#
+# METHODS of what start_nginx returns
+#   port, dir, pid              pid is the master's
+#   get($path, %headers), request(%request), connect
+#                               http_get, http_request and open_connection to it
+#   error_log, access_log       their text so far
+#   wait_for_log($pattern)      waits until error.log matches; returns what the pattern captured, or 1
+#   write_file($name, $text)    a file under html/
+#   workers                     process ids of the workers
+#   reload(%conf)               a new configuration (all of it), and waits until only new workers are left
+#   signal($name)               to the master
+#   stop                        ends it and waits for that
+#
+# RESPONSES
+#   { status => 429, headers => [ [name, value], … ], body => text, seconds => how long it took, raw => all bytes }
+#   $response->header('X-Name') its only value; undef if absent; all values, joined by ' | ', if there are several
+#   $response->count('X-Name')  how often it occurs
+package RateLimit;
+use strict;
+use warnings;
+
+use Carp qw(croak);
+use Exporter qw(import);
+use File::Path qw(make_path);
+use IO::Socket::INET;
+use JSON::PP qw(decode_json);
+use POSIX qw(:sys_wait_h);
+use RateLimit::Client qw(format_request http_get http_request open_connection);
+use Time::HiRes qw(sleep time);
+
+our @EXPORT_OK = qw(check_config start_nginx http_get http_request open_connection format_request wait_for slurp
+    decode_json);
+
+my $patience = 20;    # seconds to wait for what must happen
+my @ports    = split ' ', $ENV{RL_PORTS} // '';
+my $nginxes  = 0;
+my %running;          # objects by process id
+
+sub slurp {
+    my ($file) = @_;
+    open my $in, '<:raw', $file or return '';
+    local $/ = undef;
+    return <$in> // '';
+}
+
+sub wait_for {
+    my ($what, $condition) = @_;
+    my $deadline = time + $patience;
+    while (time < $deadline) {
+        my $value = $condition->();
+        return $value if $value;
+        sleep 0.005;
+    }
+    croak "waited for $what in vain";
+}
+
+sub write_text {
+    my ($file, $text) = @_;
+    open my $out, '>:raw', $file or croak "$file: $!";
+    print {$out} $text;
+    close $out or croak "$file: $!";
+    return;
+}
+
+sub new_folder {
+    my ($name) = @_;
+    my $dir = ($ENV{RL_DIR} // croak 'run this test by `make test T=…`') . "/nginx-$name";
+    make_path("$dir/html", "$dir/temp");
+    return $dir;
+}
+
+sub write_config {
+    my ($dir, $port, %conf) = @_;
+    my $load   = ($conf{module} // 1) ? "load_module $ENV{RL_MODULE};" : '';
+    my $user   = $> == 0              ? 'user root;'                   : '';
+    my $level  = $conf{log_level} // 'info';
+    my $listen = $conf{listen}    // '';
+    my $temp   = join "\n    ", map {"${_}_temp_path temp/$_;"} qw(client_body proxy fastcgi uwsgi scgi);
+    my %text   = map { $_ => $conf{$_} // '' } qw(main http server servers);
+    my $text   = <<"CONF";
+$load
+$user
+daemon off;
+pid nginx.pid;
+error_log error.log $level;
+worker_processes @{[ $conf{workers} // 1 ]};
+worker_shutdown_timeout 10s;
+$text{main}
+events { worker_connections 256; }
+http {
+    $temp
+    default_type text/plain;
+    access_log access.log;
+    keepalive_timeout 60s;
+    client_header_timeout 60s;
+    $text{http}
+    server {
+        listen 127.0.0.1:$port $listen;
+        server_name localhost;
+        root html;
+        $text{server}
+    }
+    $text{servers}
+}
+CONF
+    $text =~ s/%PORT(\d?)%/$1 eq '' ? $port : $ports[$#ports - $1 + 1] \/\/ croak 'RL_PORTS has too few ports'/ge;
+    $text =~ s/%DIR%/$dir/g;
+    write_text("$dir/nginx.conf", $text);
+    return;
+}
+
+sub binary { return $ENV{TEST_NGINX_BINARY} // 'nginx' }
+
+sub check_config {
+    my (%conf) = @_;
+    my $dir = new_folder('t');
+    write_config($dir, $conf{port} // $ports[0], %conf);
+    my $pid = fork // croak "fork: $!";
+    if (!$pid) {
+        open STDERR, '>', "$dir/stderr" or die "stderr: $!\n";
+        open STDOUT, '>&', \*STDERR or die "stdout: $!\n";
+        exec binary(), '-t', '-q', '-e', 'stderr', '-p', $dir, '-c', "$dir/nginx.conf"
+            or POSIX::_exit(127);
+    }
+    waitpid $pid, 0;
+    my $exit   = $? >> 8 || $? & 127;
+    my $stderr = slurp("$dir/stderr");
+    return { exit => $exit, stderr => $stderr, emerg => [ grep {/\[emerg\]/} split /\n/, $stderr ] };
+}
+
+sub start_nginx {
+    my (%conf) = @_;
+    my $port = $conf{port} // shift @ports // croak 'RL_PORTS has too few ports';
+    my $self = bless { dir => new_folder(++$nginxes), port => $port, owner => $$ }, __PACKAGE__;
+    write_config($self->{dir}, $port, %conf);
+    my $pid = fork // croak "fork: $!";
+    if (!$pid) {
+        open STDERR, '>', "$self->{dir}/stderr" or die "stderr: $!\n";
+        open STDOUT, '>&', \*STDERR or die "stdout: $!\n";
+        exec binary(), '-e', 'stderr', '-p', $self->{dir}, '-c', "$self->{dir}/nginx.conf" or POSIX::_exit(127);
+    }
+    $self->{pid} = $pid;
+    $running{$pid} = $self->{dir};
+    wait_for(
+        "nginx on port $port",
+        sub {
+            if (waitpid($pid, WNOHANG) == $pid) {
+                delete $running{ delete $self->{pid} };
+                croak 'nginx did not start: ' . slurp("$self->{dir}/stderr") . $self->error_log;
+            }
+            return -s "$self->{dir}/nginx.pid" && IO::Socket::INET->new(PeerAddr => '127.0.0.1', PeerPort => $port);
+        }
+    );
+    return $self;
+}
+
+sub port { my ($self) = @_; return $self->{port} }
+sub dir  { my ($self) = @_; return $self->{dir} }
+sub pid  { my ($self) = @_; return $self->{pid} }
+
+sub error_log  { my ($self) = @_; return slurp("$self->{dir}/error.log") }
+sub access_log { my ($self) = @_; return slurp("$self->{dir}/access.log") }
+
+sub get     { my ($self, @more) = @_; return http_get($self->{port}, @more) }
+sub request { my ($self, @more) = @_; return http_request($self->{port}, @more) }
+sub connect { my ($self) = @_; return open_connection($self->{port}) }    ## no critic (ProhibitBuiltinHomonyms)
+
+sub write_file {
+    my ($self, $name, $text) = @_;
+    my ($folder) = "$self->{dir}/html/$name" =~ m{(.*)/};
+    make_path($folder);
+    write_text("$self->{dir}/html/$name", $text);
+    return;
+}
+
+sub wait_for_log {
+    my ($self, $pattern) = @_;
+    my @found;
+    wait_for("$pattern in $self->{dir}/error.log", sub { @found = $self->error_log =~ $pattern });
+    return wantarray ? @found : $found[0];
+}
+
+sub workers {
+    my ($self) = @_;
+    my @pids = sort { $a <=> $b } split ' ', slurp("/proc/$self->{pid}/task/$self->{pid}/children");
+    return @pids;
+}
+
+sub reload {
+    my ($self, %conf) = @_;
+    my %old = map { $_ => 1 } $self->workers;
+    write_config($self->{dir}, $self->{port}, %conf);
+    $self->signal('HUP');
+    wait_for(
+        'new workers',
+        sub {
+            my @now = $self->workers;
+            return @now == ($conf{workers} // 1) && !grep { $old{$_} } @now;
+        }
+    );
+    return;
+}
+
+sub signal {
+    my ($self, $name) = @_;
+    kill $name, $self->{pid};
+    return;
+}
+
+sub stop {
+    my ($self) = @_;
+    my $pid = delete $self->{pid} or return;
+    delete $running{$pid};
+    end_process($pid);
+    return;
+}
+
+sub end_process {
+    my ($pid) = @_;
+    local ($?, $!) = (0, 0);
+    kill 'TERM', $pid;
+    my $deadline = time + $patience;
+    while (waitpid($pid, WNOHANG) == 0) {
+        kill 'KILL', $pid if time > $deadline;
+        sleep 0.005;
+    }
+    return;
+}
+
+sub DESTROY {
+    my ($self) = @_;
+    $self->stop if $self->{owner} == $$;
+    return;
+}
+
+# A test that dies leaves no nginx behind.
+my $test = $$;
+
+END {
+    if ($$ == $test) {
+        end_process($_) for keys %running;
+    }
+}
+
+1;

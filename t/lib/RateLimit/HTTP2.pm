@@ -1,0 +1,192 @@
+package RateLimit::HTTP2;
+
+# HTTP/2 without TLS over one connection: many streams in one write, and what came back on each.
+use strict;
+use warnings;
+
+use IO::Select;
+use IO::Socket::INET;
+use Socket qw(IPPROTO_TCP TCP_NODELAY);
+use Time::HiRes qw(time);
+
+my %frame       = (DATA => 0, HEADERS => 1, RST_STREAM => 3, SETTINGS => 4, PING => 6, GOAWAY => 7, WINDOW => 8);
+my $end_stream  = 1;
+my $end_headers = 4;
+my $ack         = 1;
+
+# What a first byte of a header block says of the status (RFC 7541, appendix A).
+my %static_status = (0x88 => 200, 0x89 => 204, 0x8a => 206, 0x8b => 304, 0x8c => 400, 0x8d => 404, 0x8e => 500);
+
+# Connects to a port of 127.0.0.1.
+sub new {
+    my ($class, $port) = @_;
+    my $socket = IO::Socket::INET->new(PeerAddr => '127.0.0.1', PeerPort => $port, Timeout => 10)
+        or die "connect to $port: $@\n";
+    setsockopt $socket, IPPROTO_TCP, TCP_NODELAY, 1;
+    binmode $socket;
+    my $self = bless { socket => $socket, port => $port, next => 1, in => '', out => '', streams => {} }, $class;
+    $self->{out} = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" . _frame('SETTINGS', 0, 0, '');
+    return $self;
+}
+
+sub _frame {
+    my ($type, $flags, $stream, $payload) = @_;
+    return substr(pack('N', length $payload), 1) . pack('CCN', $frame{$type}, $flags, $stream) . $payload;
+}
+
+# A length in a prefix of seven bits, then the text as it is.
+sub _string {
+    my ($text) = @_;
+    my $size = length $text;
+    return pack('C', $size) . $text if $size < 127;
+    my $head = pack 'C', 127;
+    $size -= 127;
+    while ($size >= 128) {
+        $head .= pack 'C', 128 | ($size & 127);
+        $size >>= 7;
+    }
+    return $head . pack('C', $size) . $text;
+}
+
+# Prepares a request, to leave with the next send; returns the number of its stream. The rest of a body that is
+# left `open` may follow with data().
+sub request {
+    my ($self, $method, $uri, %option) = @_;
+    my $stream = $self->{next};
+    $self->{next} += 2;
+    my @headers = (
+        ':method' => $method, ':scheme' => 'http', ':path' => $uri, ':authority' => "127.0.0.1:$self->{port}",
+        @{ $option{headers} // [] },
+    );
+    my $block = '';
+    while (@headers) {
+        my ($name, $value) = splice @headers, 0, 2;
+        $block .= "\0" . _string($name) . _string($value);
+    }
+    my $ends = !$option{open} && !defined $option{body};
+    $self->{out} .= _frame('HEADERS', $end_headers | ($ends ? $end_stream : 0), $stream, $block);
+    $self->{streams}{$stream} = { id => $stream, body => '', sent_at => time };
+    $self->data($stream, $option{body}, !$option{open}) if defined $option{body};
+    return $stream;
+}
+
+# Prepares a part of a body.
+sub data {
+    my ($self, $stream, $bytes, $last) = @_;
+    my @parts = unpack '(a16384)*', $bytes;
+    push @parts, '' if !@parts;
+    $self->{out} .= _frame('DATA', $last && $_ == $#parts ? $end_stream : 0, $stream, $parts[$_]) for 0 .. $#parts;
+    return;
+}
+
+# Prepares the cancelling of a stream (error code CANCEL).
+sub reset {
+    my ($self, $stream) = @_;
+    $self->{out} .= _frame('RST_STREAM', 0, $stream, pack 'N', 8);
+    return $self;
+}
+
+# Sends what was prepared, in one write.
+sub send {
+    my ($self) = @_;
+    local $SIG{PIPE} = 'IGNORE';
+    while (length $self->{out}) {
+        my $size = syswrite $self->{socket}, $self->{out};
+        die "write: $!\n" if !defined $size;
+        substr $self->{out}, 0, $size, '';
+    }
+    return $self;
+}
+
+# Reads until all these streams (or all there are) have ended; true if that took less than `timeout` seconds.
+sub await {
+    my ($self, $timeout, @streams) = @_;
+    @streams = keys %{ $self->{streams} } if !@streams;
+    my $deadline = time + $timeout;
+    my $ready    = IO::Select->new($self->{socket});
+    while (grep { !$self->{streams}{$_}{ended} } @streams) {
+        my $left = $deadline - time;
+        return 0 if $left <= 0 || $self->{closed};
+        next if !$ready->can_read($left);
+        sysread $self->{socket}, $self->{in}, 65536, length $self->{in} or $self->{closed} = 1;
+        $self->_take;
+        $self->send;
+    }
+    return 1;
+}
+
+# Waits for the answer to a PING: all that was sent before it has been read by then.
+sub ping {
+    my ($self) = @_;
+    $self->{pong} = 0;
+    $self->{out} .= _frame('PING', 0, 0, 'rate-lim');
+    $self->send;
+    my $ready = IO::Select->new($self->{socket});
+    while (!$self->{pong} && !$self->{closed} && $ready->can_read(10)) {
+        sysread $self->{socket}, $self->{in}, 65536, length $self->{in} or $self->{closed} = 1;
+        $self->_take;
+        $self->send;
+    }
+    return $self->{pong};
+}
+
+# What came on a stream: status, body, ended, at (when it ended), after (seconds from the request on).
+sub stream {
+    my ($self, $stream) = @_;
+    return $self->{streams}{$stream};
+}
+
+sub close {
+    my ($self) = @_;
+    return close $self->{socket};
+}
+
+sub _take {
+    my ($self) = @_;
+    while (length $self->{in} >= 9) {
+        my $size = unpack 'N', "\0" . substr $self->{in}, 0, 3;
+        last if length($self->{in}) < 9 + $size;
+        my ($type, $flags, $id) = unpack 'CCN', substr $self->{in}, 3, 6;
+        my $payload = substr $self->{in}, 9, $size;
+        substr $self->{in}, 0, 9 + $size, '';
+        $self->_frame_came($type, $flags, $id, $payload);
+    }
+    return;
+}
+
+sub _frame_came {
+    my ($self, $type, $flags, $id, $payload) = @_;
+    if ($type == $frame{SETTINGS} && !($flags & $ack)) {
+        $self->{out} .= _frame('SETTINGS', $ack, 0, '');
+    } elsif ($type == $frame{PING}) {
+        $self->{pong} = 1;
+    } elsif ($type == $frame{GOAWAY}) {
+        $self->{goaway} = 1;
+    }
+    my $stream = $self->{streams}{$id} or return;
+    if ($type == $frame{HEADERS}) {
+        $stream->{status} = _status($payload);
+    } elsif ($type == $frame{DATA}) {
+        $stream->{body} .= $payload;
+        $self->{out} .= _frame('WINDOW', 0, $_, pack 'N', length $payload) for length $payload ? (0, $id) : ();
+    } elsif ($type == $frame{RST_STREAM}) {
+        $stream->{reset} = unpack 'N', $payload;
+    }
+    if ($type == $frame{RST_STREAM} || ($type <= $frame{HEADERS} && $flags & $end_stream)) {
+        $stream->{ended} = 1;
+        $stream->{at}    = time;
+        $stream->{after} = $stream->{at} - $stream->{sent_at};
+    }
+    return;
+}
+
+# nginx puts the status first: as an index, or as a literal of three digits under the name at index 8. A change of
+# the dynamic table's size may stand before it.
+sub _status {
+    my ($block) = @_;
+    $block =~ s/^[\x20-\x3f]//;
+    my $first = ord $block;
+    return $static_status{$first} // substr $block, 2, 3;
+}
+
+1;

@@ -1,0 +1,121 @@
+// A client of a limit as tests see it: its policy, the state it has left behind, and requests against both.
+#pragma once
+
+#include <cassert>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "core/check.h"
+
+namespace rate_limit {
+
+constexpr Micros kMinute = 60 * kSecond;
+constexpr Micros kHour = 60 * kMinute;
+constexpr Micros kDay = 24 * kHour;
+constexpr Micros kYear = 365 * kDay;
+
+// A midnight of 2023: windows of seconds, minutes, hours and days that divide a day start here.
+constexpr Micros kMidnight = 19675 * kDay;
+
+constexpr Algorithm kEveryAlgorithm[kAlgorithms] = {
+    Algorithm::kTokenBucket,   Algorithm::kLeakyBucket,    Algorithm::kGcra,       Algorithm::kFixedWindow,
+    Algorithm::kSlidingWindow, Algorithm::kSlidingBuckets, Algorithm::kSlidingLog,
+};
+
+inline RateList rates_of(std::string_view text) {
+    RateList list{};
+    const char* error = parse_rates(text, &list);
+    assert(error == nullptr);
+    static_cast<void>(error);
+    return list;
+}
+
+// For leaky_bucket and gcra the burst is such that every algorithm admits the first rate's count at once.
+inline Policy policy_of(Algorithm algorithm, std::string_view rates) {
+    Policy policy;
+    policy.algorithm = algorithm;
+    policy.rates = rates_of(rates);
+    if (algorithm == Algorithm::kLeakyBucket || algorithm == Algorithm::kGcra) {
+        policy.burst = policy.rates.rates[0].count - 1;
+    }
+    return policy;
+}
+
+class Client {
+  public:
+    explicit Client(const Policy& policy) : Client(policy, shape_of(policy)) {}
+    Client(const Policy& policy, const Shape& shape)
+        : policy_(policy), shape_(shape), charged_(policy.rates), state_(words_of(shape)) {}
+
+    // What the answer would be, with nothing written.
+    Decision peek(Micros now, std::uint32_t cost = 1) const {
+        Check check;
+        return check.evaluate(policy_, shape_, state_.data(), now, cost);
+    }
+
+    Decision look(Micros now) const { return peek(now, 0); }
+
+    Decision request(Micros now, std::uint32_t cost = 1) {
+        Check check;
+        if (check.evaluate(policy_, shape_, state_.data(), now, cost).allowed) {
+            check.charge(state_.data());
+        } else {
+            check.refuse(state_.data());
+        }
+        charged_ = policy_.rates;
+        return check.decision();
+    }
+
+    // A request that another limit rejects, whatever this one says.
+    Decision refused(Micros now, std::uint32_t cost = 1) {
+        Check check;
+        check.evaluate(policy_, shape_, state_.data(), now, cost);
+        check.refuse(state_.data());
+        charged_ = policy_.rates;
+        return check.decision();
+    }
+
+    // How many of `requests` at `now` are admitted.
+    unsigned admitted(Micros now, unsigned requests) {
+        unsigned count = 0;
+        for (unsigned i = 0; i < requests; ++i) {
+            count += request(now).allowed ? 1 : 0;
+        }
+        return count;
+    }
+
+    void set_rates(const RateList& rates) {
+        const RateList before = policy_.rates;
+        policy_.rates = rates;
+        if (!holds(shape_, policy_)) {
+            reshape(shape_of(policy_), before);
+        }
+    }
+
+    void reshape(const Shape& shape) { reshape(shape, policy_.rates); }
+
+    // To another shape, for the rates that the policy has now; the state was used with those before.
+    void reshape(const Shape& shape, const RateList& before) {
+        assert(can_convert(shape_, shape));
+        std::vector<std::uint64_t> state(words_of(shape));
+        convert(shape_, before, state_.data(), shape, policy_.rates, state.data());
+        state_ = state;
+        shape_ = shape;
+    }
+
+    std::uint64_t weight(Micros now) const { return weight_of(policy_, shape_, state_.data(), now); }
+
+    Policy& policy() { return policy_; }
+    const Policy& policy() const { return policy_; }
+    const Shape& shape() const { return shape_; }
+    const std::vector<std::uint64_t>& state() const { return state_; }
+
+  private:
+    Policy policy_;
+    Shape shape_;
+    RateList charged_;  // the rates of the last request
+    std::vector<std::uint64_t> state_;
+};
+
+}  // namespace rate_limit

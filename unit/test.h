@@ -1,0 +1,20 @@
+// What every test program needs of cmocka, without the macros that collide with the standard library.
+#pragma once
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+extern "C" {
+#include <cmocka.h>
+}
+
+#undef mock
+#undef skip
+#undef stop
+
+// In place of fail(), which collides with the streams'; fail_msg() needs it no more.
+#undef fail
+#undef fail_msg
+#define fail_msg(...) (print_error("ERROR: " __VA_ARGS__), print_error("\n"), _fail(__FILE__, __LINE__))
