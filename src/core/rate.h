@@ -15,7 +15,7 @@ constexpr std::size_t kMaxRates = 8;
 
 struct Rate {
     std::uint32_t count;  // requests, 1 to kMaxCount
-    Micros period;        // one second to kMaxPeriod
+    Micros period;        // one second to kMaxPeriod, in whole seconds
 };
 
 // Rates that must all hold. None at all is `off`: unlimited.

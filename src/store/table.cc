@@ -63,7 +63,7 @@ class Patience {
     static constexpr unsigned kSpins = 128;
     static constexpr unsigned kRoundsPerLook = 4;
     static constexpr Micros kLongest =
-        100'000;  // who holds a slot for longer is stopped, or another with a dead one's id
+        500'000;  // who holds a slot for longer is stopped, or another with a dead one's id
 
     const Host& host_;
     std::uint32_t owner_ = 0;
@@ -139,35 +139,28 @@ bool Table::lock(const Place& place, std::uint64_t hash, const Host& host, Slot*
     std::atomic<std::uint32_t>& lock = place.set->locks[place.way];
     Patience patience(host);
     for (;;) {
-        std::uint32_t seen = 0;
-        if (lock.compare_exchange_strong(seen, host.self, std::memory_order_seq_cst)) {
-            *slot = slot_at(place, false);
-            if (slot->hash->load(std::memory_order_seq_cst) == hash) {
-                return true;
-            }
-            keep(*slot, host);
+        std::uint32_t seen = lock.load(std::memory_order_relaxed);
+        if (seen != 0 && place.set->hashes[place.way].load(std::memory_order_seq_cst) != hash) {
             return false;
         }
-        if (place.set->hashes[place.way].load(std::memory_order_seq_cst) != hash) {
-            return false;
-        }
-        if (patience.wait(owner_of(seen))) {
+        if (seen != 0 && patience.wait(owner_of(seen))) {
             continue;
         }
-        // The holder died. What it left of a client that it was about to enter is not a state: forget it.
         const std::uint32_t mine = host.self | (seen & kFresh);
-        if (lock.compare_exchange_strong(seen, mine, std::memory_order_seq_cst)) {
-            *slot = slot_at(place, false);
-            if ((mine & kFresh) != 0) {
-                drop(*slot, host);
-                return false;
-            }
-            if (slot->hash->load(std::memory_order_seq_cst) == hash) {
-                return true;
-            }
-            keep(*slot, host);
+        if (!lock.compare_exchange_strong(seen, mine, std::memory_order_seq_cst)) {
+            continue;
+        }
+        *slot = slot_at(place, false);
+        // What a dead holder left of a client that it was about to enter is not a state: forget it.
+        if ((mine & kFresh) != 0) {
+            drop(*slot, host);
             return false;
         }
+        if (slot->hash->load(std::memory_order_seq_cst) == hash) {
+            return true;
+        }
+        keep(*slot, host);
+        return false;
     }
 }
 
@@ -216,9 +209,12 @@ bool Table::choose(std::uint64_t hash, const Policy& policy, Micros now, Choice*
 
 // Takes the place for a new client; false if somebody else was faster, or has entered the same client
 // elsewhere.
-bool Table::claim(const Place& place, std::uint64_t hash, const Host& host, Slot* slot) {
-    slot->hash->store(hash, std::memory_order_seq_cst);
-    if (!alone(place, hash, host)) {
+bool Table::claim(const Choice& choice, std::uint64_t hash, const Host& host, Slot* slot) {
+    std::uint64_t victim = choice.victim;
+    if (!slot->hash->compare_exchange_strong(victim, hash, std::memory_order_seq_cst)) {
+        return false;
+    }
+    if (!alone(choice.place, hash, host)) {
         drop(*slot, host);
         return false;
     }
@@ -273,10 +269,10 @@ bool Table::insert(std::uint64_t hash, const Policy& policy, Micros now, const H
         keep(*slot, host);
         return false;
     }
-    if (choice.weight != 0) {
+    if (choice.victim != 0 && choice.weight != 0) {
         evictions_.fetch_add(1, std::memory_order_relaxed);
     }
-    return claim(place, hash, host, slot);
+    return claim(choice, hash, host, slot);
 }
 
 // Frees the slots of a set whose holders have died. What was being entered then is forgotten.

@@ -114,7 +114,7 @@ class Table {
     static bool seek(Set* set, std::uint64_t hash, const Place* except, Place* place);
     bool lock(const Place& place, std::uint64_t hash, const Host& host, Slot* slot);
     bool insert(std::uint64_t hash, const Policy& policy, Micros now, const Host& host, Slot* slot);
-    bool claim(const Place& place, std::uint64_t hash, const Host& host, Slot* slot);
+    bool claim(const Choice& choice, std::uint64_t hash, const Host& host, Slot* slot);
     bool alone(const Place& place, std::uint64_t hash, const Host& host);
     void reclaim(Set* set, const Host& host) const;
     bool choose(std::uint64_t hash, const Policy& policy, Micros now, Choice* choice) const;
