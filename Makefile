@@ -9,7 +9,8 @@ T ?= unit/*/*_test.cc t/*.t
 tests = $(wildcard $(T))
 units = $(filter unit/%,$(tests))
 
-# Runs of make in one checkout may overlap: set-up and building take turns.
+# Runs of make in one checkout may overlap: set-up and building take turns. What runs long is started with exec, so
+# that a signal to make reaches it.
 locked := mkdir -p build && flock -o build/.lock
 build_units := $(MAKE) --no-print-directory -s -j$(shell nproc) -f scripts/unit.mk
 
@@ -28,19 +29,19 @@ setup: ## install the packages that all targets need
 run: ## run a limited nginx on 127.0.0.1 port PORT= (8080) and say what to try with it
 	@$(locked) scripts/setup run
 	@$(locked) scripts/module "$(NGINX_SRC)"
-	@PORT=$(PORT) scripts/run "$(NGINX)"
+	@exec scripts/run "$(NGINX)" "$(PORT)"
 
 test: ## build without a warning, then run unit/ and t/; T='t/020*.t' runs some, JOBS= so many at once
 	@$(locked) scripts/setup test
 	@$(locked) scripts/module "$(NGINX_SRC)"
 	@$(if $(units),$(locked) $(build_units) $(units:unit/%.cc=build/unit/%))
-	@scripts/test --build build --unit build/unit --nginx "$(NGINX)" \
+	@exec scripts/test --build build --unit build/unit --nginx "$(NGINX)" \
 	    --module $(CURDIR)/build/ngx_http_rate_limit_module.so $(tests)
 
 unit: ## run unit/ only
 	@$(locked) scripts/setup unit
 	@$(locked) $(build_units) programs
-	@scripts/test --build build --unit build/unit $(wildcard unit/*/*_test.cc)
+	@exec scripts/test --build build --unit build/unit $(wildcard unit/*/*_test.cc)
 
 lint: ## look for faults in C++, shell, Perl and Lua, and in what includes what
 	@$(locked) scripts/setup lint
@@ -53,11 +54,11 @@ format: ## lay out C++ as `make lint` wants it
 
 sanitize: ## run unit/ and t/ under AddressSanitizer and UndefinedBehaviorSanitizer; T= as for test
 	@$(locked) scripts/setup sanitize
-	@scripts/sanitize $(tests)
+	@exec scripts/sanitize $(tests)
 
 coverage: ## say how much of src/core and src/store unit/ runs, and fail below COVERAGE_MIN= (95) percent of lines
 	@$(locked) scripts/setup coverage
-	@scripts/coverage $(COVERAGE_MIN)
+	@exec scripts/coverage $(COVERAGE_MIN)
 
 check-builds: ## build against this Debian's nginx and the newest, as a shared object and compiled in
 	@$(locked) scripts/setup sanitize

@@ -35,6 +35,7 @@ my @limits = (
     'rate_limit zone=gcra burst=0;',
     'rate_limit burst=3 cost=2 zone=gcra;',
     'rate_limit off;',
+    'rate_limit zone=a cost=$ARG_n;',
     'rate_limit zone=a; rate_limit zone=gcra; rate_limit zone=leaky nodelay;',
     'if ($arg_a) { rate_limit zone=a; }',
     'if ($arg_a) { rate_limit off; }',

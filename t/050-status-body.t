@@ -18,6 +18,7 @@ HTTP
     server => <<'SERVER',
 rate_limit zone=api;
 location /auto/    { empty_gif; }
+location /absent-page/ { rate_limit off; error_page 404 /auto/; }
 location /problem/ { rate_limit_body problem; empty_gif; }
 location /off/     { rate_limit_body off; empty_gif; }
 location /two/     { rate_limit zone=api; rate_limit zone=wide; rate_limit zone=other; empty_gif; }
@@ -164,6 +165,19 @@ for my $accept ('text/html', 'application/json') {
         $connection->send(format_request(path => '/page.html', headers => [ 'X-Client' => "after $accept $size" ]));
         is $connection->receive->{body}, "own page\n", "and the next request on it is read right ($accept, $size)";
     }
+}
+
+# A rejection in the page of another error has its own status.
+{
+    my @seen = map { $nginx->get('/absent-page/x', 'X-Client' => 'absent', Accept => 'application/json') } 1 .. 2;
+    is "$seen[0]{status} $seen[1]{status}", '404 429', 'the page of a 404 is rejected with 429';
+    is decode_json($seen[1]{body})->{status}, 429, 'and its body says the same';
+}
+
+# A client that asks first is not told to send its body.
+{
+    my @expect = (headers => [ Accept => 'application/json', Expect => '100-continue', 'Content-Length' => 5 ]);
+    unlike reject('/auto/', method => 'POST', @expect)->{raw}, qr/100 Continue/, 'a rejected body is not asked for';
 }
 
 unlike $nginx->error_log, qr/\[(?:alert|crit|emerg)\]/, 'no alert in the log';

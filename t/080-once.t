@@ -39,6 +39,8 @@ location /one-page/    { rate_limit zone=one; empty_gif; }
 location /try-files/   { try_files /absent /plain/x; }
 location /try-named/   { try_files /absent @named; }
 location /folder/      { index page.html; }
+location /look-first/  { rate_limit zone=ten cost=0; try_files /absent /both-page/x; }
+location /rehearsed/   { rate_limit zone=one; rate_limit_dry_run on; try_files /absent /one-page/x; }
 location /rewrite/     { rewrite ^ /plain/x last; }
 location /rewrite-redirect/ { rewrite ^ /plain/x redirect; }
 location /accel/       { proxy_pass http://127.0.0.1:%PORT1%; }
@@ -148,6 +150,16 @@ for my $path ('/rejected/x', '/rejected-named/x') {
     is left('ten', 'p'), 8, 'and the zone before it was charged for both';
     is $seen[0]->header('X-RateLimit-Limit'), 1, 'of both zones the one that binds is shown';
     like $seen[0]->header('RateLimit-Policy'), qr/^"ten";q=10;w=86400, "one";q=1;w=86400$/, 'both are policies';
+}
+
+# A look charges nothing, and a rehearsal rejects nothing: neither stands in the way of what follows.
+{
+    my $response = $nginx->get('/look-first/x', 'X-Client' => 'l');
+    is left('ten', 'l'), 5, 'a location that only looks leaves the charge to the next';
+    my $policies = () = $response->header('RateLimit-Policy') =~ /"ten"/g;
+    is $policies, 1, 'and the zone is one policy';
+    my @seen = map { $nginx->get('/rehearsed/x', 'X-Client' => 'l')->{status} } 1 .. 2;
+    is "@seen", '200 429', 'after a dry run that would reject, a location in earnest does';
 }
 
 # A delayed request waits once.

@@ -10,6 +10,7 @@ use RateLimit::Async qw(await_answers request_text statuses);
 use RateLimit::HTTP2;
 use RateLimit::Upstream;
 use Test::More;
+use Time::HiRes qw(time);
 
 my $step     = 0.5;                           # seconds that each request of a client waits for the one before
 my @ports    = split ' ', $ENV{RL_PORTS};
@@ -45,9 +46,12 @@ my $nginx = start_nginx(%conf, servers => "server { listen 127.0.0.1:$h2_port ht
 my $port  = $nginx->port;
 $nginx->write_file('page', '<!--#include virtual="/part1?k=$arg_k" --><!--#include virtual="/part2?k=$arg_k" -->');
 
+my %turn;    # by client: when its first request was sent
+
 # Uses a client's turn, so that its next request waits for a step, the one after for two.
 sub use_turn {
     my ($client) = @_;
+    $turn{$client} = time;
     my $answer = $nginx->get("/app/first?k=$client");
     die "the first request was not served: $answer->{status}\n" if $answer->{status} != 200;
     return;
@@ -119,8 +123,9 @@ subtest 'streams and connections of HTTP/2 that are given up' => sub {
 # Asserts that a request was delayed, and that its body arrived whole.
 sub arrived {
     my ($name, $uri, $answer, $body) = @_;
+    my ($client) = $uri =~ /k=(.*)/;
     is($answer->{status}, 200, "$name: answered");
-    cmp_ok($answer->{after}, '>', $step * 0.8, "$name: after a delay");
+    cmp_ok($answer->{at} - $turn{$client}, '>', $step - 0.02, "$name: a step after the client's first request");
     is($answer->{body}, join(' ', 'POST', $uri, length $body, md5_hex($body)) . "\n", "$name: the body is whole");
     is(reached("POST \Q$uri\E "), 1, "$name: once");
     return;
@@ -154,11 +159,11 @@ for my $where (qw(app unbuffered)) {
 
     subtest "bodies that come late, $where" => sub {
         my @late = qw(while-delayed after-delay expect);
-        use_turn("$where-$_") for @late;
         my %waiting = map { $_ => connection() } @late;
         my $size    = length $megabyte;
         for my $name (@late) {
             my @expect = $name eq 'expect' ? (Expect => '100-continue') : ();
+            use_turn("$where-$name");
             $waiting{$name}->raw(
                 request_text('POST', "/$where/$name?k=$where-$name", [ 'Content-Length' => $size, @expect ]), 'POST');
         }
@@ -193,10 +198,10 @@ subtest 'bodies over HTTP/2' => sub {
     print {$out} $megabyte;
     close $out or die "$file: $!\n";
     use_turn('h2-big');
-    my $said = qx(curl -sS --max-time 20 --http2-prior-knowledge --data-binary \@$file -w '%{time_total}' \\
+    my $said = qx(curl -sS --max-time 20 --http2-prior-knowledge --data-binary \@$file -w '%{http_code}' \\
         'http://127.0.0.1:$h2_port/app/h2-big?k=h2-big' 2>&1);
-    my ($body, $seconds) = $said =~ /(.*\n)([\d.]+)$/s;
-    arrived('a megabyte', '/app/h2-big?k=h2-big', { status => 200, body => $body, after => $seconds }, $megabyte);
+    my ($body, $status) = $said =~ /(.*\n)(\d+)$/s;
+    arrived('a megabyte', '/app/h2-big?k=h2-big', { status => $status, body => $body, at => time }, $megabyte);
 };
 
 subtest 'pipelined and kept connections' => sub {

@@ -41,8 +41,8 @@ $http .= "rate_limit_zone all zone=pair1:1m rate=${limit}r/d;\nrate_limit_zone a
 $server .= "location = /together { $together empty_gif; }\n";
 $server .= "location = /pair { rate_limit zone=pair1; rate_limit zone=pair2; empty_gif; }\n";
 # Each request enters so many times that a worker spends most of its time with the client's slot locked.
-$http .= "rate_limit_zone \$arg_k zone=held:16m rate=200000r/h algorithm=sliding_log count=all;\n";
-$server .= "location = /held { rate_limit zone=held cost=100000; empty_gif; }\n";
+$http .= "rate_limit_zone \$arg_k zone=held:16m rate=40000r/h algorithm=sliding_log count=all;\n";
+$server .= "location = /held { rate_limit zone=held cost=20000; empty_gif; }\n";
 # Rejections are not logged, so that nothing but the limits slows the workers down.
 my $nginx = start_nginx(
     http => "access_log off;\nkeepalive_requests 100000;\nrate_limit_log_level info;\n$http", server => $server,
@@ -100,12 +100,11 @@ for my $zone (@algorithms, 'pair') {
 }
 is($nginx->get('/pair')->{status}, 429, 'the pair is used up');
 
-# Asks until no more workers are killed and the limit is reached. A connection that breaks is made anew: its worker
-# was killed, and which of its requests were counted nobody knows.
+# Asks, with so many requests in a write, until no more workers are killed and the limit is reached. A connection that
+# breaks is made anew: its worker was killed, and which of its requests were counted nobody knows.
 sub ask_until {
-    my ($end, $uri) = @_;
+    my ($end, $batch, $uri) = @_;
     my %count  = (hung => 0);
-    my $batch  = 20;
     my $text   = "GET $uri HTTP/1.1\r\nHost: localhost\r\n\r\n" x $batch;
     my $finish = time + 60;
     my $connection;
@@ -146,7 +145,8 @@ subtest "workers that are killed, $kills times" => sub {
         POSIX::_exit(0);
     }
     my @uris  = ('/together?k=kill', '/held?k=kill');
-    my $count = in_parallel($clients * 2, sub { ask_until($end, $uris[ $_[0] % 2 ]) });
+    my $count = in_parallel($clients * 2,
+        sub { $_[0] % 2 ? ask_until($end, 2, $uris[1]) : ask_until($end, 20, $uris[0]) });
     waitpid $killer, 0;
     is($?,             0,     'all were killed');
     is($count->{hung}, 0,     "no request waited for $patience seconds");

@@ -83,6 +83,20 @@ const std::uint64_t* words_at(const Shape& shape, std::uint8_t place, const std:
     return state == nullptr ? kUnseen : state + place * words_per_rate(shape);
 }
 
+// A weight is the part of a quota that was used, and below that for how long it will matter.
+constexpr unsigned kTimeBits = 40;
+constexpr std::uint64_t kLongest =
+    (std::uint64_t{1} << kTimeBits) - 1;  // microseconds, or seconds since 1970
+
+std::uint64_t used_part(std::uint64_t limit, std::uint64_t remaining) {
+    constexpr std::uint64_t kFull = (std::uint64_t{1} << (64 - kTimeBits)) - 2;
+    return remaining < limit ? 1 + (limit - remaining) * kFull / limit : 0;
+}
+
+std::uint64_t weight(std::uint64_t used, Micros matters) {
+    return used == 0 ? 0 : (used << kTimeBits) | std::min(static_cast<std::uint64_t>(matters), kLongest);
+}
+
 }  // namespace
 
 const Decision& Check::evaluate(const Policy& policy, const Shape& shape, const std::uint64_t* state,
@@ -107,7 +121,7 @@ void Check::evaluate_rates(const std::uint64_t* state, Micros now) {
     std::uint64_t delayed_excess = 0;
     for (std::uint32_t i = 0; i < policy_->rates.size; i++) {
         const Quota q = quota_of(*policy_, *shape_, i);
-        Outcome out = evaluate_rate(q, words_at(*shape_, places_.of_rate[i], state), now, cost_, &views_[i]);
+        Outcome out = evaluate_rate(q, words_at(*shape_, places_.from[i], state), now, cost_, &views_[i]);
         if (cost_ == 0) {
             out.fits = true;
             out.retry_after = 0;
@@ -171,12 +185,19 @@ void Check::write(std::uint64_t* state, std::uint32_t cost) const {
         return;
     }
     if (policy_->algorithm == Algorithm::kSlidingLog) {
-        SlidingLog::write(*shape_, views_[0], longest_period(policy_->rates), cost, state);
+        // Where rates differ, what is too old for this one may matter to the next.
+        const Micros horizon = shape_->varied ? kMaxPeriod : longest_period(policy_->rates);
+        SlidingLog::write(*shape_, views_[0], horizon, cost, state);
         return;
     }
+    const std::size_t words = words_per_rate(*shape_);
     for (std::uint32_t i = 0; i < policy_->rates.size; i++) {
-        write_rate(quota_of(*policy_, *shape_, i), views_[i], cost,
-                   state + places_.of_rate[i] * words_per_rate(*shape_));
+        if (places_.from[i] != places_.to[i]) {
+            std::copy_n(state + places_.from[i] * words, words, state + places_.to[i] * words);
+        }
+    }
+    for (std::uint32_t i = 0; i < policy_->rates.size; i++) {
+        write_rate(quota_of(*policy_, *shape_, i), views_[i], cost, state + places_.to[i] * words);
     }
     if (has_marks(*shape_)) {
         std::uint64_t& marks = state[marks_index(*shape_)];
@@ -193,6 +214,7 @@ void Check::charge(std::uint64_t* state) const {
     if (policy_->min_interval != 0) {
         state[interval_index(*shape_)] = static_cast<std::uint64_t>(admitted_at_);
     }
+    write_weight(state);
 }
 
 // State under which the clock was set back or the period shortened must follow even if nothing is charged: it
@@ -218,32 +240,39 @@ void Check::refuse(std::uint64_t* state) {
     const Decision before = decision_;
     evaluate(*policy_, *shape_, state, now_, before.allowed ? 0 : cost_);
     decision_.excess_milli = before.excess_milli;
+    write_weight(state);
+}
+
+void Check::write_weight(std::uint64_t* state) const {
+    if (shape_->varied) {
+        const std::uint64_t used = used_part(decision_.limit, decision_.remaining);
+        const Micros until = now_ + decision_.reset_after;
+        state[weight_index(*shape_)] = (used << kTimeBits) | static_cast<std::uint64_t>(until / kSecond + 1);
+    }
 }
 
 std::uint64_t weight_of(const Policy& policy, const Shape& shape, const std::uint64_t* state, Micros now) {
-    constexpr unsigned kTimeBits = 40;
-    constexpr std::uint64_t kLongest = (std::uint64_t{1} << kTimeBits) - 1;
-    constexpr std::uint64_t kFull = (std::uint64_t{1} << (64 - kTimeBits)) - 2;
+    const std::uint64_t kept = shape.varied ? state[weight_index(shape)] : 0;
+    if (kept != 0) {
+        const Micros until = static_cast<Micros>(kept & kLongest) * kSecond;
+        return weight(until > now ? kept >> kTimeBits : 0, until - now);
+    }
     const Places places = places_of(policy, shape, state);
     std::uint64_t used = 0;
     Micros matters = 0;
     for (std::uint32_t i = 0; i < policy.rates.size; i++) {
         const Quota q = quota_of(policy, shape, i);
         View view = {};
-        const Outcome out = evaluate_rate(q, words_at(shape, places.of_rate[i], state), now, 0, &view);
-        if (out.remaining < q.limit) {
-            used = std::max(used, 1 + (q.limit - out.remaining) * kFull / q.limit);
-            matters = std::max(matters, out.reset_after);
-        }
+        const Outcome out = evaluate_rate(q, words_at(shape, places.from[i], state), now, 0, &view);
+        used = std::max(used, used_part(q.limit, out.remaining));
+        matters = std::max(matters, out.reset_after);
     }
     if (policy.min_interval != 0) {
         const Micros wait = static_cast<Micros>(state[interval_index(shape)]) + policy.min_interval - now;
-        if (wait > 0) {
-            used = std::max<std::uint64_t>(used, 1);
-            matters = std::max(matters, wait);
-        }
+        used = std::max<std::uint64_t>(used, wait > 0 ? 1 : 0);
+        matters = std::max(matters, wait);
     }
-    return (used << kTimeBits) | std::min(static_cast<std::uint64_t>(matters), kLongest);
+    return weight(used, matters);
 }
 
 }  // namespace rate_limit

@@ -49,6 +49,7 @@ class Check {
     void evaluate_interval(const std::uint64_t* state, Micros now);
     void write(std::uint64_t* state, std::uint32_t cost) const;
     void write_uncharged(std::uint64_t* state, std::uint32_t cost) const;
+    void write_weight(std::uint64_t* state) const;
 
     // Set by evaluate; a check is made on the stack of every request, so nothing is set before.
     const Policy* policy_;
@@ -63,7 +64,8 @@ class Check {
 };
 
 // How much would be forgotten with `state`: 0 for a client at its full quota, more the larger the part of its
-// quota that it has used, and among equals more the longer that will matter.
+// quota that it has used, and among equals more the longer that will matter. Where rates differ between
+// clients, the state itself says what it weighs.
 std::uint64_t weight_of(const Policy& policy, const Shape& shape, const std::uint64_t* state, Micros now);
 
 }  // namespace rate_limit

@@ -23,8 +23,9 @@ struct Level {
         v.a = (words[0] >> kTimeBits) | ((words[1] >> kPartBits) << kLowBits);
         v.b = words[1] & ((std::uint64_t{1} << kPartBits) - 1);
         settle(last, now, &v);
-        if (v.a >= quota.limit) {
-            v.a = quota.limit;
+        const std::uint64_t most = std::max<std::uint64_t>(quota.limit, quota.policy.ceiling);
+        if (v.a >= most) {
+            v.a = most;
             v.b = 0;
         }
         v.b = std::min(v.b, quota.period - 1);
@@ -48,7 +49,7 @@ struct Level {
             return out;
         }
         const Wide full = multiply(quota.limit, quota.period);
-        out.remaining = static_cast<std::uint32_t>(quota.limit - used);
+        out.remaining = static_cast<std::uint32_t>(quota.limit - std::min(used, quota.limit));
         out.reset_after = as_wait(divide_up(multiply(v.a, quota.period) + v.b, quota.rate.count));
         out.retry_after = cost > quota.limit ? kNever : as_wait(divide_up(after - full, quota.rate.count));
         const Wide base = quota.policy.algorithm == Algorithm::kLeakyBucket ? quota.period : full;
@@ -56,13 +57,15 @@ struct Level {
         return out;
     }
 
-    // Raises the level, at most until it is full.
+    // Raises the level; a request that is counted though it was rejected, at most until it is full.
     static void charge(const Quota& quota, View* v, std::uint64_t cost) {
-        v->a += cost;
-        if (v->a >= quota.limit) {
-            v->b = v->a > quota.limit ? 0 : v->b;
-            v->a = quota.limit;
+        if (v->a + cost > quota.limit || (v->a + cost == quota.limit && v->b != 0)) {
+            const bool over = v->a >= quota.limit;
+            v->b = over ? v->b : 0;
+            v->a = over ? v->a : quota.limit;
+            return;
         }
+        v->a += cost;
     }
 
     static void write(const Quota&, const View& v, std::uint64_t* words) {

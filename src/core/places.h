@@ -10,13 +10,16 @@
 
 namespace rate_limit {
 
-// The place of the state of each rate: an index below shape.rates.
+// For each rate, the place where its state is to be written and the one from which it is read, which differ
+// only if the first is free. Both are indices below shape.rates.
 struct Places {
-    std::uint8_t of_rate[kMaxRates];
+    std::uint8_t to[kMaxRates];
+    std::uint8_t from[kMaxRates];
 };
 
-// Finds the places of `rates` in `marks`. A rate whose period is new takes over what a period left that is no
-// longer there, so that what was used stays used, or else a place that is free.
+// Finds the places of `rates` in `marks`. A rate whose period is new begins with what another period left
+// that is no longer among the rates, so that what was used stays used; it takes a free place for that, if
+// there is one, so that the other finds its state again should it come back.
 Places find_places(const RateList& rates, const Shape& shape, std::uint64_t marks);
 
 // `marks` with those of `rates` at their places.

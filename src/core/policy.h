@@ -27,9 +27,10 @@ constexpr std::uint32_t kNoDelay = ~std::uint32_t{0};
 
 struct Policy {
     Algorithm algorithm = Algorithm::kSlidingWindow;
-    bool align_first = false;  // fixed_window: windows start with a client's first request, not on the clock
-    bool count_all = false;    // a rejected request is counted too
-    std::uint32_t burst = 0;   // leaky_bucket, gcra: requests beyond the first that may come at once
+    bool align_first = false;   // fixed_window: windows start with a client's first request, not on the clock
+    bool count_all = false;     // a rejected request is counted too
+    std::uint32_t burst = 0;    // leaky_bucket, gcra: requests beyond the first that may come at once
+    std::uint32_t ceiling = 0;  // leaky_bucket, gcra: the most that another policy of the zone admits at once
     std::uint32_t capacity = 0;      // token_bucket: tokens; 0 for the rate's count
     std::uint32_t buckets = 10;      // sliding_buckets: sub-windows
     std::uint32_t delay = kNoDelay;  // leaky_bucket: requests of the burst that are not delayed

@@ -13,7 +13,7 @@ constexpr std::uint32_t kNarrowLogBytes = 4;
 constexpr Micros kNarrowLogPeriod = (Micros{1} << 32) - 1;
 
 Shape bare_shape(const Policy& policy, std::uint32_t rates) {
-    Shape shape = {policy.algorithm, rates, 0, 0, 0, policy.min_interval != 0};
+    Shape shape = {policy.algorithm, rates, 0, 0, 0, policy.min_interval != 0, false};
     if (policy.algorithm == Algorithm::kSlidingBuckets) {
         shape.buckets = policy.buckets;
     }
@@ -46,7 +46,7 @@ void convert_rates(const Shape& from_shape, const RateList& from_rates, const st
         }
     };
     for (std::uint32_t i = 0; i < to_rates.size; i++) {
-        copy(wanted.of_rate[i]);
+        copy(wanted.from[i]);
     }
     for (std::uint32_t place = 0; place < from_shape.rates; place++) {
         copy(place);
@@ -76,6 +76,7 @@ Shape shape_of(const Policy& policy) {
 
 Shape shape_of(const Policy& policy, std::uint32_t rates, std::uint32_t log_entries) {
     Shape shape = bare_shape(policy, rates);
+    shape.varied = true;
     if (policy.algorithm == Algorithm::kSlidingLog) {
         shape.rates = 1;
         shape.log_entries = log_entries;
@@ -86,7 +87,8 @@ Shape shape_of(const Policy& policy, std::uint32_t rates, std::uint32_t log_entr
 
 bool operator==(const Shape& a, const Shape& b) {
     return a.algorithm == b.algorithm && a.rates == b.rates && a.buckets == b.buckets &&
-           a.log_entries == b.log_entries && a.log_bytes == b.log_bytes && a.interval == b.interval;
+           a.log_entries == b.log_entries && a.log_bytes == b.log_bytes && a.interval == b.interval &&
+           a.varied == b.varied;
 }
 
 bool holds(const Shape& shape, const Policy& policy) {
@@ -107,9 +109,11 @@ std::size_t words_per_rate(const Shape& shape) {
     }
 }
 
-std::size_t words_of(const Shape& shape) { return interval_index(shape) + (shape.interval ? 1 : 0); }
+std::size_t words_of(const Shape& shape) { return weight_index(shape) + (shape.varied ? 1 : 0); }
 
 std::size_t marks_index(const Shape& shape) { return words_per_rate(shape) * shape.rates; }
+
+std::size_t weight_index(const Shape& shape) { return interval_index(shape) + (shape.interval ? 1 : 0); }
 
 std::size_t interval_index(const Shape& shape) { return marks_index(shape) + (has_marks(shape) ? 1 : 0); }
 
@@ -126,6 +130,9 @@ void convert(const Shape& from_shape, const RateList& from_rates, const std::uin
     }
     if (from_shape.interval && to_shape.interval) {
         to[interval_index(to_shape)] = from[interval_index(from_shape)];
+    }
+    if (from_shape.varied && to_shape.varied) {
+        to[weight_index(to_shape)] = from[weight_index(from_shape)];
     }
 }
 

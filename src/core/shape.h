@@ -16,6 +16,7 @@ struct Shape {
     std::uint32_t log_entries;  // sliding_log: times that are kept, else 0
     std::uint32_t log_bytes;    // sliding_log: bytes of one time, 4 or 6, else 0
     bool interval;              // one more word, for min_interval
+    bool varied;                // rates differ between clients: one more word, for what the state weighs
 };
 
 constexpr std::uint32_t kMaxLogEntries = 1U << 20;
@@ -24,7 +25,8 @@ constexpr std::uint32_t kWideLogBytes = 6;
 // The least shape that holds `policy`.
 Shape shape_of(const Policy& policy);
 
-// A shape with room for any `rates` rates, and for logs of `log_entries` times, besides `policy`'s options.
+// A shape for rates that differ between clients, with room for any `rates` of them and for logs of
+// `log_entries` times, besides `policy`'s options.
 Shape shape_of(const Policy& policy, std::uint32_t rates, std::uint32_t log_entries);
 
 bool operator==(const Shape& a, const Shape& b);
@@ -39,9 +41,10 @@ inline bool has_marks(const Shape& shape) { return shape.rates > 1; }
 std::size_t words_per_rate(const Shape& shape);
 std::size_t words_of(const Shape& shape);
 
-// Where the word of marks is, and that of min_interval.
+// Where the word of marks is, that of min_interval and that of the weight.
 std::size_t marks_index(const Shape& shape);
 std::size_t interval_index(const Shape& shape);
+std::size_t weight_index(const Shape& shape);
 
 // Whether state can be carried from one shape to the other: the algorithm is the same and what a word means.
 bool can_convert(const Shape& from, const Shape& to);

@@ -15,8 +15,9 @@ constexpr Micros kForever = (Micros{1} << 52) - 1;
 // What "never" looks like where a wait is expected: the cost cannot fit, however long the client waits.
 constexpr Micros kNever = -1;
 
-// Workers read their clocks at slightly different moments. A clock behind the state by no more than this
-// stands still until it has caught up; one further behind has been set back, and the state follows it.
-constexpr Micros kClockSlack = 100'000;
+// A worker may be put to sleep between reading the clock and using what it read. A clock behind the state by
+// no more than this stands still until it has caught up; one further behind has been set back, and the state
+// follows it.
+constexpr Micros kClockSlack = kSecond;
 
 }  // namespace rate_limit

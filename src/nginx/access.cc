@@ -16,11 +16,15 @@ struct Group {
     Limit limits[kMaxLimits];
     ngx_str_t keys[kMaxLimits];
     const AppliedLimit* applied[kMaxLimits];
+    std::uint32_t entries[kMaxLimits];  // indices among the request's decided limits
 };
 
-bool was_decided(const RequestState* state, const Zone* zone) {
-    for (std::uint32_t i = 0; state != nullptr && i < state->count; i++) {
-        if (state->limits[i].applied->zone == zone) {
+// Whether the request was charged to the zone already, or rejected by it in earnest.
+bool was_decided(ngx_http_request_t* r, const RequestState* state, const Zone* zone) {
+    const bool tried =
+        state != nullptr && state->status == Status::kRejectedDryRun && !location_conf(r)->dry_run;
+    for (std::uint32_t i = 0; state != nullptr && !tried && i < state->count; i++) {
+        if (state->limits[i].applied->zone == zone && state->limits[i].cost != 0) {
             return true;
         }
     }
@@ -111,7 +115,7 @@ bool gather_limit(ngx_http_request_t* r, const AppliedLimit* applied, Group* gro
 bool gather(ngx_http_request_t* r, const ngx_array_t& limits, const RequestState* state, Group* group) {
     auto** applied = static_cast<AppliedLimit**>(limits.elts);
     for (ngx_uint_t i = 0; i < limits.nelts; i++) {
-        if (!was_decided(state, applied[i]->zone) && !gather_limit(r, applied[i], group)) {
+        if (!was_decided(r, state, applied[i]->zone) && !gather_limit(r, applied[i], group)) {
             return false;
         }
     }
@@ -129,30 +133,43 @@ bool binds_before(const Decision& a, const Decision& b) {
     return b.retry_after != kNever && (a.retry_after == kNever || a.retry_after > b.retry_after);
 }
 
-// Adds the decisions to what is known of the request; returns the longest delay.
-Micros record(const Group& group, RequestState* state) {
-    Micros delay = 0;
-    for (std::size_t i = 0; i < group.count; i++) {
-        const Limit& limit = group.limits[i];
-        const std::uint32_t index = state->count++;
-        state->limits[index] = {group.applied[i], &limit.policy->rates, limit.decision};
-        if (index == 0 || binds_before(limit.decision, state->limits[state->binding].decision)) {
-            state->binding = index;
+// The entry for a zone: that of an earlier look, or a new one.
+std::uint32_t entry_for(const Zone* zone, RequestState* state) {
+    for (std::uint32_t i = 0; i < state->count; i++) {
+        if (state->limits[i].applied->zone == zone) {
+            return i;
         }
+    }
+    return state->count++;
+}
+
+// Adds the decisions to what is known of the request; returns the longest delay.
+Micros record(Group* group, RequestState* state) {
+    Micros delay = 0;
+    for (std::size_t i = 0; i < group->count; i++) {
+        const Limit& limit = group->limits[i];
+        group->entries[i] = entry_for(group->applied[i]->zone, state);
+        state->limits[group->entries[i]] = {group->applied[i], &limit.policy->rates, limit.cost,
+                                            limit.decision};
         delay = ngx_max(delay, limit.decision.delay);
+    }
+    state->binding = 0;
+    for (std::uint32_t i = 1; i < state->count; i++) {
+        if (binds_before(state->limits[i].decision, state->limits[state->binding].decision)) {
+            state->binding = i;
+        }
     }
     return delay;
 }
 
-// The client's name in the limit that binds, or that makes the request wait.
-ngx_str_t bind_delayed(const Group& group, Micros delay, RequestState* state) {
-    const auto first = static_cast<std::uint32_t>(state->count - group.count);
-    for (std::uint32_t i = 0; i < group.count; i++) {
-        if (delay != 0 && group.limits[i].decision.delay == delay) {
-            state->binding = first + i;
+// Logs what the limit of this group did that binds or, if there is a delay, that makes the request wait.
+void log_group(ngx_http_request_t* r, const Group& group, Micros delay, const RequestState& state) {
+    for (std::size_t i = 0; i < group.count; i++) {
+        if (delay != 0 ? group.limits[i].decision.delay == delay : group.entries[i] == state.binding) {
+            log_decision(r, state, group.entries[i], group.keys[i]);
+            return;
         }
     }
-    return state->binding >= first ? group.keys[state->binding - first] : ngx_str_t();
 }
 
 void go_on(ngx_http_request_t* r) {
@@ -181,6 +198,8 @@ ngx_int_t postpone(ngx_http_request_t* r, Micros delay) {
     r->read_event_handler = ngx_http_test_reading;
     r->write_event_handler = go_on;
     write->delayed = 1;
+    // A timer starts from nginx's own clock, which may be older than the decision.
+    ngx_time_update();
     if (write->timer_set) {
         ngx_del_timer(write);
     }
@@ -193,41 +212,38 @@ ngx_int_t fail_request(ngx_http_request_t* r, const Group& group, RequestState* 
     if (!group.failed_closed) {
         return NGX_DECLINED;
     }
-    const auto* conf = static_cast<ngx_http_rate_limit_loc_conf_t*>(
-        ngx_http_get_module_loc_conf(r, ngx_http_rate_limit_module));
+    const ngx_http_rate_limit_loc_conf_t* conf = location_conf(r);
     state->refused = !conf->dry_run;
     return state->refused ? NGX_HTTP_SERVICE_UNAVAILABLE : NGX_DECLINED;
 }
 
 ngx_int_t follow(ngx_http_request_t* r, const Group& group, Verdict verdict, Micros delay,
                  RequestState* state) {
-    const auto* conf = static_cast<ngx_http_rate_limit_loc_conf_t*>(
-        ngx_http_get_module_loc_conf(r, ngx_http_rate_limit_module));
+    const ngx_http_rate_limit_loc_conf_t* conf = location_conf(r);
     if (verdict == Verdict::kRejected) {
         state->status = conf->dry_run ? Status::kRejectedDryRun : Status::kRejected;
-        log_decision(r, *state, bind_delayed(group, 0, state));
+        log_group(r, group, 0, *state);
         state->refused = !conf->dry_run;
         return state->refused ? reject(r, *state) : NGX_DECLINED;
     }
     if (delay != 0) {
         state->status = conf->dry_run ? Status::kDelayedDryRun : Status::kDelayed;
-        const std::uint32_t binding = state->binding;
-        log_decision(r, *state, bind_delayed(group, delay, state));
-        state->binding = binding;
-        return conf->dry_run ? NGX_DECLINED : postpone(r, delay);
+        log_group(r, group, delay, *state);
+        state->waiting = !conf->dry_run;
+        return state->waiting ? postpone(r, delay) : NGX_DECLINED;
     }
     state->status = group.failed ? Status::kError : Status::kPassed;
     return NGX_DECLINED;
 }
 
 ngx_int_t handle_access(ngx_http_request_t* r) {
-    const auto* conf = static_cast<ngx_http_rate_limit_loc_conf_t*>(
-        ngx_http_get_module_loc_conf(r, ngx_http_rate_limit_module));
+    const ngx_http_rate_limit_loc_conf_t* conf = location_conf(r);
     if (conf->limits == nullptr || conf->limits->nelts == 0) {
         return NGX_DECLINED;
     }
     RequestState* state = request_state(r);
-    if (state != nullptr && state->refused) {
+    if (state != nullptr && (state->refused || state->waiting)) {
+        state->waiting = false;
         return NGX_DECLINED;
     }
     Group group;
@@ -256,7 +272,7 @@ ngx_int_t handle_access(ngx_http_request_t* r) {
     }
     state->decided_at = now;
     state->headers = conf->headers;
-    const Micros delay = record(group, state);
+    const Micros delay = record(&group, state);
     return follow(r, group, verdict, delay, state);
 }
 

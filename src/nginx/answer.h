@@ -15,8 +15,9 @@ struct LogText {
     u_char buffer[4 * kLongestLogged + 3];
 };
 
-// Logs a rejection or a delay. `key` is the client's name in the limit that binds.
-void log_decision(ngx_http_request_t* r, const RequestState& state, const ngx_str_t& key);
+// Logs a rejection or a delay by one of the request's limits, in which the client's name is `key`.
+void log_decision(ngx_http_request_t* r, const RequestState& state, std::uint32_t index,
+                  const ngx_str_t& key);
 
 // Answers a rejected request. Returns what a handler of the access phase returns.
 ngx_int_t reject(ngx_http_request_t* r, const RequestState& state);

@@ -12,8 +12,26 @@ bool starts_with(std::string_view text, std::string_view prefix) {
     return text.substr(0, prefix.size()) == prefix;
 }
 
-bool same_letters(std::string_view a, std::string_view b) {
-    return a.size() == b.size() && ngx_strncasecmp(ngx_str(a).data, ngx_str(b).data, a.size()) == 0;
+// Cuts `rest` after its next variable, whose name goes to `*name`, empty if there is none. False for a $ that
+// no name follows.
+bool next_variable(std::string_view* rest, std::string_view* name) {
+    *name = {};
+    const std::size_t mark = rest->find('$');
+    if (mark == std::string_view::npos) {
+        *rest = {};
+        return true;
+    }
+    rest->remove_prefix(mark + 1);
+    const bool braces = !rest->empty() && rest->front() == '{';
+    rest->remove_prefix(braces ? 1 : 0);
+    std::size_t size = 0;
+    while (size < rest->size() && is_name((*rest)[size])) {
+        size++;
+    }
+    *name = rest->substr(0, size);
+    rest->remove_prefix(size);
+    const bool closed = !braces || (!rest->empty() && rest->front() == '}');
+    return size != 0 && closed;
 }
 
 bool is_known(ngx_http_core_main_conf_t* cmcf, std::string_view name) {
@@ -28,7 +46,7 @@ bool is_known(ngx_http_core_main_conf_t* cmcf, std::string_view name) {
     }
     const auto* prefixes = static_cast<ngx_http_variable_t*>(cmcf->prefix_variables.elts);
     for (ngx_uint_t i = 0; i < cmcf->prefix_variables.nelts; i++) {
-        if (starts_with(name, view(prefixes[i].name))) {
+        if (same_letters(name.substr(0, prefixes[i].name.len), view(prefixes[i].name))) {
             return true;
         }
     }
@@ -102,7 +120,17 @@ Zone* find_zone(const ngx_http_rate_limit_main_conf_t* conf, const ngx_str_t& na
     return nullptr;
 }
 
-bool compile_value(ngx_conf_t* cf, ngx_str_t* text, ngx_http_complex_value_t* value) {
+bool compile_value(ngx_conf_t* cf, const ngx_command_t* cmd, ngx_str_t* text,
+                   ngx_http_complex_value_t* value) {
+    std::string_view rest = view(*text);
+    while (!rest.empty()) {
+        std::string_view name;
+        if (!next_variable(&rest, &name)) {
+            refuse(cf, cmd, "\"%V\" has a $ without a name; accepted are variables such as $name and ${name}",
+                   text);
+            return false;
+        }
+    }
     ngx_http_compile_complex_value_t compile = {};
     compile.cf = cf;
     compile.value = text;
@@ -114,23 +142,13 @@ std::string_view unknown_variable(ngx_conf_t* cf, const ngx_str_t& text) {
     auto* cmcf =
         static_cast<ngx_http_core_main_conf_t*>(ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module));
     std::string_view rest = view(text);
-    for (;;) {
-        const std::size_t mark = rest.find('$');
-        if (mark == std::string_view::npos) {
-            return {};
-        }
-        rest.remove_prefix(mark + 1);
-        if (!rest.empty() && rest[0] == '{') {
-            rest.remove_prefix(1);
-        }
-        std::size_t size = 0;
-        while (size < rest.size() && is_name(rest[size])) {
-            size++;
-        }
-        if (size != 0 && !is_known(cmcf, rest.substr(0, size))) {
-            return rest.substr(0, size);
+    std::string_view name;
+    while (!rest.empty() && next_variable(&rest, &name)) {
+        if (!name.empty() && !is_known(cmcf, name)) {
+            return name;
         }
     }
+    return {};
 }
 
 }  // namespace rate_limit

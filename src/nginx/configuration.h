@@ -26,7 +26,8 @@ bool option(const ngx_str_t& word, std::string_view name, ngx_str_t* value);
 char* refuse_repeated(ngx_conf_t* cf, const ngx_command_t* cmd, ngx_uint_t first);
 
 // Reads text with variables; false after an error was logged.
-bool compile_value(ngx_conf_t* cf, ngx_str_t* text, ngx_http_complex_value_t* value);
+bool compile_value(ngx_conf_t* cf, const ngx_command_t* cmd, ngx_str_t* text,
+                   ngx_http_complex_value_t* value);
 
 // The zone of this name; null if there is none.
 Zone* find_zone(const ngx_http_rate_limit_main_conf_t* conf, const ngx_str_t& name);

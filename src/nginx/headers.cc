@@ -12,8 +12,7 @@ bool set_header(ngx_http_request_t* r, std::string_view name, ngx_str_t value) {
     for (ngx_list_part_t* part = &r->headers_out.headers.part; part != nullptr; part = part->next) {
         auto* headers = static_cast<ngx_table_elt_t*>(part->elts);
         for (ngx_uint_t i = 0; i < part->nelts; i++) {
-            if (headers[i].key.len == name.size() &&
-                ngx_strncasecmp(headers[i].key.data, ngx_str(name).data, name.size()) == 0) {
+            if (same_letters(view(headers[i].key), name)) {
                 headers[i].hash = 0;
             }
         }
@@ -30,12 +29,8 @@ bool set_header(ngx_http_request_t* r, std::string_view name, ngx_str_t value) {
 }
 
 bool set_number(ngx_http_request_t* r, std::string_view name, Micros number) {
-    auto* text = static_cast<u_char*>(ngx_pnalloc(r->pool, NGX_INT64_LEN));
-    if (text == nullptr) {
-        return false;
-    }
-    u_char* end = ngx_snprintf(text, NGX_INT64_LEN, "%L", static_cast<int64_t>(number));
-    return set_header(r, name, {static_cast<std::size_t>(end - text), text});
+    const ngx_str_t text = pool_number(r->pool, number);
+    return text.data != nullptr && set_header(r, name, text);
 }
 
 bool set_legacy(ngx_http_request_t* r, const RequestState& state, const Decision& decision) {

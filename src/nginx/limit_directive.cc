@@ -9,7 +9,7 @@ char* read_cost(ngx_conf_t* cf, ngx_command_t* cmd, const ngx_str_t& word, ngx_s
                 AppliedLimit* limit) {
     if (ngx_strlchr(value.data, value.data + value.len, '$') != nullptr) {
         limit->cost = pool_new<ngx_http_complex_value_t>(cf->pool);
-        return limit->cost != nullptr && compile_value(cf, &value, limit->cost)
+        return limit->cost != nullptr && compile_value(cf, cmd, &value, limit->cost)
                    ? nullptr
                    : static_cast<char*>(NGX_CONF_ERROR);
     }
@@ -213,6 +213,14 @@ bool resolve_configuration(ngx_conf_t* cf) {
         if (!resolve_limit(cf, conf, limits[i])) {
             return false;
         }
+    }
+    // A client's level may stand as high as the most generous of its zone's limits let it rise.
+    for (ngx_uint_t i = 0; i < conf->limits.nelts; i++) {
+        std::uint32_t& ceiling = limits[i]->zone->policy.ceiling;
+        ceiling = ngx_max(ceiling, limits[i]->policy.burst + 1);
+    }
+    for (ngx_uint_t i = 0; i < conf->limits.nelts; i++) {
+        limits[i]->policy.ceiling = limits[i]->zone->policy.ceiling;
     }
     return true;
 }

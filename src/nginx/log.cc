@@ -37,9 +37,9 @@ LogText::LogText(const ngx_str_t& text) {
     escaped = {static_cast<std::size_t>(at - buffer), buffer};
 }
 
-void log_decision(ngx_http_request_t* r, const RequestState& state, const ngx_str_t& key) {
-    const auto* conf = static_cast<ngx_http_rate_limit_loc_conf_t*>(
-        ngx_http_get_module_loc_conf(r, ngx_http_rate_limit_module));
+void log_decision(ngx_http_request_t* r, const RequestState& state, std::uint32_t index,
+                  const ngx_str_t& key) {
+    const ngx_http_rate_limit_loc_conf_t* conf = location_conf(r);
     const bool rejected = state.status == Status::kRejected || state.status == Status::kRejectedDryRun;
     const bool dry_run = state.status == Status::kRejectedDryRun || state.status == Status::kDelayedDryRun;
     ngx_uint_t level = conf->log_level;
@@ -51,7 +51,7 @@ void log_decision(ngx_http_request_t* r, const RequestState& state, const ngx_st
         return;
     }
     const LogText name(key);
-    const DecidedLimit& limit = state.limits[state.binding];
+    const DecidedLimit& limit = state.limits[index];
     u_char wait[64];
     const Micros until = rejected ? limit.decision.retry_after : limit.decision.delay;
     const ngx_str_t when = {static_cast<std::size_t>(print_wait(wait, wait + sizeof(wait), until) - wait),

@@ -47,7 +47,6 @@ char *ngx_http_rate_limit_merge_loc_conf(ngx_conf_t *cf, void *parent, void *chi
 ngx_int_t ngx_http_rate_limit_add_variables(ngx_conf_t *cf);
 ngx_int_t ngx_http_rate_limit_init(ngx_conf_t *cf);
 ngx_int_t ngx_http_rate_limit_init_module(ngx_cycle_t *cycle);
-ngx_int_t ngx_http_rate_limit_init_process(ngx_cycle_t *cycle);
 
 char *ngx_http_rate_limit_zone(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 char *ngx_http_rate_limit(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);

@@ -111,7 +111,7 @@ ngx_module_t  ngx_http_rate_limit_module = {
     NGX_HTTP_MODULE,                       /* module type */
     NULL,                                  /* init master */
     ngx_http_rate_limit_init_module,       /* init module */
-    ngx_http_rate_limit_init_process,      /* init process */
+    NULL,                                  /* init process */
     NULL,                                  /* init thread */
     NULL,                                  /* exit thread */
     NULL,                                  /* exit process */

@@ -24,10 +24,6 @@ std::string_view cut(std::string_view* rest, char mark) {
     return trim(part);
 }
 
-bool same_letters(std::string_view a, std::string_view b) {
-    return a.size() == b.size() && ngx_strncasecmp(ngx_str(a).data, ngx_str(b).data, a.size()) == 0;
-}
-
 // Whether a media range names JSON and is not refused by q=0.
 bool is_json(std::string_view range) {
     const std::string_view type = cut(&range, ';');
@@ -113,6 +109,10 @@ ngx_int_t send_problem(ngx_http_request_t* r, const RequestState& state, ngx_uin
     if (!print_problem(r, state, status, &body.value)) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
+    // In a location that an error_page led to, nginx would send the status of that error.
+    r->err_status = status;
+    // The client is not to send a body that it asked about.
+    r->expect_tested = 1;
     ngx_str_t type = ngx_str(kProblemType);
     return ngx_http_send_response(r, status, &type, &body);
 }
@@ -120,8 +120,7 @@ ngx_int_t send_problem(ngx_http_request_t* r, const RequestState& state, ngx_uin
 }  // namespace
 
 ngx_int_t reject(ngx_http_request_t* r, const RequestState& state) {
-    const auto* conf = static_cast<ngx_http_rate_limit_loc_conf_t*>(
-        ngx_http_get_module_loc_conf(r, ngx_http_rate_limit_module));
+    const ngx_http_rate_limit_loc_conf_t* conf = location_conf(r);
     auto rc = static_cast<ngx_int_t>(conf->status);
     if (conf->status == NGX_HTTP_CLOSE) {
         return rc;

@@ -21,6 +21,7 @@ enum class Status : std::uint8_t {
 struct DecidedLimit {
     const AppliedLimit* applied;
     const RateList* rates;  // those in force for this request
+    std::uint32_t cost;
     Decision decision;
 };
 
@@ -28,6 +29,7 @@ struct DecidedLimit {
 struct RequestState {
     Status status;
     bool refused;           // it was answered instead of admitted; its error page is not limited again
+    bool waiting;           // for its turn: the handler that runs next has nothing more to decide
     ngx_uint_t headers;     // of the location that decided
     Micros decided_at;      // time of day
     std::uint32_t count;    // of `limits`
@@ -35,6 +37,11 @@ struct RequestState {
     std::uint32_t binding;  // index of the limit that the client is told of
     DecidedLimit* limits;
 };
+
+inline const ngx_http_rate_limit_loc_conf_t* location_conf(ngx_http_request_t* r) {
+    return static_cast<ngx_http_rate_limit_loc_conf_t*>(
+        ngx_http_get_module_loc_conf(r, ngx_http_rate_limit_module));
+}
 
 // The state of a request; null if it was never checked.
 RequestState* request_state(ngx_http_request_t* r);

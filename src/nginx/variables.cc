@@ -15,12 +15,8 @@ ngx_int_t set_text(ngx_http_variable_value_t* value, std::string_view text) {
 }
 
 ngx_int_t set_number(ngx_http_request_t* r, ngx_http_variable_value_t* value, Micros number) {
-    auto* text = static_cast<u_char*>(ngx_pnalloc(r->pool, NGX_INT64_LEN));
-    if (text == nullptr) {
-        return NGX_ERROR;
-    }
-    u_char* end = ngx_snprintf(text, NGX_INT64_LEN, "%L", static_cast<int64_t>(number));
-    return set_text(value, {reinterpret_cast<char*>(text), static_cast<std::size_t>(end - text)});
+    const ngx_str_t text = pool_number(r->pool, number);
+    return text.data != nullptr ? set_text(value, view(text)) : NGX_ERROR;
 }
 
 ngx_int_t set_nothing(ngx_http_variable_value_t* value) {

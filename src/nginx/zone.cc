@@ -34,11 +34,7 @@ bool process_lives(std::uint32_t process) {
     return (kill(static_cast<pid_t>(process), 0) == 0 || ngx_errno != ESRCH) && !is_zombie(process);
 }
 
-Micros steady_clock() {
-    timespec now = {};
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return static_cast<Micros>(now.tv_sec) * kSecond + now.tv_nsec / 1000;
-}
+Micros steady_clock() { return read_clock(CLOCK_MONOTONIC); }
 
 void yield_processor() { sched_yield(); }
 
@@ -81,6 +77,9 @@ ngx_int_t make_table(Zone* zone) {
                       &zone->name);
         return NGX_ERROR;
     }
+#if (NGX_DEBUG_MALLOC)
+    ngx_memzero(memory, size);
+#endif
     zone->table = Table::create(memory, size, zone->shape, key);
     if (zone->table == nullptr) {
         ngx_log_error(NGX_LOG_EMERG, zone->shm->shm.log, 0,
@@ -164,19 +163,12 @@ const RateList* zone_rates(Zone* zone, const ngx_str_t& text) {
 
 }  // namespace rate_limit
 
-// A worker may have been started in place of one that was killed while it held clients' slots.
-extern "C" ngx_int_t ngx_http_rate_limit_init_process(ngx_cycle_t* cycle) {
-    rate_limit::for_each_zone(cycle, [](rate_limit::Zone* zone, ngx_shm_zone_t*) {
-        zone->table->reclaim(rate_limit::zone_host());
-    });
-    return NGX_OK;
-}
-
 // The new configuration stands: nginx may now free the memory that was replaced, and keep what replaced it.
 extern "C" ngx_int_t ngx_http_rate_limit_init_module(ngx_cycle_t* cycle) {
     rate_limit::for_each_zone(cycle, [](rate_limit::Zone* zone, ngx_shm_zone_t* memory) {
         if (zone->replaces != nullptr) {
-            zone->replaces->noreuse = 1;
+            // A process without workers goes on using both.
+            zone->replaces->noreuse = ngx_process == NGX_PROCESS_SINGLE ? 0 : 1;
             zone->replaces = nullptr;
             memory->noreuse = 0;
         }

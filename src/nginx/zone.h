@@ -10,7 +10,7 @@ namespace rate_limit {
 
 // What rate=$variable was found to say, remembered by each worker so that a value is parsed once.
 struct ParsedRates {
-    static constexpr std::size_t kLongest = 96;
+    static constexpr std::size_t kLongest = 192;
 
     std::uint32_t size;
     char text[kLongest];

@@ -163,7 +163,8 @@ char* ZoneReader::read_rate() {
         zone->rate = pool_new<ngx_http_complex_value_t>(cf->pool);
         zone->parsed =
             static_cast<ParsedRates*>(ngx_pcalloc(cf->pool, Zone::kParsedRates * sizeof(ParsedRates)));
-        if (zone->rate == nullptr || zone->parsed == nullptr || !compile_value(cf, &rate_word, zone->rate)) {
+        if (zone->rate == nullptr || zone->parsed == nullptr ||
+            !compile_value(cf, cmd, &rate_word, zone->rate)) {
             return static_cast<char*>(NGX_CONF_ERROR);
         }
         zone->shape =
@@ -287,7 +288,7 @@ char* read_zone(ngx_conf_t* cf, ngx_command_t* cmd, ngx_http_rate_limit_main_con
         return wrong;
     }
     auto** slot = static_cast<Zone**>(ngx_array_push(&conf->zones));
-    if (slot == nullptr || !compile_value(cf, &words[1], &zone->key) ||
+    if (slot == nullptr || !compile_value(cf, cmd, &words[1], &zone->key) ||
         !zone_add_memory(cf, zone, reader.size)) {
         return static_cast<char*>(NGX_CONF_ERROR);
     }

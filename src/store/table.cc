@@ -94,10 +94,7 @@ Table* Table::create(void* memory, std::size_t size, const Shape& shape, const H
         return nullptr;
     }
     const std::uint64_t sets = 1 + (size - least) / set_size(shape);
-    auto* table = new (memory) Table(shape, key, sets);
-    auto* first = reinterpret_cast<unsigned char*>(table->set_at(0));
-    std::fill_n(first, sets * set_size(shape), 0);
-    return table;
+    return new (memory) Table(shape, key, sets);
 }
 
 Table::Set* Table::set_at(std::uint64_t index) const {
@@ -293,12 +290,6 @@ void Table::reclaim(Set* set, const Host& host) const {
     }
 }
 
-void Table::reclaim(const Host& host) {
-    for (std::uint64_t i = 0; i < sets_; i++) {
-        reclaim(set_at(i), host);
-    }
-}
-
 Slot Table::find(std::uint64_t hash, const Host& host) {
     Slot slot;
     Place place;
@@ -344,6 +335,13 @@ void Table::drop(const Slot& slot, const Host& host) {
 void Table::import(const Table& other, const RateList& rates, const Policy& policy, Micros now,
                    const Host& host) {
     key_ = other.key_;
+    // While clients come in, those that are there weigh by the rates that they were used with, if the new are
+    // not known.
+    Policy weighing = policy;
+    if (weighing.rates.size == 0) {
+        weighing.rates = rates;
+        weighing.rates.size = std::min(rates.size, shape_.rates);
+    }
     for (std::uint64_t i = 0; i < other.sets_; i++) {
         Set* set = other.set_at(i);
         for (unsigned way = 0; way < kWays; way++) {
@@ -351,7 +349,7 @@ void Table::import(const Table& other, const RateList& rates, const Policy& poli
             if (hash == 0 || (set->locks[way].load(std::memory_order_acquire) & kFresh) != 0) {
                 continue;
             }
-            const Slot slot = acquire(hash, policy, now, host);
+            const Slot slot = acquire(hash, weighing, now, host);
             if (slot.state != nullptr) {
                 std::fill_n(slot.state, words_, 0);
                 convert(other.shape_, rates, other.state_of({set, way}), shape_, policy.rates, slot.state);
@@ -363,7 +361,7 @@ void Table::import(const Table& other, const RateList& rates, const Policy& poli
 
 bool Table::remind(Micros now, Micros every) {
     Micros last = reminded_.load(std::memory_order_relaxed);
-    const bool due = last == 0 || now - last >= every || now < last;
+    const bool due = last == 0 || now - last >= every || last - now >= every;
     return due && reminded_.compare_exchange_strong(last, now, std::memory_order_relaxed);
 }
 

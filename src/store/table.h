@@ -35,8 +35,8 @@ class Table {
     // The least memory that holds a table of this shape.
     static std::size_t least_size(const Shape& shape);
 
-    // Makes an empty table in `size` bytes at `memory`, aligned to 64 bytes; null if that is too small. The
-    // table lives in that memory and is never destroyed. `key` must be random.
+    // Makes an empty table in `size` bytes at `memory`, all zero and aligned to 64 bytes; null if that is too
+    // small. The table lives in that memory and is never destroyed. `key` must be random.
     static Table* create(void* memory, std::size_t size, const Shape& shape, const HashKey& key);
 
     // Copies the clients of another table, whose shape must convert to this one's, while others may be using
@@ -57,10 +57,6 @@ class Table {
     // Unlocks a slot whose state is to stay, or that holds nothing worth keeping.
     static void keep(const Slot& slot, const Host& host);
     static void drop(const Slot& slot, const Host& host);
-
-    // Frees the slots that processes which have died still hold. For a process that starts, in place of one
-    // that died.
-    void reclaim(const Host& host);
 
     // True at most once in `every` among all processes: for what should be logged, but not with each request.
     bool remind(Micros now, Micros every);

@@ -207,6 +207,23 @@ void test_of_several_rates_the_longest_delay_counts(void**) {
     assert_int_equal(other.request(kMidnight).delay, kSecond);
 }
 
+// As in limit_req, where each location has a burst of its own over the same zone.
+void test_a_smaller_burst_over_the_same_state_gives_nothing_back(void**) {
+    for (const bool all : {false, true}) {
+        Policy policy = leaky("1r/s", 20, kNoDelay);
+        policy.ceiling = 21;
+        policy.count_all = all;
+        Client client(policy);
+        assert_int_equal(client.admitted(kMidnight, 21), 21);
+        client.policy().burst = 0;
+        assert_rejected(client.request(kMidnight + kSecond), 0, 20 * kSecond, 20 * kSecond);
+        client.policy().burst = 20;
+        assert_int_equal(client.admitted(kMidnight + kSecond, 5), 1);
+        client.policy().burst = 0;
+        assert_true(client.request(kMidnight + 22 * kSecond).allowed);
+    }
+}
+
 }  // namespace
 }  // namespace rate_limit
 
@@ -224,6 +241,7 @@ int main() {
         cmocka_unit_test(test_a_look_is_never_delayed),
         cmocka_unit_test(test_delayed_requests_leave_no_closer_than_the_rate_allows),
         cmocka_unit_test(test_of_several_rates_the_longest_delay_counts),
+        cmocka_unit_test(test_a_smaller_burst_over_the_same_state_gives_nothing_back),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -29,8 +29,7 @@ Micros run(const Trace& trace, Client* client) {
 }
 
 // What is charged at the moment of the change is still used after it.
-void what_was_used_stays_used(const Trace& trace) {
-    Client client = draw_client(trace.policy);
+void used_stays_used(const Trace& trace, Client client) {
     const Micros now = run(trace, &client);
     const std::uint32_t left = std::min(client.look(now).remaining, kMaxCost);
     RC_PRE(left > 0);
@@ -44,10 +43,31 @@ void what_was_used_stays_used(const Trace& trace) {
     RC_ASSERT(decision.remaining <= decision.limit - std::min(decision.limit, used));
 }
 
+void what_was_used_stays_used(const Trace& trace) { used_stays_used(trace, draw_client(trace.policy)); }
+
+// With room to spare a period that comes back finds its own state, so only a client without is told of all
+// others.
+void what_was_used_stays_used_in_one_place(const Trace& trace) {
+    used_stays_used(trace, Client(trace.policy));
+}
+
 void test_what_was_used_stays_used_under_any_new_rate(void**) {
     for_every_algorithm("what was used stays used", kPlain, what_was_used_stays_used);
     for_every_algorithm("what was used stays used after many changes", kRateChanges,
-                        what_was_used_stays_used);
+                        what_was_used_stays_used_in_one_place);
+}
+
+// A plan that depends on the request, and not only on the client, must not renew the quota of another.
+void test_a_period_that_comes_back_finds_what_was_used_under_it(void**) {
+    for (const Algorithm algorithm : kEveryAlgorithm) {
+        Client client(policy_of(algorithm, "5r/h"), shape_of(policy_of(algorithm, "5r/h"), 2, 100));
+        assert_int_equal(client.admitted(kMidnight, 10), 5);
+        client.set_rates(rates_of("5r/s"));
+        assert_false(client.request(kMidnight).allowed);
+        assert_true(client.request(kMidnight + 10 * kSecond).allowed);
+        client.set_rates(rates_of("5r/h"));
+        assert_false(client.request(kMidnight + 10 * kSecond).allowed);
+    }
 }
 
 // A new count for the same period changes the limit and nothing else.
@@ -327,6 +347,7 @@ int main() {
     using namespace rate_limit;
     const CMUnitTest tests[] = {
         cmocka_unit_test(test_what_was_used_stays_used_under_any_new_rate),
+        cmocka_unit_test(test_a_period_that_comes_back_finds_what_was_used_under_it),
         cmocka_unit_test(test_a_new_count_leaves_what_is_used_as_it_is),
         cmocka_unit_test(test_nobody_waits_longer_than_one_that_has_just_used_up_the_new_quota),
         cmocka_unit_test(test_nobody_waits_longer_than_a_fresh_client_of_the_new_rate),

@@ -40,14 +40,34 @@ void test_a_log_of_a_long_period_takes_more_bytes(void**) {
     assert_int_equal(shape_of(policy_of(Algorithm::kSlidingLog, "500r/s,5r/d")).log_entries, 500);
 }
 
+void test_every_word_of_a_state_lies_within_it(void**) {
+    for (const Algorithm algorithm : kEveryAlgorithm) {
+        Policy policy = policy_of(algorithm, "10r/m");
+        for (const Micros interval : {Micros{0}, kSecond}) {
+            policy.min_interval = interval;
+            for (std::uint32_t rates = 1; rates <= kMaxRates; rates++) {
+                const Shape shape = shape_of(policy, rates, 10);
+                const std::size_t states = shape.rates * words_per_rate(shape);
+                assert_int_equal(words_of(shape), states + (shape.rates > 1) + (interval != 0) + 1);
+                assert_in_range(marks_index(shape), states, words_of(shape) - 1);
+                assert_in_range(interval_index(shape), states, words_of(shape) - 1);
+                assert_int_equal(weight_index(shape), words_of(shape) - 1);
+            }
+        }
+    }
+}
+
 void test_equal_shapes_are_those_equal_in_everything(void**) {
-    const Shape shape = {Algorithm::kSlidingLog, 1, 0, 10, 4, false};
+    const Shape shape = {Algorithm::kSlidingLog, 1, 0, 10, 4, false, false};
     assert_true(shape == shape);
     assert_false(shape != shape);
-    const Shape others[] = {
-        {Algorithm::kGcra, 1, 0, 10, 4, false},       {Algorithm::kSlidingLog, 2, 0, 10, 4, false},
-        {Algorithm::kSlidingLog, 1, 1, 10, 4, false}, {Algorithm::kSlidingLog, 1, 0, 11, 4, false},
-        {Algorithm::kSlidingLog, 1, 0, 10, 6, false}, {Algorithm::kSlidingLog, 1, 0, 10, 4, true}};
+    const Shape others[] = {{Algorithm::kGcra, 1, 0, 10, 4, false, false},
+                            {Algorithm::kSlidingLog, 2, 0, 10, 4, false, false},
+                            {Algorithm::kSlidingLog, 1, 1, 10, 4, false, false},
+                            {Algorithm::kSlidingLog, 1, 0, 11, 4, false, false},
+                            {Algorithm::kSlidingLog, 1, 0, 10, 6, false, false},
+                            {Algorithm::kSlidingLog, 1, 0, 10, 4, true, false},
+                            {Algorithm::kSlidingLog, 1, 0, 10, 4, false, true}};
     for (const Shape& other : others) {
         assert_true(shape != other);
         assert_false(shape == other);
@@ -214,6 +234,7 @@ int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(test_one_rate_takes_two_words_but_for_logs_and_buckets),
         cmocka_unit_test(test_a_log_of_a_long_period_takes_more_bytes),
+        cmocka_unit_test(test_every_word_of_a_state_lies_within_it),
         cmocka_unit_test(test_equal_shapes_are_those_equal_in_everything),
         cmocka_unit_test(test_a_shape_holds_its_policy_and_all_that_need_less),
         cmocka_unit_test(test_a_roomy_shape_holds_any_rates),

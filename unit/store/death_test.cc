@@ -184,24 +184,6 @@ void test_a_slot_left_locked_without_a_client_finds_a_new_one(void**) {
     assert_int_equal(zone->clients(), 16);
 }
 
-void test_a_process_that_starts_frees_what_dead_ones_held_and_nothing_else(void**) {
-    for (const bool known : {false, true}) {
-        const Zone zone = small_zone(kTenAMinute, 2);
-        occupy_with_the_dead(zone, known);
-        Holder living(zone, kClient);
-        zone->reclaim(this_process());
-        assert_int_equal(zone->clients(), known ? 17 : 1);
-        for (unsigned i = 0; i < 16; i++) {
-            Limit limit = zone.limit(client_number(i));
-            assert_int_equal(check(&limit, 1, kNow, counting_process()), Verdict::kAdmitted);
-            assert_int_equal(limit.decision.remaining, known ? 6 : 9);
-            assert_int_equal(questions + waits, 0);
-        }
-        living.let_go();
-        assert_int_equal(zone->clients(), 17);
-    }
-}
-
 void test_a_lock_that_bears_ones_own_id_was_left_by_a_dead_process(void**) {
     const Zone zone(kTenAMinute);
     zone.request(kClient, kNow, 4);
@@ -211,8 +193,6 @@ void test_a_lock_that_bears_ones_own_id_was_left_by_a_dead_process(void**) {
     assert_int_equal(check(&limit, 1, kNow, counting_process()), Verdict::kAdmitted);
     assert_int_equal(waits, 0);
     assert_int_equal(zone.used(kClient), 5);
-    zone->reclaim(this_process());
-    assert_int_equal(zone->clients(), 1);
 }
 
 void test_a_sleeping_holder_keeps_nobody_else_waiting(void**) {
@@ -341,7 +321,6 @@ int main() {
         cmocka_unit_test(test_what_a_dead_process_had_written_of_a_new_client_is_forgotten),
         cmocka_unit_test(test_slots_that_dead_processes_held_find_new_clients),
         cmocka_unit_test(test_a_slot_left_locked_without_a_client_finds_a_new_one),
-        cmocka_unit_test(test_a_process_that_starts_frees_what_dead_ones_held_and_nothing_else),
         cmocka_unit_test(test_a_lock_that_bears_ones_own_id_was_left_by_a_dead_process),
         cmocka_unit_test(test_a_sleeping_holder_keeps_nobody_else_waiting),
         cmocka_unit_test(test_a_stopped_process_that_goes_on_leaves_the_lock_of_who_took_over),

@@ -114,6 +114,23 @@ void test_of_two_that_used_the_same_the_one_it_matters_to_for_less_long_gives_wa
     }
 }
 
+void test_where_rates_differ_a_client_weighs_by_its_own(void**) {
+    for (const Algorithm algorithm : kEveryAlgorithm) {
+        const Policy limited = policy_of(algorithm, "5r/h");
+        const Policy generous = policy_of(algorithm, "100r/s");
+        const Memory memory(size_of_sets(shape_of(limited, 2, 100), 4));
+        Table* table = Table::create(memory.at(), memory.size(), shape_of(limited, 2, 100), {1, 2});
+        Limit limit = {table, &limited, client_number(1), 5, {}};
+        assert_int_equal(check(&limit, 1, kNow, this_process()), Verdict::kAdmitted);
+        limit.cost = 1;
+        for (std::uint32_t i = 0; i < 2000; i++) {
+            Limit other = {table, &generous, client_number(100 + i), 1, {}};
+            assert_int_equal(check(&other, 1, kNow + i, this_process()), Verdict::kAdmitted);
+            assert_int_equal(check(&limit, 1, kNow + i, this_process()), Verdict::kRejected);
+        }
+    }
+}
+
 void test_a_full_zone_has_room_for_a_new_client_however_long_its_period(void**) {
     for (const Algorithm algorithm : kEveryAlgorithm) {
         for (const char* rate : {"1r/s", "1r/w", "1r/30d", "1r/366d"}) {
@@ -175,6 +192,7 @@ int main() {
         cmocka_unit_test(test_the_client_that_used_least_gives_way),
         cmocka_unit_test(test_a_client_back_at_its_full_quota_gives_way_first_and_is_not_counted),
         cmocka_unit_test(test_of_two_that_used_the_same_the_one_it_matters_to_for_less_long_gives_way),
+        cmocka_unit_test(test_where_rates_differ_a_client_weighs_by_its_own),
         cmocka_unit_test(test_a_full_zone_has_room_for_a_new_client_however_long_its_period),
         cmocka_unit_test(test_a_flood_of_a_million_clients_leaves_a_limited_one_limited),
         cmocka_unit_test(test_a_flood_leaves_a_limited_client_limited_under_every_algorithm),

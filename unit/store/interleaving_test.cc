@@ -56,7 +56,6 @@ void test_a_process_may_die_after_any_instruction_of_a_check(void**) {
             assert_int_equal(check(&limit, 1, kLater, survivor()), Verdict::kAdmitted);
             const std::uint32_t used = 10 - limit.decision.remaining;
             assert_in_range(used, used_before(finds) + 1, used_before(finds) + 2);
-            copy->reclaim(survivor());
             assert_int_equal(copy.used(kClient, kLater), used);
             for (unsigned i = 0; i < 16; i++) {
                 Limit other = copy.limit(client_number(100 + i), 5);

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
 #include <ctime>
 #include <string>
 
@@ -99,7 +100,10 @@ class Zone {
     }
 
     // Makes the table anew, in the same place.
-    void clear() const { Table::create(memory_.at(), memory_.size(), shape_, kKey); }
+    void clear() const {
+        std::memset(memory_.at(), 0, memory_.size());
+        Table::create(memory_.at(), memory_.size(), shape_, kKey);
+    }
 
     Limit limit(std::uint64_t client, std::uint32_t cost = 1) const {
         return {table_, &policy_, client, cost, {}};

@@ -48,16 +48,6 @@ void test_a_table_stays_in_its_memory(void**) {
     }
 }
 
-void test_memory_that_held_something_else_makes_an_empty_table(void**) {
-    Zone zone = small_zone(kTenAMinute, 8);
-    std::fill_n(zone.memory().as<unsigned char>(), zone.memory().size(), 0xff);
-    zone.clear();
-    assert_int_equal(zone->clients(), 0);
-    assert_int_equal(zone->evictions(), 0);
-    assert_int_equal(zone->slots(), 8 * 16);
-    assert_int_equal(zone.admitted(client_number(1), 20), 10);
-}
-
 void test_a_new_client_is_fresh_and_its_state_is_zero(void**) {
     const Zone zone(kTenAMinute);
     const Slot slot = zone->acquire(7, zone.policy(), kNow, this_process());
@@ -195,7 +185,6 @@ int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(test_a_table_needs_exactly_its_least_size),
         cmocka_unit_test(test_a_table_stays_in_its_memory),
-        cmocka_unit_test(test_memory_that_held_something_else_makes_an_empty_table),
         cmocka_unit_test(test_a_new_client_is_fresh_and_its_state_is_zero),
         cmocka_unit_test(test_state_that_is_kept_is_found_again),
         cmocka_unit_test(test_a_client_that_is_dropped_is_forgotten),

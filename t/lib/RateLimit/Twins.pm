@@ -97,11 +97,18 @@ sub compare_twins {
     my $differences;
     for my $attempt (1 .. $attempts) {
         my $run     = "run$attempt-$$";
+        my $seen    = length $nginx->error_log;
         my @answers = $ask->($run, [ map { $_->[1] } @$first ], [ map { $_->[1] } @$second ], $pause);
         my @first   = pairs($first, $answers[0]);
         my @second  = pairs($second, $answers[1]);
         my $logged  = logged($nginx, $run, 2 * (map {@$_} @first, @second));
-        $differences = [ map { differences($_, $first[$_], $second[$_], $logged, $nginx) } 0 .. $#cases ];
+        $differences = [
+            map {
+                my $i     = $_;
+                my @lines = map { join '; ', excesses($nginx, $_, $i, $seen) } qw(limit_req rate_limit);
+                differences($i, $first[$i], $second[$i], $logged, @lines)
+            } 0 .. $#cases
+        ];
         last if !grep {@$_} @$differences;
         diag("attempt $attempt: $_") for map {@$_} @$differences;
     }
@@ -137,7 +144,7 @@ sub logged {
 }
 
 sub differences {
-    my ($i, $first, $second, $logged, $nginx) = @_;
+    my ($i, $first, $second, $logged, @lines) = @_;
     my @wrong;
     my $statuses = join ' ', map { $_->[1]{status} // '-' } @$first;
     my $expected = join ' ', split ' ', $cases[$i]{first};
@@ -154,17 +161,18 @@ sub differences {
             push @wrong, "request $number: logged $said[0], ours $said[1]" if $said[0] ne $said[1];
         }
     }
-    my @lines = map { join '; ', excesses($nginx, $_, $i) } qw(limit_req rate_limit);
     push @wrong, "error.log: $lines[0] - ours $lines[1]" if $lines[0] ne $lines[1] && !@wrong;
     push @wrong, 'error.log has no line of it' if $lines[0] eq '';
     return \@wrong;
 }
 
-# Level, words, excess and zone of what the error log says of the first wave.
+# Level, words, excess and zone of what the error log says of the first wave of a run. limit_req reads the time once
+# for all of it, rate_limit for each request: the excess is rounded.
 sub excesses {
-    my ($nginx, $side, $i) = @_;
-    return map {/(\[\w+\]) \S+ \S+ (\w+ing requests?.*?, excess: [\d.]+),? by zone "${side}_(\w+)"/ ? "$1 $2 $3" : $_}
-        grep {m{"\w+ /$side/$i\?n=\d+ }} split /\n/, $nginx->error_log;
+    my ($nginx, $side, $i, $seen) = @_;
+    my $line = qr/(\[\w+\]) \S+ \S+ (\w+ing requests?.*?, excess:) ([\d.]+),? by zone "${side}_(\w+)"/;
+    return map { $_ =~ $line ? sprintf '%s %s %.0f %s', $1, $2, $3, $4 : $_ }
+        grep {m{"\w+ /$side/$i\?n=\d+ }} split /\n/, substr $nginx->error_log, $seen;
 }
 
 1;
