@@ -245,8 +245,14 @@ void Check::refuse(std::uint64_t* state) {
 
 void Check::write_weight(std::uint64_t* state) const {
     if (shape_->varied) {
+        const std::uint64_t kept = state[weight_index(*shape_)];
         const std::uint64_t used = used_part(decision_.limit, decision_.remaining);
         const Micros until = now_ + decision_.reset_after;
+        // What was used under another rate weighs for as long as it matters, so that a generous one does not
+        // hide it.
+        if (kept >> kTimeBits > used && static_cast<Micros>(kept & kLongest) * kSecond > now_) {
+            return;
+        }
         state[weight_index(*shape_)] = (used << kTimeBits) | static_cast<std::uint64_t>(until / kSecond + 1);
     }
 }

@@ -122,11 +122,14 @@ void test_where_rates_differ_a_client_weighs_by_its_own(void**) {
         Table* table = Table::create(memory.at(), memory.size(), shape_of(limited, 2, 100), {1, 2});
         Limit limit = {table, &limited, client_number(1), 5, {}};
         assert_int_equal(check(&limit, 1, kNow, this_process()), Verdict::kAdmitted);
+        // A request under a generous rate does not hide what was used under the other.
+        Limit same = {table, &generous, client_number(1), 1, {}};
+        check(&same, 1, kNow + 2 * kSecond, this_process());
         limit.cost = 1;
         for (std::uint32_t i = 0; i < 2000; i++) {
             Limit other = {table, &generous, client_number(100 + i), 1, {}};
-            assert_int_equal(check(&other, 1, kNow + i, this_process()), Verdict::kAdmitted);
-            assert_int_equal(check(&limit, 1, kNow + i, this_process()), Verdict::kRejected);
+            assert_int_equal(check(&other, 1, kNow + 2 * kSecond + i, this_process()), Verdict::kAdmitted);
+            assert_int_equal(check(&limit, 1, kNow + 2 * kSecond + i, this_process()), Verdict::kRejected);
         }
     }
 }
