@@ -10,3 +10,9 @@ for ngx_src in $ngx_addon_dir/src/*/*.c $ngx_addon_dir/src/*/*.cc; do
 
     echo "$NGX_OBJS/addon/$ngx_obj: CFLAGS += $ngx_flags" >> $NGX_MAKEFILE
 done
+
+cat << END >> $NGX_MAKEFILE
+
+$NGX_OBJS/rate_limit/store/script_text.h: $ngx_addon_dir/scripts/embed `echo $ngx_addon_dir/lua/*`
+	$ngx_addon_dir/scripts/embed \$@
+END

@@ -56,12 +56,36 @@ void write_rate(const Quota& quota, const View& view, std::uint64_t cost, std::u
     }
 }
 
+template <class A>
+void write_refunded(const Quota& quota, View view, std::uint64_t cost, std::uint64_t* words) {
+    A::refund(quota, &view, cost);
+    A::write(quota, view, words);
+}
+
+void refund_rate(const Quota& quota, const View& view, std::uint64_t cost, std::uint64_t* words) {
+    switch (quota.policy.algorithm) {
+        case Algorithm::kFixedWindow:
+            return write_refunded<FixedWindow>(quota, view, cost, words);
+        case Algorithm::kSlidingWindow:
+            return write_refunded<SlidingWindow>(quota, view, cost, words);
+        case Algorithm::kSlidingBuckets:
+            return SlidingBuckets::refund(quota, view, cost, words);
+        default:
+            return write_refunded<Level>(quota, view, cost, words);
+    }
+}
+
 Micros longest_period(const RateList& rates) {
     Micros longest = 0;
     for (std::uint32_t i = 0; i < rates.size; i++) {
         longest = std::max(longest, rates.rates[i].period);
     }
     return longest;
+}
+
+// Where rates differ, what is too old for this one may matter to the next.
+Micros log_horizon(const Policy& policy, const Shape& shape) {
+    return shape.varied ? kMaxPeriod : longest_period(policy.rates);
 }
 
 Quota quota_of(const Policy& policy, const Shape& shape, std::uint32_t rate) {
@@ -185,23 +209,42 @@ void Check::write(std::uint64_t* state, std::uint32_t cost) const {
         return;
     }
     if (policy_->algorithm == Algorithm::kSlidingLog) {
-        // Where rates differ, what is too old for this one may matter to the next.
-        const Micros horizon = shape_->varied ? kMaxPeriod : longest_period(policy_->rates);
-        SlidingLog::write(*shape_, views_[0], horizon, cost, state);
+        SlidingLog::write(*shape_, views_[0], log_horizon(*policy_, *shape_), cost, state);
         return;
     }
+    move_to_places(state);
+    const std::size_t words = words_per_rate(*shape_);
+    for (std::uint32_t i = 0; i < policy_->rates.size; i++) {
+        write_rate(quota_of(*policy_, *shape_, i), views_[i], cost, state + places_.to[i] * words);
+    }
+}
+
+// Each rate's state to where it will be written, and the marks that say so.
+void Check::move_to_places(std::uint64_t* state) const {
     const std::size_t words = words_per_rate(*shape_);
     for (std::uint32_t i = 0; i < policy_->rates.size; i++) {
         if (places_.from[i] != places_.to[i]) {
             std::copy_n(state + places_.from[i] * words, words, state + places_.to[i] * words);
         }
     }
-    for (std::uint32_t i = 0; i < policy_->rates.size; i++) {
-        write_rate(quota_of(*policy_, *shape_, i), views_[i], cost, state + places_.to[i] * words);
-    }
     if (has_marks(*shape_)) {
         std::uint64_t& marks = state[marks_index(*shape_)];
         marks = mark_places(policy_->rates, places_, marks);
+    }
+}
+
+void Check::give_back(std::uint64_t* state) const {
+    if (policy_->rates.size == 0 || cost_ == 0) {
+        return;
+    }
+    if (policy_->algorithm == Algorithm::kSlidingLog) {
+        SlidingLog::refund(*shape_, views_[0], log_horizon(*policy_, *shape_), cost_, state);
+        return;
+    }
+    move_to_places(state);
+    const std::size_t words = words_per_rate(*shape_);
+    for (std::uint32_t i = 0; i < policy_->rates.size; i++) {
+        refund_rate(quota_of(*policy_, *shape_, i), views_[i], cost_, state + places_.to[i] * words);
     }
 }
 

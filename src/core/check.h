@@ -42,12 +42,19 @@ class Check {
     // accordingly.
     void refuse(std::uint64_t* state);
 
+    // Writes to `state` that a request of the cost given to evaluate(), which was admitted shortly before,
+    // was not made after all: under each rate that much less is used, or nothing. At the moment of the charge
+    // this leaves the client with what it had; later it gives back the newest of what still counts. What
+    // min_interval remembers stays. The decision of such a check means nothing.
+    void give_back(std::uint64_t* state) const;
+
     const Decision& decision() const { return decision_; }
 
   private:
     void evaluate_rates(const std::uint64_t* state, Micros now);
     void evaluate_interval(const std::uint64_t* state, Micros now);
     void write(std::uint64_t* state, std::uint32_t cost) const;
+    void move_to_places(std::uint64_t* state) const;
     void write_uncharged(std::uint64_t* state, std::uint32_t cost) const;
     void write_weight(std::uint64_t* state) const;
 

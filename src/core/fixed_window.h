@@ -53,8 +53,12 @@ struct FixedWindow {
 
     static void charge(const Quota&, View* v, std::uint64_t cost) { v->a = saturating_add(v->a, cost); }
 
+    static void refund(const Quota&, View* v, std::uint64_t cost) { v->a -= std::min(v->a, cost); }
+
     static void write(const Quota& quota, const View& v, std::uint64_t* words) {
-        words[0] = pack_window(v.start, quota.rate);
+        // A window that starts with the first request has not started before it.
+        const bool started = v.a != 0 || !quota.policy.align_first;
+        words[0] = started ? pack_window(v.start, quota.rate) : 0;
         words[1] = v.a;
     }
 };

@@ -68,6 +68,11 @@ struct Level {
         v->a += cost;
     }
 
+    static void refund(const Quota&, View* v, std::uint64_t cost) {
+        v->b = v->a < cost ? 0 : v->b;
+        v->a -= std::min(v->a, cost);
+    }
+
     static void write(const Quota&, const View& v, std::uint64_t* words) {
         words[0] = static_cast<std::uint64_t>(v.now) | (v.a << kTimeBits);
         words[1] = v.b | ((v.a >> kLowBits) << kPartBits);

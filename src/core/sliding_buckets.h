@@ -73,6 +73,19 @@ struct SlidingBuckets {
         words[0] = static_cast<std::uint64_t>(v.start) | (head << kTimeBits);
     }
 
+    // From the newest sub-window backwards.
+    static void refund(const Quota& quota, const View& v, std::uint64_t cost, std::uint64_t* words) {
+        write(quota, v, 0, words);
+        const std::uint64_t buckets = quota.shape.buckets;
+        std::uint64_t index = words[0] >> kTimeBits;
+        for (std::uint64_t age = 0; cost != 0 && age < buckets; age++) {
+            const std::uint64_t part = std::min<std::uint64_t>(get(words, index + 1), cost);
+            set(words, index + 1, static_cast<std::uint32_t>(get(words, index + 1) - part));
+            cost -= part;
+            index = index == 0 ? buckets - 1 : index - 1;
+        }
+    }
+
   private:
     static Micros width_of(const Quota& quota, Micros period) {
         return (period + quota.shape.buckets - 1) / quota.shape.buckets;
@@ -84,8 +97,8 @@ struct SlidingBuckets {
 
     static void set(std::uint64_t* words, std::uint64_t index, std::uint32_t value) {
         const unsigned shift = index % 2 * 32;
-        std::uint64_t& word = words[1 + index / 2];
-        word = (word & ~(std::uint64_t{0xffffffff} << shift)) | (std::uint64_t{value} << shift);
+        words[1 + index / 2] =
+            (words[1 + index / 2] & ~(std::uint64_t{0xffffffff} << shift)) | (std::uint64_t{value} << shift);
     }
 
     // The counter `age` sub-windows before the state's newest.

@@ -68,6 +68,21 @@ struct SlidingLog {
         words[1] = head | (size << 32);
     }
 
+    // Forgets the newest entries, as if they had never been; the one before them is then the newest.
+    static void refund(const Shape& shape, const View& v, Micros horizon, std::uint64_t cost,
+                       std::uint64_t* words) {
+        write(shape, v, horizon, 0, words);
+        const std::uint64_t size = words[1] >> 32;
+        if (size <= cost) {
+            words[0] = words[1] = 0;
+            return;
+        }
+        View left = v;
+        left.b = size - cost;
+        words[0] = static_cast<std::uint64_t>(time_of(shape, words, left, left.b - 1));
+        words[1] -= cost << 32;
+    }
+
     // Carries the newest entries over to a log of another shape.
     static void convert(const Shape& from_shape, const std::uint64_t* from, const Shape& to_shape,
                         std::uint64_t* to) {

@@ -5,8 +5,9 @@
 
 namespace rate_limit {
 
-// State: the end of the window with the mark of its period, and its count and the one before in halves of a
-// word. View: `start` is that end, `a` the count now, `b` the one before.
+// State: the end of the window with the mark of its period, and a word with its count and the one before, of
+// both the low halves first: small counts need half a word. View: `start` is that end, `a` the count now, `b`
+// the one before.
 struct SlidingWindow {
     static View view(const Quota& quota, const std::uint64_t* words, Micros now) {
         View v = {};
@@ -14,8 +15,8 @@ struct SlidingWindow {
         const Micros period = quota.rate.period;
         const bool changed = !has_period(words[0], quota.rate);
         v.now = now;
-        v.a = words[1] & 0xffffffff;
-        v.b = words[1] >> 32;
+        v.a = (words[1] & 0xffff) | (words[1] >> 16 & 0xffff0000);
+        v.b = (words[1] >> 16 & 0xffff) | (words[1] >> 32 & 0xffff0000);
         if (now < end && !changed) {
             settle(end - period, now, &v);
             v.start = v.moved ? v.now + period : end;
@@ -60,9 +61,15 @@ struct SlidingWindow {
 
     static void charge(const Quota&, View* v, std::uint64_t cost) { v->a = saturating_add(v->a, cost); }
 
+    static void refund(const Quota&, View* v, std::uint64_t cost) {
+        const std::uint64_t now = std::min(v->a, cost);
+        v->a -= now;
+        v->b -= std::min(v->b, cost - now);
+    }
+
     static void write(const Quota& quota, const View& v, std::uint64_t* words) {
         words[0] = pack_window(v.start, quota.rate);
-        words[1] = v.a | (v.b << 32);
+        words[1] = (v.a & 0xffff) | (v.b & 0xffff) << 16 | (v.a >> 16) << 32 | (v.b >> 16) << 48;
     }
 
   private:

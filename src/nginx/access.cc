@@ -1,22 +1,42 @@
 // The handler of the access phase: who the client is, what it may do, and what follows from it.
+#include <algorithm>
+
 #include "nginx/answer.h"
 #include "nginx/clock.h"
 #include "nginx/configuration.h"
 
 namespace rate_limit {
+
+// One of a request's limits while they are being decided.
+struct Item {
+    const AppliedLimit* applied;
+    ngx_str_t key;
+    const Policy* policy;
+    std::uint32_t cost;
+    std::uint32_t entry;  // its index among the request's decided limits
+    Source source;
+    Decision decision;
+};
+
+// Limits that Redis has a part in, while it is asked and until the request goes on.
+struct PendingGroup {
+    Group group;
+    std::size_t count;
+    bool failed;  // a limit could not be evaluated and is left out
+    Item* items;
+    GroupLimit* limits;
+};
+
 namespace {
 
 constexpr Micros kComplainEvery = 60 * kSecond;
 
-// A request's limits while they are being decided.
-struct Group {
+struct Items {
     std::size_t count = 0;
+    bool remote = false;         // some are in Redis
     bool failed = false;         // a limit could not be evaluated and is left out
     bool failed_closed = false;  // and must not be left out
-    Limit limits[kMaxLimits];
-    ngx_str_t keys[kMaxLimits];
-    const AppliedLimit* applied[kMaxLimits];
-    std::uint32_t entries[kMaxLimits];  // indices among the request's decided limits
+    Item list[kMaxLimits];
 };
 
 // Whether the request was charged to the zone already, or rejected by it in earnest.
@@ -28,12 +48,14 @@ bool was_decided(ngx_http_request_t* r, const RequestState* state, const Zone* z
             return true;
         }
     }
-    return false;
+    const ngx_array_t* left_out = state != nullptr ? state->left_out : nullptr;
+    const auto* zones = left_out != nullptr ? static_cast<const Zone**>(left_out->elts) : nullptr;
+    return left_out != nullptr && std::find(zones, zones + left_out->nelts, zone) != zones + left_out->nelts;
 }
 
-void fail(Group* group, const Zone& zone) {
-    group->failed = true;
-    group->failed_closed = group->failed_closed || zone.fail_closed;
+void fail(Items* items, const Zone& zone) {
+    items->failed = true;
+    items->failed_closed = items->failed_closed || zone.on_error == OnError::kClosed;
 }
 
 // The cost of a request; what a variable says that is no cost counts as 1.
@@ -66,12 +88,13 @@ const Policy* policy_of(ngx_http_request_t* r, const AppliedLimit& applied) {
     }
     const RateList* rates = zone_rates(zone, text);
     if (rates == nullptr) {
-        if (zone->table->remind(wall_clock(), kComplainEvery)) {
+        if (zone_remind(zone, kComplainEvery)) {
             const LogText word(text);
             ngx_log_error(
                 NGX_LOG_ERR, r->connection->log, 0,
                 "rate \"%V\" of zone \"%V\" is not a rate, or more than the zone has room for: requests %s",
-                &word.escaped, &zone->name, zone->fail_closed ? "are refused" : "are not limited by it");
+                &word.escaped, &zone->name,
+                zone->on_error == OnError::kClosed ? "are refused" : "are not limited by it");
         }
         return nullptr;
     }
@@ -83,7 +106,7 @@ const Policy* policy_of(ngx_http_request_t* r, const AppliedLimit& applied) {
     return policy;
 }
 
-bool gather_limit(ngx_http_request_t* r, const AppliedLimit* applied, Group* group) {
+bool gather_limit(ngx_http_request_t* r, const AppliedLimit* applied, Items* items) {
     ngx_str_t key;
     if (ngx_http_complex_value(r, &applied->zone->key, &key) != NGX_OK) {
         return false;
@@ -93,29 +116,27 @@ bool gather_limit(ngx_http_request_t* r, const AppliedLimit* applied, Group* gro
     }
     const Policy* policy = policy_of(r, *applied);
     if (policy == nullptr) {
-        fail(group, *applied->zone);
+        fail(items, *applied->zone);
         return true;
     }
     if (policy->rates.size == 0) {
         return true;
     }
-    Table* table = applied->zone->table;
-    Limit& limit = group->limits[group->count];
-    limit.table = table;
-    limit.policy = policy;
-    limit.client = table->hash(view(key));
-    limit.cost = cost_of(r, *applied);
-    group->keys[group->count] = key;
-    group->applied[group->count] = applied;
-    group->count++;
+    Item& item = items->list[items->count++];
+    item.applied = applied;
+    item.key = key;
+    item.policy = policy;
+    item.cost = cost_of(r, *applied);
+    item.source = Source::kMemory;
+    items->remote = items->remote || applied->zone->redis != nullptr;
     return true;
 }
 
 // Collects the limits of this location that the request has not met before.
-bool gather(ngx_http_request_t* r, const ngx_array_t& limits, const RequestState* state, Group* group) {
+bool gather(ngx_http_request_t* r, const ngx_array_t& limits, const RequestState* state, Items* items) {
     auto** applied = static_cast<AppliedLimit**>(limits.elts);
     for (ngx_uint_t i = 0; i < limits.nelts; i++) {
-        if (!was_decided(r, state, applied[i]->zone) && !gather_limit(r, applied[i], group)) {
+        if (!was_decided(r, state, applied[i]->zone) && !gather_limit(r, applied[i], items)) {
             return false;
         }
     }
@@ -144,14 +165,18 @@ std::uint32_t entry_for(const Zone* zone, RequestState* state) {
 }
 
 // Adds the decisions to what is known of the request; returns the longest delay.
-Micros record(Group* group, RequestState* state) {
+Micros record(Item* items, std::size_t count, RequestState* state) {
     Micros delay = 0;
-    for (std::size_t i = 0; i < group->count; i++) {
-        const Limit& limit = group->limits[i];
-        group->entries[i] = entry_for(group->applied[i]->zone, state);
-        state->limits[group->entries[i]] = {group->applied[i], &limit.policy->rates, limit.cost,
-                                            limit.decision};
-        delay = ngx_max(delay, limit.decision.delay);
+    for (std::size_t i = 0; i < count; i++) {
+        Item& item = items[i];
+        item.entry = state->room;
+        if (item.source == Source::kNobody) {
+            continue;
+        }
+        item.entry = entry_for(item.applied->zone, state);
+        state->limits[item.entry] = {item.applied, &item.policy->rates, item.cost, item.source,
+                                     item.decision};
+        delay = ngx_max(delay, item.decision.delay);
     }
     state->binding = 0;
     for (std::uint32_t i = 1; i < state->count; i++) {
@@ -162,11 +187,14 @@ Micros record(Group* group, RequestState* state) {
     return delay;
 }
 
-// Logs what the limit of this group did that binds or, if there is a delay, that makes the request wait.
-void log_group(ngx_http_request_t* r, const Group& group, Micros delay, const RequestState& state) {
-    for (std::size_t i = 0; i < group.count; i++) {
-        if (delay != 0 ? group.limits[i].decision.delay == delay : group.entries[i] == state.binding) {
-            log_decision(r, state, group.entries[i], group.keys[i]);
+// Logs what the limit of these did that binds or, if there is a delay, that makes the request wait.
+void log_items(ngx_http_request_t* r, const Item* items, std::size_t count, Micros delay,
+               const RequestState& state) {
+    for (std::size_t i = 0; i < count; i++) {
+        const Item& item = items[i];
+        if (item.source != Source::kNobody &&
+            (delay != 0 ? item.decision.delay == delay : item.entry == state.binding)) {
+            log_decision(r, state, item.entry, item.key);
             return;
         }
     }
@@ -207,33 +235,169 @@ ngx_int_t postpone(ngx_http_request_t* r, Micros delay) {
     return NGX_AGAIN;
 }
 
-ngx_int_t fail_request(ngx_http_request_t* r, const Group& group, RequestState* state) {
+ngx_int_t fail_request(ngx_http_request_t* r, bool closed, RequestState* state) {
     state->status = Status::kError;
-    if (!group.failed_closed) {
-        return NGX_DECLINED;
-    }
-    const ngx_http_rate_limit_loc_conf_t* conf = location_conf(r);
-    state->refused = !conf->dry_run;
+    state->refused = closed && !location_conf(r)->dry_run;
     return state->refused ? NGX_HTTP_SERVICE_UNAVAILABLE : NGX_DECLINED;
 }
 
-ngx_int_t follow(ngx_http_request_t* r, const Group& group, Verdict verdict, Micros delay,
+// What follows from the decisions.
+ngx_int_t follow(ngx_http_request_t* r, Item* items, std::size_t count, bool rejected, bool failed,
                  RequestState* state) {
     const ngx_http_rate_limit_loc_conf_t* conf = location_conf(r);
-    if (verdict == Verdict::kRejected) {
+    state->headers = conf->headers;
+    const Micros delay = record(items, count, state);
+    if (rejected) {
         state->status = conf->dry_run ? Status::kRejectedDryRun : Status::kRejected;
-        log_group(r, group, 0, *state);
+        log_items(r, items, count, 0, *state);
         state->refused = !conf->dry_run;
         return state->refused ? reject(r, *state) : NGX_DECLINED;
     }
     if (delay != 0) {
         state->status = conf->dry_run ? Status::kDelayedDryRun : Status::kDelayed;
-        log_group(r, group, delay, *state);
+        log_items(r, items, count, delay, *state);
         state->waiting = !conf->dry_run;
         return state->waiting ? postpone(r, delay) : NGX_DECLINED;
     }
-    state->status = group.failed ? Status::kError : Status::kPassed;
+    state->status = failed ? Status::kError : Status::kPassed;
     return NGX_DECLINED;
+}
+
+ngx_int_t decide_from_memory(ngx_http_request_t* r, Items* items, RequestState* state) {
+    Limit limits[kMaxLimits];
+    for (std::size_t i = 0; i < items->count; i++) {
+        const Item& item = items->list[i];
+        Table* table = item.applied->zone->table;
+        limits[i].table = table;
+        limits[i].policy = item.policy;
+        limits[i].client = table->hash(view(item.key));
+        limits[i].cost = item.cost;
+    }
+    const Micros now = wall_clock();
+    const Verdict verdict = check(limits, items->count, now, zone_host());
+    if (verdict == Verdict::kBusy) {
+        for (std::size_t i = 0; i < items->count; i++) {
+            fail(items, *items->list[i].applied->zone);
+        }
+        ngx_log_error(NGX_LOG_ERR, r->connection->log, 0, "no slot is free for a client of zone \"%V\"",
+                      &items->list[0].applied->zone->name);
+        return fail_request(r, items->failed_closed, state);
+    }
+    for (std::size_t i = 0; i < items->count; i++) {
+        items->list[i].decision = limits[i].decision;
+    }
+    state->decided_at = now;
+    return follow(r, items->list, items->count, verdict == Verdict::kRejected, items->failed, state);
+}
+
+// Remembers that a zone could not be decided: an internal redirect does not ask for it again.
+void leave_out(ngx_http_request_t* r, const Zone& zone, RequestState* state) {
+    if (state->left_out == nullptr) {
+        state->left_out = ngx_array_create(r->main->pool, 1, sizeof(Zone*));
+    }
+    auto** slot =
+        state->left_out != nullptr ? static_cast<const Zone**>(ngx_array_push(state->left_out)) : nullptr;
+    if (slot != nullptr) {
+        *slot = &zone;
+    }
+}
+
+// Follows from what a group was found to be, however long that took.
+ngx_int_t conclude(ngx_http_request_t* r, RequestState* state) {
+    PendingGroup* pending = state->pending;
+    state->pending = nullptr;
+    const Group& group = pending->group;
+    state->error = state->error == redis::Error::kNone ? group.error() : state->error;
+    state->decided_at = group.decided_at();
+    for (std::size_t i = 0; i < pending->count; i++) {
+        pending->items[i].source = pending->limits[i].source;
+        pending->items[i].decision = pending->limits[i].decision;
+        const bool left_out = pending->limits[i].source == Source::kNobody;
+        if (left_out && group.progress() == Progress::kAdmitted) {
+            pending->failed = true;
+            leave_out(r, *pending->items[i].applied->zone, state);
+        }
+    }
+    if (group.progress() == Progress::kRefused) {
+        return fail_request(r, true, state);
+    }
+    return follow(r, pending->items, pending->count, group.progress() == Progress::kRejected, pending->failed,
+                  state);
+}
+
+// What a request that waits for Redis does when it could write: nothing.
+void sleep_on(ngx_http_request_t*) {}
+
+// Redis has answered, or will not: the request goes on where it was, if it is still there. A client that
+// leaves may have sent it elsewhere meanwhile, to its post_action.
+void wake_request(Group* group) {
+    auto* r = static_cast<ngx_http_request_t*>(group->data);
+    if (r->write_event_handler != sleep_on) {
+        return;
+    }
+    ngx_connection_t* c = r->connection;
+    ngx_http_set_log_request(c->log, r);
+    if (ngx_handle_read_event(c->read, 0) == NGX_OK) {
+        r->read_event_handler = ngx_http_block_reading;
+        r->write_event_handler = ngx_http_core_run_phases;
+        ngx_http_core_run_phases(r);
+    } else {
+        ngx_http_finalize_request(r, NGX_HTTP_INTERNAL_SERVER_ERROR);
+    }
+    ngx_http_run_posted_requests(c);
+}
+
+void forget_group(void* group) { static_cast<Group*>(group)->forget(); }
+
+// A group that may have to wait, in the memory of the request; null if there is none.
+PendingGroup* make_pending(ngx_http_request_t* r, const Items& items) {
+    const std::size_t size = items.count * (sizeof(Item) + sizeof(GroupLimit) + sizeof(RemoteLimit));
+    auto* pending = static_cast<PendingGroup*>(ngx_palloc(r->pool, sizeof(PendingGroup) + size));
+    if (pending == nullptr) {
+        return nullptr;
+    }
+    pending->items = reinterpret_cast<Item*>(pending + 1);
+    pending->limits = reinterpret_cast<GroupLimit*>(pending->items + items.count);
+    auto* room = reinterpret_cast<RemoteLimit*>(pending->limits + items.count);
+    pending->count = items.count;
+    pending->failed = items.failed;
+    for (std::size_t i = 0; i < items.count; i++) {
+        const Item& item = items.list[i];
+        const Zone& zone = *item.applied->zone;
+        Remote* remote = zone.redis != nullptr ? redis_remote(zone.redis) : nullptr;
+        if (zone.redis != nullptr && remote == nullptr) {
+            return nullptr;
+        }
+        pending->items[i] = item;
+        pending->limits[i] = {view(zone.name), view(item.key), item.policy,     &zone.shape,
+                              item.cost,       zone.table,     remote,          zone.denials,
+                              zone.deny_for,   zone.on_error,  Source::kNobody, {}};
+    }
+    new (&pending->group) Group(pending->limits, room, items.count, zone_host(), wall_clock, wake_request);
+    pending->group.data = r;
+    return pending;
+}
+
+// Lets the request sleep until Redis has answered; a client that leaves meanwhile ends it.
+ngx_int_t wait_for_answer(ngx_http_request_t* r, PendingGroup* pending) {
+    ngx_http_cleanup_t* cleanup = ngx_http_cleanup_add(r, 0);
+    if (cleanup == nullptr || ngx_handle_read_event(r->connection->read, 0) != NGX_OK) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+    cleanup->handler = forget_group;
+    cleanup->data = &pending->group;
+    r->read_event_handler = ngx_http_test_reading;
+    r->write_event_handler = sleep_on;
+    return NGX_AGAIN;
+}
+
+ngx_int_t decide_with_redis(ngx_http_request_t* r, const Items& items, RequestState* state) {
+    state->pending = make_pending(r, items);
+    if (state->pending == nullptr) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+    return state->pending->group.start() == Progress::kWaiting ? wait_for_answer(r, state->pending)
+                                                               : conclude(r, state);
 }
 
 ngx_int_t handle_access(ngx_http_request_t* r) {
@@ -242,38 +406,32 @@ ngx_int_t handle_access(ngx_http_request_t* r) {
         return NGX_DECLINED;
     }
     RequestState* state = request_state(r);
+    if (state != nullptr && state->pending != nullptr) {
+        if (state->pending->group.progress() != Progress::kWaiting) {
+            return conclude(r, state);
+        }
+        state->pending->group.forget();
+        state->pending = nullptr;
+    }
     if (state != nullptr && (state->refused || state->waiting)) {
         state->waiting = false;
         return NGX_DECLINED;
     }
-    Group group;
-    if (!gather(r, *conf->limits, state, &group)) {
+    Items items;
+    if (!gather(r, *conf->limits, state, &items)) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
-    state = make_request_state(r, group.count);
+    state = make_request_state(r, items.count);
     if (state == nullptr) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
-    if (group.failed_closed || (group.failed && group.count == 0)) {
-        return fail_request(r, group, state);
+    if (items.failed_closed || (items.failed && items.count == 0)) {
+        return fail_request(r, items.failed_closed, state);
     }
-    if (group.count == 0) {
+    if (items.count == 0) {
         return NGX_DECLINED;
     }
-    const Micros now = wall_clock();
-    const Verdict verdict = check(group.limits, group.count, now, zone_host());
-    if (verdict == Verdict::kBusy) {
-        for (std::size_t i = 0; i < group.count; i++) {
-            fail(&group, *group.applied[i]->zone);
-        }
-        ngx_log_error(NGX_LOG_ERR, r->connection->log, 0, "no slot is free for a client of zone \"%V\"",
-                      &group.applied[0]->zone->name);
-        return fail_request(r, group, state);
-    }
-    state->decided_at = now;
-    state->headers = conf->headers;
-    const Micros delay = record(&group, state);
-    return follow(r, group, verdict, delay, state);
+    return items.remote ? decide_with_redis(r, items, state) : decide_from_memory(r, &items, state);
 }
 
 }  // namespace

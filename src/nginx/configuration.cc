@@ -210,7 +210,8 @@ void* ngx_http_rate_limit_create_main_conf(ngx_conf_t* cf) {
     auto* conf = static_cast<ngx_http_rate_limit_main_conf_t*>(
         ngx_pcalloc(cf->pool, sizeof(ngx_http_rate_limit_main_conf_t)));
     if (conf == nullptr || ngx_array_init(&conf->zones, cf->pool, 4, sizeof(void*)) != NGX_OK ||
-        ngx_array_init(&conf->limits, cf->pool, 4, sizeof(void*)) != NGX_OK) {
+        ngx_array_init(&conf->limits, cf->pool, 4, sizeof(void*)) != NGX_OK ||
+        ngx_array_init(&conf->servers, cf->pool, 1, sizeof(void*)) != NGX_OK) {
         return nullptr;
     }
     return conf;

@@ -128,16 +128,17 @@ bool refuse_limit(ngx_conf_t* cf, const AppliedLimit& limit, const char* format,
     return false;
 }
 
-ngx_str_t zone_names(ngx_conf_t* cf, const ngx_http_rate_limit_main_conf_t* conf) {
+// The names of zones or servers, for messages.
+template <class Named>
+ngx_str_t names_of(ngx_conf_t* cf, Named** all, ngx_uint_t count) {
     constexpr std::size_t kMost = 512;
     auto* text = static_cast<u_char*>(ngx_pnalloc(cf->pool, kMost));
-    if (text == nullptr || conf->zones.nelts == 0) {
+    if (text == nullptr || count == 0) {
         return ngx_string("(there is none)");
     }
     u_char* end = text;
-    auto** zones = static_cast<Zone**>(conf->zones.elts);
-    for (ngx_uint_t i = 0; i < conf->zones.nelts; i++) {
-        end = ngx_slprintf(end, text + kMost, "%s%V", i == 0 ? "" : ", ", &zones[i]->name);
+    for (ngx_uint_t i = 0; i < count; i++) {
+        end = ngx_slprintf(end, text + kMost, "%s%V", i == 0 ? "" : ", ", &all[i]->name);
     }
     return {static_cast<std::size_t>(end - text), text};
 }
@@ -145,7 +146,7 @@ ngx_str_t zone_names(ngx_conf_t* cf, const ngx_http_rate_limit_main_conf_t* conf
 bool resolve_limit(ngx_conf_t* cf, const ngx_http_rate_limit_main_conf_t* conf, AppliedLimit* limit) {
     limit->zone = find_zone(conf, limit->zone_name);
     if (limit->zone == nullptr) {
-        ngx_str_t names = zone_names(cf, conf);
+        const ngx_str_t names = names_of(cf, static_cast<Zone**>(conf->zones.elts), conf->zones.nelts);
         return refuse_limit(cf, *limit,
                             "zone \"%V\" is not defined; accepted are the zones of rate_limit_zone: %V",
                             &limit->zone_name, &names);
@@ -180,7 +181,19 @@ bool resolve_limit(ngx_conf_t* cf, const ngx_http_rate_limit_main_conf_t* conf, 
     return true;
 }
 
-bool resolve_zone(ngx_conf_t* cf, Zone* zone) {
+bool resolve_zone(ngx_conf_t* cf, const ngx_http_rate_limit_main_conf_t* conf, Zone* zone) {
+    if (zone->redis_name.len != 0) {
+        zone->redis = find_redis(conf, zone->redis_name);
+        if (zone->redis == nullptr) {
+            const ngx_str_t names =
+                names_of(cf, static_cast<RedisServer**>(conf->servers.elts), conf->servers.nelts);
+            ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
+                          "\"rate_limit_zone\": \"redis=%V\" of zone \"%V\" is not defined; accepted are the "
+                          "names of rate_limit_redis: %V in %V:%ui",
+                          &zone->redis_name, &zone->name, &names, &zone->file, zone->line);
+            return false;
+        }
+    }
     const ngx_http_complex_value_t* values[] = {&zone->key, zone->rate};
     for (const ngx_http_complex_value_t* value : values) {
         const ngx_str_t name = value != nullptr ? ngx_str(unknown_variable(cf, value->value)) : ngx_str_t();
@@ -204,7 +217,7 @@ bool resolve_configuration(ngx_conf_t* cf) {
         ngx_http_conf_get_module_main_conf(cf, ngx_http_rate_limit_module));
     auto** zones = static_cast<Zone**>(conf->zones.elts);
     for (ngx_uint_t i = 0; i < conf->zones.nelts; i++) {
-        if (!resolve_zone(cf, zones[i])) {
+        if (!resolve_zone(cf, conf, zones[i])) {
             return false;
         }
     }

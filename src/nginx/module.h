@@ -14,6 +14,7 @@ extern "C" {
 typedef struct {
     ngx_array_t   zones;             /* of pointers to Zone */
     ngx_array_t   limits;            /* of pointers to AppliedLimit: every rate_limit of the configuration */
+    ngx_array_t   servers;           /* of pointers to RedisServer */
 } ngx_http_rate_limit_main_conf_t;
 
 
@@ -47,7 +48,9 @@ char *ngx_http_rate_limit_merge_loc_conf(ngx_conf_t *cf, void *parent, void *chi
 ngx_int_t ngx_http_rate_limit_add_variables(ngx_conf_t *cf);
 ngx_int_t ngx_http_rate_limit_init(ngx_conf_t *cf);
 ngx_int_t ngx_http_rate_limit_init_module(ngx_cycle_t *cycle);
+void ngx_http_rate_limit_exit_process(ngx_cycle_t *cycle);
 
+char *ngx_http_rate_limit_redis(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 char *ngx_http_rate_limit_zone(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 char *ngx_http_rate_limit(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 char *ngx_http_rate_limit_status(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);

@@ -35,6 +35,13 @@ static ngx_conf_enum_t  ngx_http_rate_limit_log_level_words[] = {
 
 static ngx_command_t  ngx_http_rate_limit_commands[] = {
 
+    { ngx_string("rate_limit_redis"),
+      NGX_HTTP_MAIN_CONF|NGX_CONF_ANY,
+      ngx_http_rate_limit_redis,
+      NGX_HTTP_MAIN_CONF_OFFSET,
+      0,
+      NULL },
+
     { ngx_string("rate_limit_zone"),
       NGX_HTTP_MAIN_CONF|NGX_CONF_ANY,
       ngx_http_rate_limit_zone,
@@ -114,7 +121,7 @@ ngx_module_t  ngx_http_rate_limit_module = {
     NULL,                                  /* init process */
     NULL,                                  /* init thread */
     NULL,                                  /* exit thread */
-    NULL,                                  /* exit process */
+    ngx_http_rate_limit_exit_process,      /* exit process */
     NULL,                                  /* exit master */
     NGX_MODULE_V1_PADDING
 };

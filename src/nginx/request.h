@@ -22,20 +22,27 @@ struct DecidedLimit {
     const AppliedLimit* applied;
     const RateList* rates;  // those in force for this request
     std::uint32_t cost;
+    Source source;
     Decision decision;
 };
+
+struct PendingGroup;
 
 // Belongs to the main request and survives internal redirects, which clear a module's context.
 struct RequestState {
     Status status;
     bool refused;           // it was answered instead of admitted; its error page is not limited again
     bool waiting;           // for its turn: the handler that runs next has nothing more to decide
+    redis::Error error;     // why a Redis could not be asked, if it could not
     ngx_uint_t headers;     // of the location that decided
     Micros decided_at;      // time of day
     std::uint32_t count;    // of `limits`
     std::uint32_t room;     // for so many
     std::uint32_t binding;  // index of the limit that the client is told of
     DecidedLimit* limits;
+    PendingGroup* pending;  // limits that are being decided
+    ngx_array_t*
+        left_out;  // of pointers to Zone: they could not be decided, and are not asked again; may be null
 };
 
 inline const ngx_http_rate_limit_loc_conf_t* location_conf(ngx_http_request_t* r) {

@@ -26,7 +26,8 @@ ngx_int_t set_nothing(ngx_http_variable_value_t* value) {
 
 ngx_int_t get_status(ngx_http_request_t* r, ngx_http_variable_value_t* value, uintptr_t) {
     const RequestState* state = request_state(r);
-    return state == nullptr ? set_nothing(value) : set_text(value, status_name(state->status));
+    return state == nullptr || state->pending != nullptr ? set_nothing(value)
+                                                         : set_text(value, status_name(state->status));
 }
 
 ngx_int_t get_zone(ngx_http_request_t* r, ngx_http_variable_value_t* value, uintptr_t) {
@@ -35,7 +36,21 @@ ngx_int_t get_zone(ngx_http_request_t* r, ngx_http_variable_value_t* value, uint
 }
 
 ngx_int_t get_store(ngx_http_request_t* r, ngx_http_variable_value_t* value, uintptr_t) {
-    return binding_limit(request_state(r)) == nullptr ? set_nothing(value) : set_text(value, "memory");
+    constexpr const char* kNames[] = {"fallback", "memory", "redis", "cache", "fallback"};
+    const RequestState* state = request_state(r);
+    const DecidedLimit* limit = binding_limit(state);
+    if (limit != nullptr) {
+        return set_text(value, kNames[static_cast<unsigned>(limit->source)]);
+    }
+    return state != nullptr && state->error != redis::Error::kNone ? set_text(value, kNames[0])
+                                                                   : set_nothing(value);
+}
+
+ngx_int_t get_error(ngx_http_request_t* r, ngx_http_variable_value_t* value, uintptr_t) {
+    const RequestState* state = request_state(r);
+    return state == nullptr || state->error == redis::Error::kNone
+               ? set_nothing(value)
+               : set_text(value, redis::error_name(state->error));
 }
 
 enum Number : uintptr_t { kLimit, kRemaining, kReset, kRetryAfter };
@@ -71,7 +86,7 @@ constexpr Variable kVariables[] = {
     {"rate_limit_status", get_status, 0},     {"rate_limit_zone", get_zone, 0},
     {"rate_limit_limit", get_number, kLimit}, {"rate_limit_remaining", get_number, kRemaining},
     {"rate_limit_reset", get_number, kReset}, {"rate_limit_retry_after", get_number, kRetryAfter},
-    {"rate_limit_store", get_store, 0},
+    {"rate_limit_store", get_store, 0},       {"rate_limit_error", get_error, 0},
 };
 
 }  // namespace

@@ -58,21 +58,31 @@ ngx_shm_zone_t* running_memory(const Zone* zone) {
     ngx_shm_zone_t* found = nullptr;
     // While a configuration is being read, ngx_cycle is still the running one.
     for_each_zone(const_cast<ngx_cycle_t*>(ngx_cycle), [&](const Zone* running, ngx_shm_zone_t* memory) {
-        if (memory->shm.size == zone->shm->shm.size && view(running->name) == view(zone->name) &&
-            running->table != nullptr) {
+        if (memory->shm.size == zone->shm->shm.size && view(running->name) == view(zone->name)) {
             found = memory;
         }
     });
     return found;
 }
 
-// Makes a table of all that nginx leaves of the zone's memory.
-ngx_int_t make_table(Zone* zone) {
+constexpr std::size_t kLine = 64;  // bytes of a cache line
+
+// How much of a zone's memory is for denials; the rest is for the table.
+std::size_t denials_share(const Zone& zone, std::size_t size) {
+    constexpr std::size_t kPart = 4;  // of as many parts, if there is a table too
+    if (!needs_denials(zone)) {
+        return 0;
+    }
+    return needs_table(zone) ? ngx_align(std::max(size / kPart, Denials::least_size()), kLine) : size;
+}
+
+// Fills all that nginx leaves of the zone's memory.
+ngx_int_t make_memory(Zone* zone) {
     auto* pool = reinterpret_cast<ngx_slab_pool_t*>(zone->shm->shm.addr);
     const std::size_t size = pool->pfree << ngx_pagesize_shift;
-    void* memory = ngx_slab_alloc(pool, size);
-    HashKey key = {};
-    if (memory == nullptr || getentropy(&key, sizeof(key)) != 0) {
+    auto* memory = static_cast<char*>(ngx_slab_alloc(pool, size));
+    HashKey keys[2] = {};
+    if (memory == nullptr || getentropy(keys, sizeof(keys)) != 0) {
         ngx_log_error(NGX_LOG_EMERG, zone->shm->shm.log, ngx_errno, "cannot set up rate_limit_zone \"%V\"",
                       &zone->name);
         return NGX_ERROR;
@@ -80,11 +90,18 @@ ngx_int_t make_table(Zone* zone) {
 #if (NGX_DEBUG_MALLOC)
     ngx_memzero(memory, size);
 #endif
-    zone->table = Table::create(memory, size, zone->shape, key);
-    if (zone->table == nullptr) {
+    const std::size_t share = std::min(denials_share(*zone, size), size);
+    if (needs_denials(*zone)) {
+        zone->denials = Denials::create(memory, share, keys[0]);
+    }
+    if (needs_table(*zone)) {
+        zone->table = Table::create(memory + share, size - share, zone->shape, keys[1]);
+    }
+    if ((zone->denials == nullptr && needs_denials(*zone)) ||
+        (zone->table == nullptr && needs_table(*zone))) {
         ngx_log_error(NGX_LOG_EMERG, zone->shm->shm.log, 0,
                       "rate_limit_zone \"%V\" is too small: it needs %uz bytes", &zone->name,
-                      zone_least_size(zone->shape));
+                      zone_least_size(*zone));
         return NGX_ERROR;
     }
     pool->log_nomem = 0;
@@ -96,14 +113,15 @@ ngx_int_t init_memory(ngx_shm_zone_t* shm, void* data) {
     zone->shm = shm;
     if (data != nullptr) {
         zone->table = static_cast<Zone*>(data)->table;
+        zone->denials = static_cast<Zone*>(data)->denials;
         return NGX_OK;
     }
-    if (make_table(zone) != NGX_OK) {
+    if (make_memory(zone) != NGX_OK) {
         return NGX_ERROR;
     }
     if (zone->replaces != nullptr) {
         const Zone& old = *zone_of(zone->replaces);
-        if (can_convert(old.table->shape(), zone->shape)) {
+        if (old.table != nullptr && zone->table != nullptr && can_convert(old.table->shape(), zone->shape)) {
             zone->table->import(*old.table, old.policy.rates, zone->policy, wall_clock(), zone_host());
         }
     }
@@ -118,9 +136,13 @@ const Host& zone_host() {
     return host;
 }
 
-std::size_t zone_least_size(const Shape& shape) {
-    // Beside the table: the page allocator's header, and its entry for each page.
-    const std::size_t pages = Table::least_size(shape) / ngx_pagesize + 1;
+std::size_t zone_least_size(const Zone& zone) {
+    // Beside what is needed: the page allocator's header, and its entry for each page.
+    std::size_t need = needs_table(zone) ? Table::least_size(zone.shape) : 0;
+    if (needs_denials(zone)) {
+        need = std::max(need + Denials::least_size() + kLine, need + need / 3 + kLine);
+    }
+    const std::size_t pages = need / ngx_pagesize + 1;
     const std::size_t entries = (pages * sizeof(ngx_slab_page_t)) / ngx_pagesize + 1;
     return std::max<std::size_t>((pages + entries + 2) * ngx_pagesize, 8 * ngx_pagesize);
 }
@@ -137,12 +159,30 @@ bool zone_add_memory(ngx_conf_t* cf, Zone* zone, std::size_t size) {
 
 void zone_plan_memory(Zone* zone) {
     ngx_shm_zone_t* running = running_memory(zone);
-    if (running == nullptr || zone_of(running)->table->shape() == zone->shape) {
+    if (running == nullptr) {
+        return;
+    }
+    const Zone& old = *zone_of(running);
+    const bool same_parts =
+        (old.table != nullptr) == needs_table(*zone) && (old.denials != nullptr) == needs_denials(*zone);
+    if (same_parts && (old.table == nullptr || old.table->shape() == zone->shape)) {
         return;
     }
     // Workers of the running configuration go on with its memory, so it cannot be laid out anew in place.
     zone->replaces = running;
     zone->shm->noreuse = 1;
+}
+
+bool zone_remind(Zone* zone, Micros every) {
+    const Micros now = wall_clock();
+    if (zone->table != nullptr) {
+        return zone->table->remind(now, every);
+    }
+    if (zone->reminded != 0 && now - zone->reminded < every) {
+        return false;
+    }
+    zone->reminded = now;
+    return true;
 }
 
 const RateList* zone_rates(Zone* zone, const ngx_str_t& text) {

@@ -3,6 +3,9 @@
 
 #include "core/policy.h"
 #include "nginx/module.h"
+#include "nginx/redis.h"
+#include "store/denials.h"
+#include "store/group.h"
 #include "store/host.h"
 #include "store/table.h"
 
@@ -26,9 +29,14 @@ struct Zone {
     ngx_http_complex_value_t* rate;  // of rate=$variable, else null and policy.rates is set
     Policy policy;
     Shape shape;
-    bool fail_closed;  // on_error=closed
+    OnError on_error;
+    ngx_str_t redis_name;  // empty for a zone in memory
+    RedisServer* redis;    // of that name, once the whole configuration is read
+    Micros deny_for;       // deny_cache=; 0 for off
     ngx_shm_zone_t* shm;
-    Table* table;
+    Table* table;      // null if it is not needed: the zone is in Redis, and not on_error=local
+    Denials* denials;  // null if it is not needed
+    Micros reminded;   // when this process last complained of a rate
     ngx_shm_zone_t*
         replaces;         // on reload: the zone of the old configuration, if its memory has another shape
     ParsedRates* parsed;  // kParsedRates of them, if `rate`
@@ -54,8 +62,17 @@ struct AppliedLimit {
 // Adds the memory of a zone to the configuration that is being read.
 bool zone_add_memory(ngx_conf_t* cf, Zone* zone, std::size_t size);
 
-// The least size of a zone that holds a table of this shape, as zone= takes it.
-std::size_t zone_least_size(const Shape& shape);
+// Whether a zone's memory holds a table, and whether it holds denials.
+inline bool needs_table(const Zone& zone) {
+    return zone.redis_name.len == 0 || zone.on_error == OnError::kLocal;
+}
+inline bool needs_denials(const Zone& zone) { return zone.redis_name.len != 0 && zone.deny_for != 0; }
+
+// The least size of a zone's memory, as zone= takes it.
+std::size_t zone_least_size(const Zone& zone);
+
+// True at most once in `every`: for what should be logged, but not with each request.
+bool zone_remind(Zone* zone, Micros every);
 
 // Called once the configuration is read: gives a zone memory of its own if that of the old configuration has
 // another shape.

@@ -9,17 +9,19 @@ namespace {
 
 constexpr std::uint32_t kDefaultVariableRates = 2;
 constexpr std::uint32_t kDefaultVariableLog = 100;
+constexpr Micros kDefaultDenyFor = kSecond;
 
 constexpr char kZoneForm[] = "KEY zone=NAME:SIZE rate=RATES [option=value ...]";
 constexpr char kZoneOptions[] =
-    "zone=, rate=, algorithm=, burst=, capacity=, buckets=, align=, min_interval=, count=, on_error=, rates= "
-    "and log=";
+    "zone=, rate=, algorithm=, burst=, capacity=, buckets=, align=, min_interval=, count=, redis=, "
+    "on_error=, "
+    "deny_cache=, rates= and log=";
 constexpr char kAlgorithmsAccepted[] =
     "token_bucket, leaky_bucket, gcra, fixed_window, sliding_window, sliding_buckets or sliding_log";
 
-constexpr const char* kZoneOptionNames[] = {"zone",         "rate",    "algorithm", "burst",
-                                            "capacity",     "buckets", "align",     "count",
-                                            "min_interval", "rates",   "log",       "on_error"};
+constexpr const char* kZoneOptionNames[] = {"zone",    "rate",     "algorithm", "burst",        "capacity",
+                                            "buckets", "align",    "count",     "min_interval", "rates",
+                                            "log",     "on_error", "redis",     "deny_cache"};
 
 // A rate_limit_zone while it is being read.
 struct ZoneReader {
@@ -29,7 +31,7 @@ struct ZoneReader {
     ngx_str_t zone_word = {};  // zone=NAME:SIZE, whole
     ngx_str_t rate_word = {};  // what follows rate=
     ngx_str_t burst_word = {}, capacity_word = {}, buckets_word = {}, align_word = {}, rates_word = {},
-              log_word = {};
+              log_word = {}, on_error_word = {}, deny_cache_word = {};
     std::size_t size = 0;
     std::uint64_t rates = kDefaultVariableRates;
     std::uint64_t log = kDefaultVariableLog;
@@ -40,8 +42,11 @@ struct ZoneReader {
                       std::uint64_t* number) const;
     char* read_choice(const ngx_str_t& word, const ngx_str_t& value, const char* no, const char* yes,
                       bool* flag) const;
+    char* read_on_error(const ngx_str_t& word, const ngx_str_t& value);
+    char* read_deny_cache(const ngx_str_t& word, ngx_str_t value);
     char* read_rate();
     char* check_options() const;
+    char* check_store() const;
     char* unused(const ngx_str_t& word, const char* users) const;
     char* check_size() const;
 };
@@ -143,7 +148,16 @@ char* ZoneReader::read_word(ngx_str_t* word) {
         return read_choice(*word, value, "allowed", "all", &policy.count_all);
     }
     if (option(*word, "on_error", &value)) {
-        return read_choice(*word, value, "open", "closed", &zone->fail_closed);
+        return read_on_error(*word, value);
+    }
+    if (option(*word, "redis", &value)) {
+        zone->redis_name = value;
+        return value.len != 0
+                   ? nullptr
+                   : refuse(cf, cmd, "\"%V\" names no server; accepted is a name of rate_limit_redis", word);
+    }
+    if (option(*word, "deny_cache", &value)) {
+        return read_deny_cache(*word, value);
     }
     if (option(*word, "min_interval", &value)) {
         const ngx_int_t milliseconds = ngx_parse_time(&value, 0);
@@ -156,6 +170,35 @@ char* ZoneReader::read_word(ngx_str_t* word) {
         return nullptr;
     }
     return refuse(cf, cmd, "\"%V\" is not an option; accepted are %s", word, kZoneOptions);
+}
+
+char* ZoneReader::read_on_error(const ngx_str_t& word, const ngx_str_t& value) {
+    on_error_word = word;
+    if (view(value) == "open") {
+        zone->on_error = OnError::kOpen;
+    } else if (view(value) == "closed") {
+        zone->on_error = OnError::kClosed;
+    } else if (view(value) == "local") {
+        zone->on_error = OnError::kLocal;
+    } else {
+        return refuse(cf, cmd, "\"%V\" is not known; accepted are open, closed or local", &word);
+    }
+    return nullptr;
+}
+
+char* ZoneReader::read_deny_cache(const ngx_str_t& word, ngx_str_t value) {
+    constexpr ngx_int_t kMost = 3'600'000;
+    deny_cache_word = word;
+    if (view(value) == "off") {
+        zone->deny_for = 0;
+        return nullptr;
+    }
+    const ngx_int_t milliseconds = ngx_parse_time(&value, 0);
+    if (milliseconds == NGX_ERROR || milliseconds < 1 || milliseconds > kMost) {
+        return refuse(cf, cmd, "\"%V\" is not a time; accepted are times from 1ms to 1h, or off", &word);
+    }
+    zone->deny_for = static_cast<Micros>(milliseconds) * 1000;
+    return nullptr;
 }
 
 char* ZoneReader::read_rate() {
@@ -215,8 +258,34 @@ char* ZoneReader::check_options() const {
     return nullptr;
 }
 
+// What only a zone in Redis has, or cannot have.
+char* ZoneReader::check_store() const {
+    if (zone->redis_name.len == 0) {
+        if (zone->on_error == OnError::kLocal) {
+            return refuse(cf, cmd, "\"%V\" is accepted with redis=; a zone in memory has open or closed",
+                          &on_error_word);
+        }
+        if (deny_cache_word.len != 0) {
+            return refuse(cf, cmd, "\"%V\" is accepted with redis=", &deny_cache_word);
+        }
+        return nullptr;
+    }
+    if (zone->policy.count_all && deny_cache_word.len != 0 && zone->deny_for != 0) {
+        return refuse(cf, cmd,
+                      "\"%V\" contradicts count=all, which counts each rejected request; accepted is off",
+                      &deny_cache_word);
+    }
+    if (zone->policy.count_all) {
+        zone->deny_for = 0;
+    }
+    if (view(zone->name).find_first_of("{}") != std::string_view::npos) {
+        return refuse(cf, cmd, "\"%V\": with redis= a zone's name is accepted without braces", &zone_word);
+    }
+    return nullptr;
+}
+
 char* ZoneReader::check_size() const {
-    const std::size_t least = zone_least_size(zone->shape);
+    const std::size_t least = zone_least_size(*zone);
     if (size < least) {
         return refuse(cf, cmd,
                       "\"%V\" is too small; accepted are sizes from %uzk for this rate and algorithm",
@@ -259,6 +328,7 @@ char* read_zone(ngx_conf_t* cf, ngx_command_t* cmd, ngx_http_rate_limit_main_con
     if (char* wrong = refuse_repeated(cf, cmd, 2)) {
         return wrong;
     }
+    zone->deny_for = kDefaultDenyFor;
     ZoneReader reader = {cf, cmd, zone};
     for (ngx_uint_t i = 2; i < cf->args->nelts; i++) {
         char* wrong = reader.read_word(&words[i]);
@@ -280,6 +350,9 @@ char* read_zone(ngx_conf_t* cf, ngx_command_t* cmd, ngx_http_rate_limit_main_con
     char* wrong = reader.read_rate();
     if (wrong == nullptr) {
         wrong = reader.check_options();
+    }
+    if (wrong == nullptr) {
+        wrong = reader.check_store();
     }
     if (wrong == nullptr) {
         wrong = reader.check_size();

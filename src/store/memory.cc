@@ -6,6 +6,13 @@
 namespace rate_limit {
 namespace {
 
+// What becomes of a request once all its limits are decided.
+enum class Ending : std::uint8_t {
+    kCharge,  // it is admitted
+    kRefuse,
+    kLeave,  // nobody has said yet
+};
+
 // A limit while its client is locked.
 struct Held {
     Limit* limit;
@@ -24,11 +31,15 @@ struct Held {
         return true;
     }
 
-    void give_back(bool admitted, const Host& host) {
+    void give_back(Ending ending, const Host& host) {
         if (slot.state == nullptr) {
             return;
         }
-        if (admitted) {
+        if (ending == Ending::kLeave) {
+            let_go(host);
+            return;
+        }
+        if (ending == Ending::kCharge) {
             check.charge(slot.state);
         } else if (slot.fresh && !limit->policy->count_all) {
             Table::drop(slot, host);
@@ -49,22 +60,17 @@ struct Held {
     }
 };
 
-Verdict check_one(Limit* limit, Micros now, const Host& host) {
+Verdict check_one(Limit* limit, Micros now, const Host& host, Ending if_allowed) {
     Held held;
     if (!held.take(limit, now, host)) {
         return Verdict::kBusy;
     }
-    const bool admitted = limit->decision.allowed;
-    held.give_back(admitted, host);
-    return admitted ? Verdict::kAdmitted : Verdict::kRejected;
+    const bool allowed = limit->decision.allowed;
+    held.give_back(allowed ? if_allowed : Ending::kRefuse, host);
+    return allowed ? Verdict::kAdmitted : Verdict::kRejected;
 }
 
-}  // namespace
-
-Verdict check(Limit* limits, std::size_t count, Micros now, const Host& host) {
-    if (count == 1) {
-        return check_one(limits, now, host);
-    }
+Verdict check_all(Limit* limits, std::size_t count, Micros now, const Host& host, Ending if_allowed) {
     // Everybody locks in the order of the tables' addresses, so nobody waits in a circle.
     Limit* ordered[kMaxLimits];
     for (std::size_t i = 0; i < count; i++) {
@@ -73,7 +79,7 @@ Verdict check(Limit* limits, std::size_t count, Micros now, const Host& host) {
     std::sort(ordered, ordered + count, [](const Limit* a, const Limit* b) { return a->table < b->table; });
 
     Held held[kMaxLimits];
-    bool admitted = true;
+    bool allowed = true;
     for (std::size_t i = 0; i < count; i++) {
         if (!held[i].take(ordered[i], now, host)) {
             while (i-- > 0) {
@@ -81,12 +87,27 @@ Verdict check(Limit* limits, std::size_t count, Micros now, const Host& host) {
             }
             return Verdict::kBusy;
         }
-        admitted = admitted && ordered[i]->decision.allowed;
+        allowed = allowed && ordered[i]->decision.allowed;
     }
     for (std::size_t i = 0; i < count; i++) {
-        held[i].give_back(admitted, host);
+        held[i].give_back(allowed ? if_allowed : Ending::kRefuse, host);
     }
-    return admitted ? Verdict::kAdmitted : Verdict::kRejected;
+    return allowed ? Verdict::kAdmitted : Verdict::kRejected;
+}
+
+}  // namespace
+
+Verdict check(Limit* limits, std::size_t count, Micros now, const Host& host) {
+    return count == 1 ? check_one(limits, now, host, Ending::kCharge)
+                      : check_all(limits, count, now, host, Ending::kCharge);
+}
+
+Verdict precheck(Limit* limits, std::size_t count, Micros now, const Host& host) {
+    return check_all(limits, count, now, host, Ending::kLeave);
+}
+
+Verdict note_refusal(Limit* limits, std::size_t count, Micros now, const Host& host) {
+    return check_all(limits, count, now, host, Ending::kRefuse);
 }
 
 }  // namespace rate_limit

@@ -30,4 +30,10 @@ enum class Verdict : std::uint8_t {
 // Decides and charges. The limits must be of different tables, and no more than kMaxLimits.
 Verdict check(Limit* limits, std::size_t count, Micros now, const Host& host);
 
+// Decides as check does, but charges nothing if it admits: the request has to ask elsewhere too.
+Verdict precheck(Limit* limits, std::size_t count, Micros now, const Host& host);
+
+// Decides and notes a request that was rejected elsewhere, where rejected requests count.
+Verdict note_refusal(Limit* limits, std::size_t count, Micros now, const Host& host);
+
 }  // namespace rate_limit

@@ -1,0 +1,42 @@
+-- The only place that talks to Redis: its clock, the values of the clients' keys, and how long they are kept.
+local call = redis.call
+
+-- Before Redis 7 a script that has read the clock may write only if its writes, not itself, are what replicas get,
+-- and here a key then expires after a time that counts from now.
+local modern = redis.REDIS_VERSION_NUM
+if not modern then
+    redis.replicate_commands()
+end
+
+-- Microseconds since 1970.
+local now = call('TIME')
+now = now[1] * 1000000 + now[2]
+
+-- By the places of KEYS; false where there is no key, or something else than a string.
+local values = call('MGET', unpack(KEYS))
+
+-- Keeps `value` until a moment, rounded up to what Redis can tell; without a value, forgets the key. To make text of
+-- a number takes longer than all else that is done for a key, and Redis would take even longer, so that of the last
+-- one is used again: many keys expire together. Neither part of it is beyond 32 bits before 2038.
+local last_expiry, last_text
+local function keep(key, value, moment, same)
+    if not value then
+        call('DEL', key)
+        return
+    elseif same and modern then
+        -- The key has this moment already, and Redis takes long to forget it and set it anew.
+        call('SET', key, value, 'KEEPTTL')
+        return
+    end
+    local expiry = moment + -moment % 1000
+    if not modern then
+        call('SET', key, value, 'PX', string.format('%.0f', (expiry - (now - now % 1000)) / 1000))
+        return
+    end
+    if expiry ~= last_expiry then
+        last_expiry = expiry
+        local millis = expiry % 1000000
+        last_text = string.format('%d%03d', (expiry - millis) / 1000000, millis / 1000)
+    end
+    call('SET', key, value, 'PXAT', last_text)
+end

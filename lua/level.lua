@@ -1,0 +1,105 @@
+-- token_bucket, leaky_bucket and gcra: a level that each request raises and time lowers. It counts requests, not
+-- time, so that a changed rate leaves what was used as it is.
+--
+-- State: the time of the last charge (52 bits) and the level then, in whole requests (31 bits, of which 12 are beside
+-- the time) and a part counted in units of 1/period of a request (45 bits). The last 4 bytes are left out if zero.
+--
+-- `base`: what is too many is told as what is beyond so many requests.
+local level = (uses[0] or uses[1] or uses[2]) and function(base, limit, count, seconds, ceiling, delay)
+    local period = seconds * 1000000
+    local most = limit > ceiling and limit or ceiling
+    local free = delay < 2 ^ 32 - 1 and delay + 1
+
+    -- The level at `now`: the moment, whole requests and the part, and whether the state has to follow.
+    local function view(place)
+        local last, whole, part, high
+        if #place == 12 then
+            last, high = from_bytes('<I6I6', place)
+            local top, beside = high % 16, high % 65536
+            last, whole, part = last + top * 2 ^ 48, (beside - top) / 16, (high - beside) / 65536
+        elseif #place == 16 then
+            last, high, part, whole = from_bytes('<I6I2I6I2', place)
+            local top, above = high % 16, part
+            part = part % 2 ^ 45
+            last, whole = last + top * 2 ^ 48, (high - top) / 16 + 4096 * ((above - part) / 2 ^ 45 + 8 * whole)
+        else
+            return now, 0, 0, false
+        end
+        if whole >= most then
+            whole, part = most, 0
+        elseif part >= period then
+            part = period - 1
+        end
+        local elapsed = now - last
+        if elapsed <= 0 then
+            local moved = elapsed < -1000000
+            return moved and now or last, whole, part, moved
+        end
+        local left, gone = whole * period + part, elapsed * count
+        if left < 2 ^ 53 and gone < 2 ^ 53 then
+            if gone >= left then
+                return now, 0, 0, false
+            end
+            left = left - gone
+            part = left % period
+            return now, (left - part) / period, part, false
+        end
+        local gone_whole, gone_part = muldiv(elapsed, count, period)
+        whole, part = whole - gone_whole, part - gone_part
+        if part < 0 then
+            whole, part = whole - 1, part + period
+        end
+        if whole < 0 then
+            whole, part = 0, 0
+        end
+        return now, whole, part, false
+    end
+
+    local function evaluate(place, cost)
+        local time, whole, part, moved = now, 0, 0, false
+        if place then
+            time, whole, part, moved = view(place)
+        end
+        local used = part > 0 and whole + 1 or whole
+        local after = whole + cost
+        if used + cost <= limit then
+            local turn, excess = 0, 0
+            -- A request leaves when all but `delay` of those before it have, as a queue would let it; one that costs
+            -- n leaves with the last of its n.
+            if free and cost > 0 and (after > free or (after == free and part > 0)) then
+                turn = wait_for(after - free, period, part, count)
+                excess = (after - 1) * 1000 + muldiv(part, 1000, period)
+            end
+            return true, limit - used - cost, wait_for(after, period, part, count), 0, turn, excess,
+                time, 0, whole, part, moved
+        end
+        local retry = cost > limit and -1 or wait_for(after - limit, period, part, count)
+        return false, used < limit and limit - used or 0, wait_for(whole, period, part, count), retry, 0,
+            (after - base) * 1000 + muldiv(part, 1000, period), time, 0, whole, part, moved
+    end
+
+    -- Raises the level; for a request that is counted though it was rejected, at most until it is full. `reset` is
+    -- how long it will then matter, if that is known.
+    local function write(_, time, _, whole, part, cost, reset)
+        local after = whole + cost
+        if after < 0 then
+            whole, part = 0, 0
+        elseif after < limit or cost < 0 or (after == limit and part == 0) then
+            whole = after
+        elseif whole < limit then
+            whole, part = limit, 0
+        end
+        local low = time % 2 ^ 48
+        local beside = whole % 4096
+        local high = (time - low) / 2 ^ 48 + beside * 16
+        local matters = time + (reset or wait_for(whole, period, part, count))
+        if whole < 4096 and part < 2 ^ 32 then
+            return to_bytes('<I6I6', low, high + part * 65536), matters
+        end
+        local above = (whole - beside) / 4096
+        local bits = above % 8
+        return to_bytes('<I6I2I6I2', low, high, part + bits * 2 ^ 45, (above - bits) / 8), matters
+    end
+
+    return evaluate, write
+end

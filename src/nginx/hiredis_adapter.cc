@@ -1,0 +1,238 @@
+// hiredis on nginx's events: the one file that knows both.
+#include <hiredis/async.h>
+
+#include "nginx/event_loop.h"
+#include "nginx/ngx.h"
+#include "redis/tls.h"
+
+namespace rate_limit {
+namespace {
+
+// What nginx takes an event's data for when it logs the event in a debug build: the head of a connection.
+struct Identity {
+    void* data = nullptr;
+    ngx_event_t* read = nullptr;
+    ngx_event_t* write = nullptr;
+    ngx_socket_t fd = static_cast<ngx_socket_t>(-1);
+};
+
+// A timer, or something to do at the end of a turn.
+class NginxAlarm final : public redis::Alarm {
+  public:
+    NginxAlarm(redis::Loop::Handler handler, void* self, bool timer, bool holds)
+        : handler_(handler), self_(self), timer_(timer) {
+        identity_.data = this;
+        event_.data = &identity_;
+        event_.handler = ring;
+        event_.log = ngx_cycle->log;
+        event_.cancelable = holds ? 0 : 1;
+    }
+    ~NginxAlarm() override { NginxAlarm::disarm(); }
+    NginxAlarm(const NginxAlarm&) = delete;
+    NginxAlarm& operator=(const NginxAlarm&) = delete;
+
+    void arm(redis::Milliseconds after) override {
+        if (!timer_) {
+            ngx_post_event(&event_, &ngx_posted_events);
+            return;
+        }
+        if (event_.timer_set) {
+            ngx_del_timer(&event_);
+        }
+        ngx_add_timer(&event_, static_cast<ngx_msec_t>(after));
+    }
+
+    void disarm() override {
+        if (event_.timer_set) {
+            ngx_del_timer(&event_);
+        }
+        if (event_.posted) {
+            ngx_delete_posted_event(&event_);
+        }
+    }
+
+    bool armed() const override { return event_.timer_set || event_.posted; }
+
+    void hold(bool holds) override { event_.cancelable = holds ? 0 : 1; }
+
+  private:
+    static void ring(ngx_event_t* event) {
+        const auto* alarm = static_cast<NginxAlarm*>(static_cast<Identity*>(event->data)->data);
+        alarm->handler_(alarm->self_);
+    }
+
+    Identity identity_;
+    ngx_event_t event_ = {};
+    redis::Loop::Handler handler_;
+    void* self_;
+    bool timer_;
+};
+
+// A context of hiredis and nginx's connection for its socket. hiredis owns the socket.
+struct Attachment {
+    redisAsyncContext* context;
+    ngx_connection_t* connection;
+    ngx_event_t flush;  // writes what has gathered, at the end of a turn
+    bool* freed;        // set if the context goes away under a handler
+    bool writing;
+};
+
+Attachment* attachment_of(void* data) { return static_cast<Attachment*>(data); }
+
+// hiredis asks for readiness again with every packet; nginx's events stay as they are until deleted. Level
+// triggered, because hiredis does not read until there is nothing left.
+void add_event(ngx_event_t* event, ngx_int_t kind) {
+    if (!event->active) {
+        ngx_add_event(event, kind, NGX_LEVEL_EVENT);
+    }
+}
+
+void delete_event(ngx_event_t* event, ngx_int_t kind) {
+    if (event->active) {
+        ngx_del_event(event, kind, 0);
+    }
+}
+
+void add_read(void* data) { add_event(attachment_of(data)->connection->read, NGX_READ_EVENT); }
+void delete_read(void* data) { delete_event(attachment_of(data)->connection->read, NGX_READ_EVENT); }
+void delete_write(void* data) { delete_event(attachment_of(data)->connection->write, NGX_WRITE_EVENT); }
+
+// What is sent in one turn of the loop leaves in one write at its end. Only a socket that is still
+// connecting, or that has just taken less than it was given, is waited for.
+void add_write(void* data) {
+    Attachment* attachment = attachment_of(data);
+    const bool connected = (attachment->context->c.flags & REDIS_CONNECTED) != 0;
+    if (connected && !attachment->writing) {
+        ngx_post_event(&attachment->flush, &ngx_posted_events);
+        return;
+    }
+    add_event(attachment->connection->write, NGX_WRITE_EVENT);
+}
+
+void clean_up(void* data) {
+    Attachment* attachment = attachment_of(data);
+    ngx_connection_t* connection = attachment->connection;
+    attachment->context->ev.data = nullptr;
+    attachment->context->ev.addRead = nullptr;
+    attachment->context->ev.delRead = nullptr;
+    attachment->context->ev.addWrite = nullptr;
+    attachment->context->ev.delWrite = nullptr;
+    attachment->context->ev.cleanup = nullptr;
+    delete_event(connection->read, NGX_READ_EVENT);
+    delete_event(connection->write, NGX_WRITE_EVENT);
+    ngx_event_t* events[] = {connection->read, connection->write, &attachment->flush};
+    for (ngx_event_t* event : events) {
+        if (event->posted) {
+            ngx_delete_posted_event(event);
+        }
+    }
+    ngx_free_connection(connection);
+    connection->fd = static_cast<ngx_socket_t>(-1);
+    if (attachment->freed != nullptr) {
+        *attachment->freed = true;
+    }
+    ngx_free(attachment);
+}
+
+// Errors of TLS are kept in a queue that all of a process' connections share.
+void handle_read(ngx_event_t* event) {
+    auto* attachment = attachment_of(static_cast<ngx_connection_t*>(event->data)->data);
+    const bool tls = attachment->context->c.privctx != nullptr;
+    if (tls) {
+        redis::forget_tls_errors();
+    }
+    redisAsyncHandleRead(attachment->context);
+    if (tls) {
+        redis::forget_tls_errors();
+    }
+}
+
+void write_now(Attachment* attachment) {
+    bool freed = false;
+    attachment->freed = &freed;
+    attachment->writing = true;
+    const bool tls = attachment->context->c.privctx != nullptr;
+    if (tls) {
+        redis::forget_tls_errors();
+    }
+    redisAsyncHandleWrite(attachment->context);
+    if (tls) {
+        redis::forget_tls_errors();
+    }
+    if (!freed) {
+        attachment->freed = nullptr;
+        attachment->writing = false;
+    }
+}
+
+void handle_write(ngx_event_t* event) {
+    write_now(attachment_of(static_cast<ngx_connection_t*>(event->data)->data));
+}
+
+void handle_flush(ngx_event_t* event) {
+    Attachment* attachment = attachment_of(static_cast<ngx_connection_t*>(event->data)->data);
+    // If the socket is being waited for, what has gathered leaves then.
+    if (!attachment->connection->write->active) {
+        write_now(attachment);
+    }
+}
+
+class NginxLoop final : public redis::Loop {
+  public:
+    redis::Alarm* make_timer(Handler handler, void* self, bool holds) override {
+        return new (std::nothrow) NginxAlarm(handler, self, true, holds);
+    }
+
+    redis::Alarm* make_task(Handler handler, void* self) override {
+        return new (std::nothrow) NginxAlarm(handler, self, false, true);
+    }
+
+    bool attach(redisAsyncContext* context) override {
+        auto* attachment = static_cast<Attachment*>(ngx_calloc(sizeof(Attachment), ngx_cycle->log));
+        ngx_connection_t* connection =
+            attachment != nullptr ? ngx_get_connection(context->c.fd, ngx_cycle->log) : nullptr;
+        if (connection == nullptr) {
+            ngx_free(attachment);
+            return false;
+        }
+        attachment->context = context;
+        attachment->connection = connection;
+        connection->data = attachment;
+        connection->log = ngx_cycle->log;
+        connection->read->handler = handle_read;
+        connection->read->log = ngx_cycle->log;
+        connection->write->handler = handle_write;
+        connection->write->log = ngx_cycle->log;
+        attachment->flush.data = connection;
+        attachment->flush.handler = handle_flush;
+        attachment->flush.log = ngx_cycle->log;
+        context->ev.data = attachment;
+        context->ev.addRead = add_read;
+        context->ev.delRead = delete_read;
+        context->ev.addWrite = add_write;
+        context->ev.delWrite = delete_write;
+        context->ev.cleanup = clean_up;
+        return true;
+    }
+
+    redis::Milliseconds now() const override { return ngx_current_msec; }
+
+    std::uint32_t random() override { return static_cast<std::uint32_t>(::random()); }
+
+    void log(redis::Severity severity, std::string_view line) override {
+        const ngx_uint_t level = severity == redis::Severity::kError     ? NGX_LOG_ERR
+                                 : severity == redis::Severity::kWarning ? NGX_LOG_WARN
+                                                                         : NGX_LOG_NOTICE;
+        const ngx_str_t text = ngx_str(line);
+        ngx_log_error(level, ngx_cycle->log, 0, "%V", &text);
+    }
+};
+
+}  // namespace
+
+redis::Loop* nginx_loop() {
+    static NginxLoop loop;
+    return &loop;
+}
+
+}  // namespace rate_limit

@@ -1,0 +1,53 @@
+// Makes a worker's clients when they are first needed, and ends them with it.
+#include "nginx/redis.h"
+
+#include "nginx/event_loop.h"
+#include "redis/tls.h"
+
+namespace rate_limit {
+
+RedisServer::~RedisServer() {
+    delete remote;
+    if (settings.tls != nullptr) {
+        redis::free_tls(settings.tls);
+    }
+}
+
+RedisServer* find_redis(const ngx_http_rate_limit_main_conf_t* conf, const ngx_str_t& name) {
+    auto** servers = static_cast<RedisServer**>(conf->servers.elts);
+    for (ngx_uint_t i = 0; i < conf->servers.nelts; i++) {
+        if (view(servers[i]->name) == view(name)) {
+            return servers[i];
+        }
+    }
+    return nullptr;
+}
+
+Remote* redis_remote(RedisServer* server) {
+    if (server->remote == nullptr) {
+        redis::Client* client = redis::Client::make(server->settings, server->addresses, nginx_loop());
+        if (client != nullptr) {
+            server->remote = Remote::make(client, server->options, nginx_loop());
+            if (server->remote == nullptr) {
+                delete client;
+            }
+        }
+    }
+    return server->remote;
+}
+
+}  // namespace rate_limit
+
+// Sockets that are still open when a worker ends are reported as left behind.
+extern "C" void ngx_http_rate_limit_exit_process(ngx_cycle_t* cycle) {
+    auto* conf = static_cast<ngx_http_rate_limit_main_conf_t*>(
+        ngx_http_cycle_get_module_main_conf(cycle, ngx_http_rate_limit_module));
+    if (conf == nullptr) {
+        return;
+    }
+    auto** servers = static_cast<rate_limit::RedisServer**>(conf->servers.elts);
+    for (ngx_uint_t i = 0; i < conf->servers.nelts; i++) {
+        delete servers[i]->remote;
+        servers[i]->remote = nullptr;
+    }
+}

@@ -1,0 +1,32 @@
+// Redis servers as the configuration has them, and a worker's way to each.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "nginx/module.h"
+#include "redis/connection.h"
+#include "store/remote.h"
+
+namespace rate_limit {
+
+struct RedisServer {
+    RedisServer() = default;
+    ~RedisServer();
+    RedisServer(const RedisServer&) = delete;
+    RedisServer& operator=(const RedisServer&) = delete;
+
+    ngx_str_t name = {};
+    redis::Settings settings;
+    Remote::Options options;
+    std::vector<std::string> addresses;  // numeric, as known when the configuration was read
+    Remote* remote = nullptr;            // made by each worker when it first needs it
+};
+
+// The server of this name; null if there is none.
+RedisServer* find_redis(const ngx_http_rate_limit_main_conf_t* conf, const ngx_str_t& name);
+
+// This worker's way to a server; null if there is no memory.
+Remote* redis_remote(RedisServer* server);
+
+}  // namespace rate_limit

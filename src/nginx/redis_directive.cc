@@ -1,0 +1,317 @@
+// The directive rate_limit_redis.
+#include <algorithm>
+
+#include "nginx/configuration.h"
+#include "nginx/redis.h"
+#include "redis/resolver.h"
+#include "redis/tls.h"
+#include "store/script_text.h"
+
+namespace rate_limit {
+namespace {
+
+constexpr std::uint64_t kMostBatch = 1024;
+constexpr std::size_t kLongestPassword = 4096;
+constexpr char kRedisForm[] = "NAME URL [option=value ...]";
+constexpr char kRedisOptions[] =
+    "timeout=, connect_timeout=, prefix=, batch=, user=, db=, password_file=, ca=, cert=, key=, sni= and "
+    "verify=";
+
+// A URL for the log, without what may be a password.
+std::string masked(const ngx_str_t& url) {
+    const std::string_view text = view(url);
+    const std::size_t slashes = text.find("//");
+    const std::size_t at = text.rfind('@');
+    if (at == std::string_view::npos) {
+        return std::string(text);
+    }
+    const std::size_t start = slashes != std::string_view::npos && slashes < at ? slashes + 2 : 0;
+    return std::string(text.substr(0, start)) + "***" + std::string(text.substr(at));
+}
+
+// A rate_limit_redis while it is being read.
+struct RedisReader {
+    ngx_conf_t* cf;
+    ngx_command_t* cmd;
+    RedisServer* server;
+    redis::TlsFiles files = {};
+    ngx_str_t tls_word = {};  // an option that only TLS has
+    ngx_str_t user_word = {}, db_word = {}, password_word = {};
+
+    char* read_word(const ngx_str_t& word);
+    char* read_time(const ngx_str_t& word, const ngx_str_t& value, redis::Milliseconds* time) const;
+    char* read_password(const ngx_str_t& word, ngx_str_t value);
+    char* read_file_name(const ngx_str_t& word, ngx_str_t value, std::string* name) const;
+    char* read_prefix(const ngx_str_t& word, const ngx_str_t& value) const;
+    char* read_tls_word(const ngx_str_t& word, bool* taken);
+    char* finish(const ngx_str_t& url) const;
+    char* check(const ngx_str_t& url) const;
+};
+
+char* RedisReader::read_time(const ngx_str_t& word, const ngx_str_t& value, redis::Milliseconds* time) const {
+    constexpr ngx_int_t kMost = 3'600'000;
+    ngx_str_t text = value;
+    const ngx_int_t milliseconds = ngx_parse_time(&text, 0);
+    if (milliseconds == NGX_ERROR || milliseconds < 1 || milliseconds > kMost) {
+        return refuse(cf, cmd, "\"%V\" is not a time; accepted are times from 1ms to 1h", &word);
+    }
+    *time = static_cast<redis::Milliseconds>(milliseconds);
+    return nullptr;
+}
+
+char* RedisReader::read_file_name(const ngx_str_t& word, ngx_str_t value, std::string* name) const {
+    if (value.len == 0) {
+        return refuse(cf, cmd, "\"%V\" names no file; accepted is the name of a file", &word);
+    }
+    if (ngx_conf_full_name(cf->cycle, &value, 1) != NGX_OK) {
+        return static_cast<char*>(NGX_CONF_ERROR);
+    }
+    *name = view(value);
+    return nullptr;
+}
+
+char* RedisReader::read_password(const ngx_str_t& word, ngx_str_t value) {
+    std::string name;
+    if (char* wrong = read_file_name(word, value, &name)) {
+        return wrong;
+    }
+    char text[kLongestPassword + 1];
+    const ngx_fd_t fd = ngx_open_file(name.c_str(), NGX_FILE_RDONLY, NGX_FILE_OPEN, 0);
+    const ssize_t size = fd != NGX_INVALID_FILE ? ngx_read_fd(fd, text, sizeof(text)) : -1;
+    const ngx_err_t error = ngx_errno;
+    if (fd != NGX_INVALID_FILE) {
+        ngx_close_file(fd);
+    }
+    if (size < 0) {
+        ngx_conf_log_error(
+            NGX_LOG_EMERG, cf, error,
+            "\"%V\": \"%V\" cannot be read; accepted is a file with the password in its first line",
+            &cmd->name, &word);
+        return static_cast<char*>(NGX_CONF_ERROR);
+    }
+    const std::string_view content(text, static_cast<std::size_t>(size));
+    const std::string_view line = content.substr(0, content.find_first_of("\r\n"));
+    if (line.empty() || content.size() > kLongestPassword) {
+        return refuse(cf, cmd,
+                      "\"%V\" has no password; accepted is a file with the password in its first line, of at "
+                      "most %uz bytes",
+                      &word, kLongestPassword);
+    }
+    server->settings.address.password = line;
+    password_word = word;
+    return nullptr;
+}
+
+char* RedisReader::read_prefix(const ngx_str_t& word, const ngx_str_t& value) const {
+    const std::string_view text = view(value);
+    const auto is_wrong = [](char c) { return c <= ' ' || c > '~' || c == '{' || c == '}'; };
+    if (text.size() > 64 || std::any_of(text.begin(), text.end(), is_wrong)) {
+        return refuse(cf, cmd,
+                      "\"%V\" is not a prefix; accepted are up to 64 visible ASCII characters without braces",
+                      &word);
+    }
+    server->options.prefix = text;
+    return nullptr;
+}
+
+// The options that only a connection with TLS has.
+char* RedisReader::read_tls_word(const ngx_str_t& word, bool* taken) {
+    ngx_str_t value = {};
+    *taken = true;
+    tls_word = word;
+    if (option(word, "ca", &value)) {
+        return read_file_name(word, value, &files.ca);
+    }
+    if (option(word, "cert", &value)) {
+        return read_file_name(word, value, &files.certificate);
+    }
+    if (option(word, "key", &value)) {
+        return read_file_name(word, value, &files.key);
+    }
+    if (option(word, "sni", &value)) {
+        if (value.len == 0 || value.len > 253) {
+            return refuse(cf, cmd, "\"%V\" is not a name; accepted is the name in the server's certificate",
+                          &word);
+        }
+        server->settings.server_name = view(value);
+        return nullptr;
+    }
+    if (option(word, "verify", &value)) {
+        files.verify = view(value) == "on";
+        return files.verify || view(value) == "off"
+                   ? nullptr
+                   : refuse(cf, cmd, "\"%V\" is not known; accepted are on or off", &word);
+    }
+    tls_word = {};
+    *taken = false;
+    return nullptr;
+}
+
+char* RedisReader::read_word(const ngx_str_t& word) {
+    ngx_str_t value = {};
+    std::uint64_t number = 0;
+    if (option(word, "timeout", &value)) {
+        return read_time(word, value, &server->settings.timeout);
+    }
+    if (option(word, "connect_timeout", &value)) {
+        return read_time(word, value, &server->settings.connect_timeout);
+    }
+    if (option(word, "prefix", &value)) {
+        return read_prefix(word, value);
+    }
+    if (option(word, "password_file", &value)) {
+        return read_password(word, value);
+    }
+    if (option(word, "user", &value)) {
+        user_word = word;
+        server->settings.address.user = view(value);
+        return value.len != 0 ? nullptr : refuse(cf, cmd, "\"%V\" names nobody; accepted is a user", &word);
+    }
+    if (option(word, "batch", &value)) {
+        if (!parse_number(view(value), kMostBatch, &number) || number == 0) {
+            return refuse(cf, cmd, "\"%V\" is out of range; accepted are numbers from 1 to %uL", &word,
+                          kMostBatch);
+        }
+        server->options.batch = static_cast<std::uint32_t>(number);
+        return nullptr;
+    }
+    if (option(word, "db", &value)) {
+        if (!parse_number(view(value), 65535, &number)) {
+            return refuse(cf, cmd, "\"%V\" is out of range; accepted are numbers from 0 to 65535", &word);
+        }
+        db_word = word;
+        server->settings.address.database = static_cast<std::uint32_t>(number);
+        return nullptr;
+    }
+    bool taken = false;
+    char* wrong = read_tls_word(word, &taken);
+    if (taken) {
+        return wrong;
+    }
+    // What follows may be a password.
+    const std::string name(view(word).substr(0, view(word).find('=')));
+    const std::string shown = name.size() < word.len ? name + "=" : masked(word);
+    return refuse(cf, cmd, "\"%s\" is not known; accepted are %s", shown.c_str(), kRedisOptions);
+}
+
+// What contradicts the URL or another option.
+char* RedisReader::check(const ngx_str_t& url) const {
+    redis::Address address;
+    if (const char* wrong = redis::parse_address(view(url), &address)) {
+        return refuse(cf, cmd, "\"%s\" is not a URL: %s; %s", masked(url).c_str(), wrong,
+                      redis::kAddressAccepted);
+    }
+    const bool user = !address.user.empty() && user_word.len != 0;
+    const bool password = !address.password.empty() && password_word.len != 0;
+    const bool database = address.database != 0 && db_word.len != 0;
+    if (user || password || database) {
+        return refuse(cf, cmd, "\"%V\" repeats what the URL says; accepted is one of them",
+                      user       ? &user_word
+                      : password ? &password_word
+                                 : &db_word);
+    }
+    if (!address.tls && tls_word.len != 0) {
+        return refuse(cf, cmd, "\"%V\" is an option of TLS; it is accepted with rediss://", &tls_word);
+    }
+    if (!files.verify && !files.ca.empty()) {
+        return refuse(cf, cmd, "\"verify=off\" contradicts ca=; accepted is one of them");
+    }
+    if (files.certificate.empty() != files.key.empty()) {
+        return refuse(cf, cmd, "\"%s\" is missing; accepted are cert= and key= together",
+                      files.key.empty() ? "key=" : "cert=");
+    }
+    return nullptr;
+}
+
+char* RedisReader::finish(const ngx_str_t& url) const {
+    if (char* wrong = check(url)) {
+        return wrong;
+    }
+    redis::Settings& settings = server->settings;
+    redis::parse_address(view(url), &settings.address);
+    if (settings.address.path.empty()) {
+        server->addresses = redis::resolve(settings.address.host);
+        if (server->addresses.empty()) {
+            return refuse(cf, cmd, "host \"%s\" in \"%s\" has no address; accepted are names that resolve",
+                          settings.address.host.c_str(), masked(url).c_str());
+        }
+    }
+    if (settings.address.tls) {
+        std::string wrong;
+        settings.tls = redis::make_tls(files, &wrong);
+        if (settings.tls == nullptr) {
+            return refuse(cf, cmd, "%s; accepted are files in PEM", wrong.c_str());
+        }
+        if (settings.server_name.empty()) {
+            settings.server_name = settings.address.host;
+        }
+    }
+    settings.name = view(server->name);
+    settings.script = kScript;
+    const std::string key = server->options.prefix + "probe";
+    settings.probe = "*5\r\n$3\r\nSET\r\n$" + std::to_string(key.size()) + "\r\n" + key +
+                     "\r\n$1\r\n1\r\n$2\r\nPX\r\n$1\r\n1\r\n";
+    return nullptr;
+}
+
+bool is_name(std::string_view text) {
+    const auto fits = [](char c) {
+        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+               c == '-' || c == '.';
+    };
+    return !text.empty() && std::all_of(text.begin(), text.end(), fits);
+}
+
+void destroy_server(void* server) { delete static_cast<RedisServer*>(server); }
+
+// Makes a server that lives as long as the configuration; null if there is no memory.
+RedisServer* make_server(ngx_conf_t* cf) {
+    ngx_pool_cleanup_t* cleanup = ngx_pool_cleanup_add(cf->pool, 0);
+    auto* server = cleanup != nullptr ? new (std::nothrow) RedisServer : nullptr;
+    if (server != nullptr) {
+        cleanup->handler = destroy_server;
+        cleanup->data = server;
+    }
+    return server;
+}
+
+char* read_redis(ngx_conf_t* cf, ngx_command_t* cmd, ngx_http_rate_limit_main_conf_t* conf) {
+    ngx_str_t* words = words_of(cf);
+    if (cf->args->nelts < 3) {
+        return refuse(cf, cmd, "a name or a URL is missing; accepted is %s", kRedisForm);
+    }
+    if (!is_name(view(words[1]))) {
+        return refuse(cf, cmd,
+                      "\"%s\" is not a name of letters, digits, \"_\", \"-\" and \".\"; accepted is %s",
+                      masked(words[1]).c_str(), kRedisForm);
+    }
+    if (find_redis(conf, words[1]) != nullptr) {
+        return refuse(cf, cmd, "\"%V\" is defined twice; accepted is each name once", &words[1]);
+    }
+    if (char* wrong = refuse_repeated(cf, cmd, 3)) {
+        return wrong;
+    }
+    RedisServer* server = make_server(cf);
+    auto** slot = static_cast<RedisServer**>(ngx_array_push(&conf->servers));
+    if (server == nullptr || slot == nullptr) {
+        return static_cast<char*>(NGX_CONF_ERROR);
+    }
+    *slot = server;
+    server->name = words[1];
+    server->options.prefix = "rate_limit:";
+    RedisReader reader = {cf, cmd, server};
+    for (ngx_uint_t i = 3; i < cf->args->nelts; i++) {
+        if (char* wrong = reader.read_word(words[i])) {
+            return wrong;
+        }
+    }
+    char* wrong = reader.finish(words[2]);
+    return wrong != nullptr ? wrong : NGX_CONF_OK;
+}
+
+}  // namespace
+}  // namespace rate_limit
+
+extern "C" char* ngx_http_rate_limit_redis(ngx_conf_t* cf, ngx_command_t* cmd, void* conf) {
+    return rate_limit::read_redis(cf, cmd, static_cast<ngx_http_rate_limit_main_conf_t*>(conf));
+}

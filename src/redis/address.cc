@@ -1,0 +1,140 @@
+// Reads URLs of Redis servers.
+#include "redis/address.h"
+
+#include <algorithm>
+
+#include "redis/resolver.h"
+
+namespace rate_limit::redis {
+namespace {
+
+constexpr std::uint32_t kMostDatabases = 1U << 16;
+constexpr std::size_t kLongestPath = 107;  // as Linux has it
+
+bool cut_prefix(std::string_view* text, std::string_view prefix) {
+    if (text->substr(0, prefix.size()) != prefix) {
+        return false;
+    }
+    text->remove_prefix(prefix.size());
+    return true;
+}
+
+int hex_digit(char c) {
+    constexpr std::string_view kDigits = "0123456789abcdef";
+    const std::size_t digit = kDigits.find(c >= 'A' && c <= 'F' ? static_cast<char>(c - 'A' + 'a') : c);
+    return digit == std::string_view::npos ? -1 : static_cast<int>(digit);
+}
+
+bool decode_percent(std::string_view text, std::string* out) {
+    for (std::size_t i = 0; i < text.size(); i++) {
+        if (text[i] != '%') {
+            out->push_back(text[i]);
+            continue;
+        }
+        const int high = i + 2 < text.size() ? hex_digit(text[i + 1]) : -1;
+        const int low = i + 2 < text.size() ? hex_digit(text[i + 2]) : -1;
+        if (high < 0 || low < 0) {
+            return false;
+        }
+        out->push_back(static_cast<char>(high * 16 + low));
+        i += 2;
+    }
+    return true;
+}
+
+bool parse_number(std::string_view text, std::uint32_t most, std::uint32_t* number) {
+    const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+    if (text.empty() || text.size() > 6 || !std::all_of(text.begin(), text.end(), is_digit)) {
+        return false;
+    }
+    *number = 0;
+    for (const char c : text) {
+        *number = *number * 10 + static_cast<std::uint32_t>(c - '0');
+    }
+    return *number <= most;
+}
+
+const char* parse_credentials(std::string_view text, Address* address) {
+    const std::size_t colon = text.find(':');
+    const std::string_view user = text.substr(0, colon);
+    const std::string_view password = colon == std::string_view::npos ? "" : text.substr(colon + 1);
+    if (!decode_percent(user, &address->user) || !decode_percent(password, &address->password)) {
+        return "a % in the user or password is not followed by two hexadecimal digits";
+    }
+    return nullptr;
+}
+
+const char* parse_host(std::string_view text, Address* address) {
+    std::string_view port;
+    bool has_port = false;
+    if (!text.empty() && text.front() == '[') {
+        const std::size_t end = text.find(']');
+        if (end == std::string_view::npos) {
+            return "the bracket of the IPv6 address is not closed";
+        }
+        address->host = text.substr(1, end - 1);
+        if (address->host.find(':') == std::string::npos || !is_numeric(address->host)) {
+            return "what stands in brackets is not an IPv6 address";
+        }
+        port = text.substr(end + 1);
+        has_port = !port.empty();
+        if (has_port && port.front() != ':') {
+            return "the port is not set off by a colon";
+        }
+        port.remove_prefix(has_port ? 1 : 0);
+    } else {
+        const std::size_t colon = text.find(':');
+        if (colon != std::string_view::npos && text.find(':', colon + 1) != std::string_view::npos) {
+            return "an IPv6 address stands in brackets";
+        }
+        address->host = text.substr(0, colon);
+        has_port = colon != std::string_view::npos;
+        port = has_port ? text.substr(colon + 1) : port;
+    }
+    if (address->host.empty()) {
+        return "the host is missing";
+    }
+    std::uint32_t number = 0;
+    if (has_port && (!parse_number(port, 65535, &number) || number == 0)) {
+        return "the port is not a number from 1 to 65535";
+    }
+    address->port = has_port ? static_cast<std::uint16_t>(number) : address->port;
+    return nullptr;
+}
+
+}  // namespace
+
+const char kAddressAccepted[] =
+    "accepted are redis://[user:password@]host[:port][/db], rediss:// for TLS, and unix:PATH";
+
+const char* parse_address(std::string_view text, Address* address) {
+    if (cut_prefix(&text, "unix:")) {
+        address->path = text;
+        if (text.size() > kLongestPath) {
+            return "the path of a unix socket has at most 107 bytes";
+        }
+        return text.empty() || text.front() != '/' ? "the path of a unix socket starts with /" : nullptr;
+    }
+    address->tls = cut_prefix(&text, "rediss://");
+    if (!address->tls && !cut_prefix(&text, "redis://")) {
+        return "it starts with neither redis:// nor rediss:// nor unix:";
+    }
+    const std::size_t at = text.rfind('@');
+    if (at != std::string_view::npos) {
+        if (const char* wrong = parse_credentials(text.substr(0, at), address)) {
+            return wrong;
+        }
+        text.remove_prefix(at + 1);
+    }
+    const std::size_t slash = text.find('/');
+    if (slash != std::string_view::npos) {
+        const std::string_view database = text.substr(slash + 1);
+        if (!database.empty() && !parse_number(database, kMostDatabases - 1, &address->database)) {
+            return "the database is not a number";
+        }
+        text = text.substr(0, slash);
+    }
+    return parse_host(text, address);
+}
+
+}  // namespace rate_limit::redis

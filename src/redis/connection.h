@@ -1,0 +1,93 @@
+// One connection to a Redis: made, greeted with password, database and script, and lost.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "redis/address.h"
+#include "redis/error.h"
+#include "redis/loop.h"
+
+struct redisAsyncContext;
+struct redisReply;
+struct ssl_ctx_st;
+struct ssl_st;
+
+namespace rate_limit::redis {
+
+// Everything that a client is told once. Lives as long as the clients.
+struct Settings {
+    std::string name;  // in log lines
+    Address address;
+    std::string server_name;              // that a TLS server must prove to be; empty: not checked
+    ssl_ctx_st* tls = nullptr;            // if address.tls
+    std::string_view script;              // loaded into Redis with each connection
+    std::string probe;                    // a whole command in RESP that writes, to see whether Redis can
+    Milliseconds timeout = 20;            // of a call
+    Milliseconds connect_timeout = 1000;  // until the greeting is answered
+};
+
+class Connection {
+  public:
+    // Who is told. Neither call may open the connection again before it returns.
+    class Owner {
+      public:
+        virtual void on_ready() = 0;
+        // `line` says what happened, for the log. Every command still unanswered has had its null reply.
+        virtual void on_lost(Error error, std::string_view line) = 0;
+
+      protected:
+        ~Owner() = default;
+    };
+
+    using Reply = void (*)(redisAsyncContext* context, void* reply, void* self);
+
+    Connection(const Settings& settings, Loop* loop, Owner* owner)
+        : settings_(settings), loop_(loop), owner_(owner) {}
+    ~Connection() { close(); }
+    Connection(const Connection&) = delete;
+    Connection& operator=(const Connection&) = delete;
+
+    // Starts to connect, to a numeric address or to the unix socket. False, with the reason in `*line`, if
+    // that failed at once; the owner is told of later failures.
+    bool open(const std::string& address, std::string* line);
+
+    // Ends it, and tells nobody but the commands that wait: they get a null reply.
+    void close();
+
+    bool connected() const { return context_ != nullptr; }
+    bool ready() const { return ready_; }
+
+    // Sends a whole command in RESP; only when ready. False if there is no memory.
+    bool send(std::string_view command, Reply reply, void* self);
+
+    // Loads the script once more. The commands that follow find it.
+    bool load_script();
+
+    // Why a command got a null reply, in its callback.
+    static Error loss(const redisAsyncContext* context);
+    static std::string_view loss_line(const redisAsyncContext* context);
+
+  private:
+    static void on_connect(redisAsyncContext* context, int status);
+    static void on_disconnect(const redisAsyncContext* context, int status);
+    static void on_greeting(redisAsyncContext* context, void* answer, void* self_pointer);
+
+    bool start_tls(const char** untrusted);
+    std::string_view handshake_error(std::string_view otherwise) const;
+    bool greet();
+    bool say(std::initializer_list<std::string_view> words, Reply reply);
+    void fail(Error error, std::string_view line);
+    void lose(Error error, std::string_view line);
+
+    const Settings& settings_;
+    Loop* loop_;
+    Owner* owner_;
+    redisAsyncContext* context_ = nullptr;
+    ssl_st* session_ = nullptr;  // hiredis frees it
+    unsigned greetings_ = 0;     // unanswered
+    bool ready_ = false;
+};
+
+}  // namespace rate_limit::redis

@@ -1,0 +1,37 @@
+// What can go wrong between a check and Redis, told apart.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace rate_limit::redis {
+
+enum class Error : std::uint8_t {
+    kNone,
+    kUnavailable,  // not asked: the breaker is open
+    kRefused,      // no connection
+    kTimedOut,
+    kClosed,  // the connection was lost before the answer
+    kNoScript,
+    kLoading,
+    kBusy,
+    kReadOnly,
+    kOutOfMemory,
+    kDenied,    // the password is wrong or missing, or the user may not
+    kMoved,     // the key is another node's
+    kProtocol,  // what came is not RESP
+    kShape,     // a reply, but not one of the script's
+    kTls,
+    kUnresolved,  // the name has no address
+    kOther,       // another error of Redis
+};
+constexpr unsigned kErrors = 17;
+
+// One word for logs and metrics.
+const char* error_name(Error error);
+
+// Tells an error reply by its first word, or by that of the error that it wraps: until Redis 7 an error
+// inside a script came as "ERR Error running script (...): @user_script:1: -READONLY ...".
+Error classify(std::string_view reply);
+
+}  // namespace rate_limit::redis

@@ -1,0 +1,38 @@
+// The addresses of a name, found without making anybody wait.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace rate_limit::redis {
+
+// Numeric addresses of `host`, by the system's own means; empty if it has none. Waits for the answer.
+std::vector<std::string> resolve(const std::string& host);
+
+bool is_numeric(const std::string& host);
+
+// A look-up in a thread of its own. Whoever asks looks again until it is done, or forgets it: the thread then
+// ends by itself.
+class Lookup {
+  public:
+    // Null if no thread can be started.
+    static Lookup* start(const std::string& host);
+
+    bool done() const;
+
+    // Those found, once it is done.
+    const std::vector<std::string>& addresses() const;
+
+    void forget();
+
+  private:
+    struct Shared;
+
+    explicit Lookup(Shared* shared) : shared_(shared) {}
+    ~Lookup() = default;
+
+    Shared* shared_;
+};
+
+}  // namespace rate_limit::redis

@@ -1,0 +1,139 @@
+// Remembers rejections until they no longer hold.
+#include "store/denials.h"
+
+#include <algorithm>
+#include <new>
+
+#include "core/arithmetic.h"
+
+namespace rate_limit {
+namespace {
+
+constexpr std::uint64_t kOdd = 0x9e3779b97f4a7c15;
+
+std::uint64_t mix(std::uint64_t sum, std::uint64_t word) {
+    sum = (sum ^ word) * kOdd;
+    return sum ^ (sum >> 29);
+}
+
+// Policies that decide differently have different tags, of 32 bits.
+std::uint64_t tag_of(const Policy& policy) {
+    std::uint64_t tag = mix(policy.burst, std::uint64_t{policy.capacity} << 32 | policy.buckets);
+    tag = mix(tag, static_cast<std::uint64_t>(policy.min_interval));
+    tag = mix(tag, std::uint64_t{policy.delay} << 8 | static_cast<std::uint64_t>(policy.algorithm));
+    tag = mix(tag, std::uint64_t{policy.ceiling} << 1 | (policy.align_first ? 1U : 0U));
+    for (std::uint32_t i = 0; i < policy.rates.size; i++) {
+        tag = mix(tag, policy.rates.rates[i].count);
+        tag = mix(tag, static_cast<std::uint64_t>(policy.rates.rates[i].period));
+    }
+    return tag >> 32;
+}
+
+constexpr std::uint64_t kMostExcess = 0xffffffff;  // 1/1000 requests; only logs tell it
+
+// What is small enough goes into one word: the cost, what remains, the rate that binds, and whether that is
+// for ever.
+std::uint64_t pack(std::uint32_t cost, const Decision& decision) {
+    return cost | (std::uint64_t{decision.rate} << 24) | (decision.retry_after == kNever ? 1U << 31 : 0U) |
+           (std::uint64_t{decision.remaining} << 32);
+}
+
+std::uint32_t cost_of(std::uint64_t numbers) { return numbers & 0xffffff; }
+
+}  // namespace
+
+std::size_t Denials::least_size() { return sizeof(Entry) * kWays * 16 + 64; }
+
+Denials* Denials::create(void* memory, std::size_t size, const HashKey& key) {
+    static_assert(sizeof(Denials) <= 64, "the entries follow at the next line");
+    static_assert(sizeof(Entry) == 64, "an entry is a cache line");
+    if (size < least_size()) {
+        return nullptr;
+    }
+    return new (memory) Denials(key, (size - 64) / (sizeof(Entry) * kWays));
+}
+
+Denials::Entry* Denials::set_of(std::uint64_t client) const {
+    auto* entries = reinterpret_cast<Entry*>(const_cast<char*>(reinterpret_cast<const char*>(this)) + 64);
+    return entries + static_cast<std::uint64_t>(multiply(client, sets_) >> 64) * kWays;
+}
+
+std::uint64_t Denials::sum_of(const Copy& copy) {
+    std::uint64_t sum = kOdd;
+    for (unsigned i = 0; i < kSum; i++) {
+        sum = mix(sum, copy.words[i]);
+    }
+    return sum;
+}
+
+bool Denials::load(const Entry& entry, Copy* copy) {
+    for (unsigned i = 0; i < kWords; i++) {
+        copy->words[i] = entry.words[i].load(std::memory_order_relaxed);
+    }
+    return copy->words[kSum] == sum_of(*copy);
+}
+
+void Denials::store(const Copy& copy, Entry* entry) {
+    for (unsigned i = 0; i < kWords; i++) {
+        entry->words[i].store(copy.words[i], std::memory_order_relaxed);
+    }
+}
+
+bool Denials::find(std::uint64_t client, const Policy& policy, std::uint32_t cost, Micros now,
+                   Decision* decision, Micros* time) const {
+    const Entry* set = set_of(client);
+    for (unsigned way = 0; way < kWays; way++) {
+        if (set[way].words[kClient].load(std::memory_order_relaxed) != client) {
+            continue;
+        }
+        Copy copy;
+        if (!load(set[way], &copy) || copy.words[kClient] != client ||
+            (copy.words[kPolicy] & 0xffffffff) != tag_of(policy) ||
+            static_cast<Micros>(copy.words[kUntil]) <= now || cost != cost_of(copy.words[kNumbers])) {
+            continue;
+        }
+        const std::uint64_t numbers = copy.words[kNumbers];
+        const bool never = (numbers >> 31 & 1) != 0;
+        *decision = {};
+        decision->rate = static_cast<std::uint8_t>(numbers >> 24 & 7);
+        decision->limit = capacity_of(policy, policy.rates.rates[decision->rate]);
+        decision->remaining = static_cast<std::uint32_t>(numbers >> 32);
+        decision->reset_after = std::max<Micros>(0, static_cast<Micros>(copy.words[kReset]) - now);
+        decision->retry_after =
+            never ? kNever : std::max<Micros>(1, static_cast<Micros>(copy.words[kRetry]) - now);
+        decision->excess_milli = copy.words[kPolicy] >> 32;
+        *time = now + static_cast<Micros>(copy.words[kAhead]);
+        return true;
+    }
+    return false;
+}
+
+void Denials::remember(std::uint64_t client, const Policy& policy, std::uint32_t cost, Micros now,
+                       Micros time, const Decision& decision, Micros most) {
+    const Micros wait = decision.retry_after == kNever ? most : decision.retry_after;
+    Copy copy = {};
+    copy.words[kClient] = client;
+    copy.words[kPolicy] = tag_of(policy) | (std::min(decision.excess_milli, kMostExcess) << 32);
+    copy.words[kUntil] = static_cast<std::uint64_t>(now + std::min(wait, most));
+    copy.words[kReset] = static_cast<std::uint64_t>(now + decision.reset_after);
+    copy.words[kRetry] = static_cast<std::uint64_t>(now + wait);
+    copy.words[kAhead] = static_cast<std::uint64_t>(time - now);
+    copy.words[kNumbers] = pack(cost, decision);
+    copy.words[kSum] = sum_of(copy);
+    // Its own entry, else the one that ends first.
+    Entry* set = set_of(client);
+    Entry* chosen = set;
+    for (unsigned way = 0; way < kWays; way++) {
+        if (set[way].words[kClient].load(std::memory_order_relaxed) == client) {
+            chosen = &set[way];
+            break;
+        }
+        if (set[way].words[kUntil].load(std::memory_order_relaxed) <
+            chosen->words[kUntil].load(std::memory_order_relaxed)) {
+            chosen = &set[way];
+        }
+    }
+    store(copy, chosen);
+}
+
+}  // namespace rate_limit

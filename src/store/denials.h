@@ -1,0 +1,68 @@
+// Clients that were just rejected elsewhere, remembered in memory that several processes share, so that
+// whoever keeps coming back is turned away without asking.
+//
+// A small cache without locks: each entry carries a sum of its words, so that one which two processes wrote
+// at once, or whose writer died half-way, is simply not found.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "core/check.h"
+#include "store/siphash.h"
+
+namespace rate_limit {
+
+class Denials {
+  public:
+    // The least memory that is of use.
+    static std::size_t least_size();
+
+    // Makes an empty cache in `size` bytes at `memory`, all zero and aligned to 64 bytes; null if that is too
+    // small. It lives in that memory and is never destroyed. `key` must be random.
+    static Denials* create(void* memory, std::size_t size, const HashKey& key);
+
+    std::uint64_t hash(std::string_view client) const {
+        const std::uint64_t hash = siphash(key_, client);
+        return hash != 0 ? hash : 1;
+    }
+
+    // Whether a request of `cost` is known to be rejected at `now`, a moment of a clock that is never set
+    // back;
+    // `*decision` is then what Redis would say.
+    bool find(std::uint64_t client, const Policy& policy, std::uint32_t cost, Micros now, Decision* decision,
+              Micros* time) const;
+
+    // Remembers that `decision` rejected a request of `cost` at `now`, when Redis' clock showed `time`, for
+    // at most `most`.
+    void remember(std::uint64_t client, const Policy& policy, std::uint32_t cost, Micros now, Micros time,
+                  const Decision& decision, Micros most);
+
+  private:
+    static constexpr unsigned kWords = 8;
+    static constexpr unsigned kWays = 2;
+
+    enum Word : unsigned { kClient, kPolicy, kUntil, kReset, kRetry, kAhead, kNumbers, kSum };
+
+    struct Entry {
+        std::atomic<std::uint64_t> words[kWords];
+    };
+
+    struct Copy {
+        std::uint64_t words[kWords];
+    };
+
+    Denials(const HashKey& key, std::uint64_t sets) : key_(key), sets_(sets) {}
+
+    Entry* set_of(std::uint64_t client) const;
+    static bool load(const Entry& entry, Copy* copy);
+    static void store(const Copy& copy, Entry* entry);
+    static std::uint64_t sum_of(const Copy& copy);
+
+    HashKey key_;
+    std::uint64_t sets_;
+};
+
+}  // namespace rate_limit

@@ -1,0 +1,105 @@
+// Limits whose state is in Redis: the checks of one turn of the event loop go out together as one call of the
+// script, and its reply is taken apart again.
+//
+// Belongs to one thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "core/check.h"
+#include "redis/client.h"
+#include "store/memory.h"
+
+namespace rate_limit {
+
+// One of a request's limits that Redis decides.
+struct RemoteLimit {
+    std::string_view zone;    // its name
+    std::string_view client;  // the client's
+    const Policy* policy;     // has rates
+    const Shape* shape;       // of the zone
+    std::uint32_t cost;       // 0 looks
+    Decision decision;        // the answer
+};
+
+struct Waiting;
+
+// A request's limits on one Redis, while it asks. They and their texts must live until `done` is called,
+// which happens at the end of a turn of the loop, or until Remote::forget.
+struct Question {
+    RemoteLimit* limits = nullptr;
+    std::size_t count = 0;
+    void (*done)(Question* question) = nullptr;
+    void* asker = nullptr;                     // whoever `done` is for
+    redis::Error error = redis::Error::kNone;  // the answer, if not kNone: nothing was decided
+    Micros time = 0;                           // else Redis' own, at which it decided
+    Waiting* waiting = nullptr;                // while it asks
+};
+
+class Remote {
+  public:
+    struct Options {
+        std::string prefix;        // of every key
+        std::uint32_t batch = 64;  // groups in a call
+    };
+
+    // Takes the client over. Null if there is no memory.
+    static Remote* make(redis::Client* client, const Options& options, redis::Loop* loop);
+    ~Remote();
+    Remote(const Remote&) = delete;
+    Remote& operator=(const Remote&) = delete;
+
+    bool available() const { return client_->available(); }
+
+    // Decides and charges, all of the question's limits or none. False if there is no memory.
+    bool ask(Question* question);
+
+    // The request has gone: `done` is not called.
+    static void forget(Question* question);
+
+    // Decides and charges, and tells nobody: for a request that was rejected elsewhere, where rejected
+    // requests count.
+    void count(const RemoteLimit* limits, std::size_t count);
+
+    // Gives back what an admitted question was charged, as well as can be: if Redis is gone, it stays
+    // charged.
+    void give_back(const RemoteLimit* limits, std::size_t count);
+
+    redis::Client& client() { return *client_; }
+
+  private:
+    struct Batch;
+
+    Remote(redis::Client* client, const Options& options) : client_(client), options_(options) {}
+
+    static void on_answer(void* self, redis::Error error, std::string_view reply);
+    bool add(const RemoteLimit* limits, std::size_t count, bool refund, Question* question);
+    bool add_policy(const RemoteLimit& limit, unsigned* index);
+    void add_key(const RemoteLimit& limit);
+    void flush();
+    static bool is_whole(const Batch& batch, std::string_view reply);
+    void finish(Batch* batch, redis::Error error, std::string_view reply);
+    void wake();
+    Batch* make_batch();
+    Waiting* make_waiting();
+
+    redis::Client* client_;
+    Options options_;
+    redis::Alarm* flush_ = nullptr;
+    redis::Alarm* wake_ = nullptr;
+    Batch* batch_ = nullptr;  // that is being filled
+    Batch* free_batches_ = nullptr;
+    Waiting* free_waiting_ = nullptr;
+    Waiting* first_done_ = nullptr;
+    Waiting* last_done_ = nullptr;
+};
+
+// The key of a client in a zone: PREFIX ZONE:ALGORITHM:{CLIENT}. A client's name over 128 bytes is replaced
+// by its SHA-256.
+void append_key(std::string_view prefix, std::string_view zone, Algorithm algorithm, std::string_view client,
+                redis::Buffer* buffer);
+
+}  // namespace rate_limit

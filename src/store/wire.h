@@ -1,0 +1,37 @@
+// How checks and decisions travel between the store and the script: little-endian numbers without gaps.
+//
+//     EVALSHA sha N key1 ... keyN POLICIES GROUPS
+//
+// POLICIES has a record for each policy that the call needs, and GROUPS one for each request, whose limits
+// name their policies by number and have their keys in the same order. lua/main.lua reads both, and answers
+// with the time and a record for each limit.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "core/check.h"
+#include "redis/buffer.h"
+
+namespace rate_limit {
+
+constexpr std::size_t kMaxPolicies = 255;  // in a call
+constexpr std::size_t kLongestPolicy = 24 + kMaxRates * 12;
+constexpr std::uint8_t kRefund = 0x80;  // in a group's first byte
+
+// Writes a policy's record to `at`, which has room for kLongestPolicy bytes. Returns its size.
+std::size_t encode_policy(const Policy& policy, const Shape& shape, char* at);
+
+void append_number(std::uint64_t number, std::size_t bytes, redis::Buffer* buffer);
+
+// Takes the time from a reply; false if it is too short.
+bool decode_time(std::string_view* reply, Micros* time);
+
+// Takes the next decision from a reply, of a limit with this policy; false if it is none.
+bool decode_decision(std::string_view* reply, const Policy& policy, Decision* decision);
+
+// Skips the next decision of a reply.
+bool skip_decision(std::string_view* reply);
+
+}  // namespace rate_limit

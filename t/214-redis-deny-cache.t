@@ -1,0 +1,260 @@
+# A client who is over a limit does not reach Redis again, until it may succeed or deny_cache has passed.
+use strict;
+use warnings;
+
+use lib 't/lib';
+use List::Util qw(max);
+use RateLimit qw(start_nginx wait_for format_request);
+use RateLimit::Async qw(exchange statuses);
+use RateLimit::Redis qw(start_redis);
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+my $redis = start_redis();
+
+# How each algorithm is told to admit two, and more after a while, in one word and seconds.
+my %soon = (
+    token_bucket    => 'rate=2r/1s',
+    leaky_bucket    => 'rate=2r/s burst=1',
+    gcra            => 'rate=2r/s burst=1',
+    fixed_window    => 'rate=2r/s',
+    sliding_window  => 'rate=2r/s',
+    sliding_buckets => 'rate=2r/s',
+    sliding_log     => 'rate=2r/s',
+);
+my ($http, $server) = ('', '');
+for my $name (sort keys %soon) {
+    my $nodelay = $name eq 'leaky_bucket' ? 'nodelay' : '';
+    $http   .= "rate_limit_zone \$http_x_client zone=$name:1m algorithm=$name $soon{$name} redis=main deny_cache=1h;\n";
+    $server .= "location = /$name { rate_limit zone=$name $nodelay; empty_gif; }\n";
+}
+my %conf = (
+    http => <<"HTTP",
+rate_limit_redis main @{[ $redis->url ]} timeout=5s;
+rate_limit_zone \$http_x_client zone=hour:1m rate=10r/d algorithm=token_bucket redis=main deny_cache=1h;
+rate_limit_zone \$http_x_client zone=other:1m rate=10r/d algorithm=token_bucket redis=main deny_cache=1h;
+rate_limit_zone \$http_x_client zone=default:1m rate=2r/d algorithm=sliding_log redis=main;
+rate_limit_zone \$http_x_client zone=short:1m rate=2r/d algorithm=sliding_log redis=main deny_cache=300ms;
+rate_limit_zone \$http_x_client zone=none:1m rate=2r/d algorithm=sliding_log redis=main deny_cache=off;
+rate_limit_zone \$http_x_client zone=every:1m rate=2r/d algorithm=sliding_log redis=main count=all;
+rate_limit_zone \$http_x_client zone=burst:1m rate=1r/d algorithm=gcra redis=main deny_cache=1h;
+rate_limit_zone \$http_x_client zone=long:1m rate=1r/5s algorithm=sliding_log redis=main deny_cache=1h;
+rate_limit_zone \$http_x_client zone=tiny:64k rate=5r/d algorithm=token_bucket redis=main deny_cache=1h;
+rate_limit_zone \$http_x_client zone=variable:1m rate=\$rate algorithm=sliding_log log=10 redis=main deny_cache=1h;
+map \$arg_rate \$rate { "" 2r/d; default \$arg_rate; }
+map \$arg_cost \$cost { "" 1; default \$arg_cost; }
+$http
+HTTP
+    server => <<"SERVER",
+add_header X-Status \$rate_limit_status always;
+add_header X-Store \$rate_limit_store always;
+add_header X-Error \$rate_limit_error always;
+add_header X-Worker \$pid always;
+location = /hour { rate_limit zone=hour cost=\$cost; empty_gif; }
+location = /default { rate_limit zone=default; empty_gif; }
+location = /short { rate_limit zone=short; empty_gif; }
+location = /none { rate_limit zone=none; empty_gif; }
+location = /every { rate_limit zone=every; empty_gif; }
+location = /variable { rate_limit zone=variable; empty_gif; }
+location = /both { rate_limit zone=other; rate_limit zone=default; empty_gif; }
+location = /dry { rate_limit zone=default; rate_limit_dry_run on; empty_gif; }
+location = /burst/1 { rate_limit zone=burst; empty_gif; }
+location = /burst/6 { rate_limit zone=burst burst=5; empty_gif; }
+location = /long { rate_limit zone=long; empty_gif; }
+location = /tiny { rate_limit zone=tiny cost=\$cost; empty_gif; }
+location = /look/other { rate_limit zone=other cost=0; empty_gif; }
+$server
+SERVER
+    workers => 3,
+);
+my $nginx = start_nginx(%conf);
+
+my $clients = 0;
+sub client { return 'client' . ++$clients }
+
+sub ask {
+    my ($path, $client) = @_;
+    return $nginx->get("/$path", 'X-Client' => $client);
+}
+
+sub asks {
+    my ($path, $client, $count) = @_;
+    return map { ask($path, $client) } 1 .. $count;
+}
+
+sub stores { return join ' ', map { $_->header('X-Store') // '-' } @_ }
+
+# How many calls Redis gets while something is done.
+sub calls_of {
+    my ($what) = @_;
+    my $before = $redis->commandstats('evalsha');
+    $what->();
+    return $redis->commandstats('evalsha') - $before;
+}
+
+subtest 'after a rejection Redis is not asked' => sub {
+    my $client = client();
+    my @first  = asks('hour', $client, 11);
+    is statuses(@first), '200 ' x 10 . '429', 'ten are admitted';
+    is stores($first[10]), 'redis', 'Redis rejects the first';
+    my @more;
+    is calls_of(sub { @more = asks('hour', $client, 200) }), 0, '200 requests of an attacker make no call';
+    is scalar(grep { $_->{status} == 429 && stores($_) eq 'cache' } @more), 200, 'all are rejected from the cache';
+    my ($redis_said, $cache_said) = @{ [ $first[10], $more[0] ] };
+    is $cache_said->header($_), $redis_said->header($_), "$_ is the same" for qw(X-RateLimit-Limit X-RateLimit-Remaining X-Status);
+    for my $header (qw(Retry-After X-RateLimit-Reset)) {
+        cmp_ok abs($cache_said->header($header) - $redis_said->header($header)), '<=', 1, "$header is the same moment";
+    }
+    is calls_of(sub { is ask('hour', client())->{status}, 200, 'another client is admitted' }), 1, 'by Redis';
+};
+
+subtest 'every worker knows, and none is asked for it' => sub {
+    my $client = client();
+    asks('hour', $client, 11);
+    my (%workers, @held, @wrong);
+    my $calls = calls_of(
+        sub {
+            for (1 .. 400) {
+                my $connection = $nginx->connect;
+                push @held, $connection;
+                $connection->send(format_request(path => '/hour', headers => [ 'X-Client' => $client, Connection => 'keep-alive' ]));
+                my $answer = $connection->receive;
+                $workers{ $answer->header('X-Worker') }++;
+                push @wrong, stores($answer) if $answer->{status} != 429 || stores($answer) ne 'cache';
+                last if keys %workers == 3;
+                @held = () if @held > 60;
+            }
+        }
+    );
+    is scalar keys %workers, 3, 'three workers answered';
+    is_deeply \@wrong, [], 'all of them from the cache';
+    is $calls, 0, 'and without a call';
+};
+
+subtest 'a client that waits as told is admitted' => sub {
+    my (%until, %name);
+    for my $name (sort keys %soon) {
+        my $client = $name{$name} = client();
+        my ($answer, $tries) = (undef, 0);
+        do { $answer = ask($name, $client) } while $answer->{status} == 200 && $tries++ < 20;
+        is $answer->{status}, 429, "$name: rejected";
+        my $again = ask($name, $client);
+        $until{$name} = time + $again->header('Retry-After');
+        is stores($again), 'cache', "$name: again from the cache";
+    }
+    for my $name (sort { $until{$a} <=> $until{$b} } keys %until) {
+        sleep max(0, $until{$name} - time);
+        my $answer = ask($name, $name{$name});
+        is $answer->{status} . ' ' . stores($answer), '200 redis', "$name: admitted, though deny_cache is an hour";
+    }
+};
+
+subtest 'a client is admitted as soon as it may be' => sub {
+    for my $name (sort keys %soon) {
+        my $client = client();
+        my ($answer, $tries, $began) = (undef, 0, time);
+        do { $answer = ask($name, $client) } while $answer->{status} == 200 && $tries++ < 20;
+        my $rejected = time;
+        wait_for("$name to admit", sub { ask($name, $client)->{status} == 200 });
+        my $most = $name eq 'sliding_window' ? 1.6 : 1.1;    # half of an earlier window may still count
+        cmp_ok time - $rejected, '<', $most, "$name: within $most s";
+    }
+};
+
+subtest 'what the operator removes in Redis is noticed within deny_cache' => sub {
+    my %at_most = (default => 1, short => 0.3, none => 0);
+    for my $zone (sort keys %at_most) {
+        my $client = client();
+        my @before = asks($zone, $client, 5);
+        is stores(@before), $zone eq 'none' ? 'redis redis redis redis redis' : 'redis redis redis cache cache', "$zone: stores";
+        # Of rejections by Redis, the last one counts.
+        my $from = time;
+        is $redis->command('DEL', "rate_limit:$zone:sliding_log:{$client}"), 1, "$zone: the key is removed";
+        wait_for('admission', sub { ask($zone, $client)->{status} == 200 });
+        cmp_ok time - $from, '<', $at_most{$zone} + 0.5, "$zone: admitted within $at_most{$zone} s and a little";
+    }
+};
+
+subtest 'a denial holds for its cost and its rates' => sub {
+    my $client = client();
+    is ask('hour?cost=7', $client)->{status}, 200, 'seven of ten';
+    is ask('hour?cost=5', $client)->{status}, 429, 'five more are too many';
+    my @answers = asks('hour?cost=5', $client, 2);
+    is statuses(@answers), '429 429', 'and still are';
+    is stores(@answers), 'cache cache', 'and Redis is not asked';
+    my $dear = ask('hour?cost=9', $client);
+    is $dear->{status} . ' ' . stores($dear), '429 redis', 'nine have to wait for longer, which only Redis knows';
+    cmp_ok $dear->header('Retry-After'), '>', $answers[0]->header('Retry-After'), 'and says';
+    is stores(ask('hour?cost=9', $client)), 'cache', 'once';
+    my $cheap = ask('hour?cost=2', $client);
+    is $cheap->{status} . ' ' . stores($cheap), '200 redis', 'but two are not';
+    my $look = ask('hour?cost=0', $client);
+    is $look->{status}, 200, 'and a look is free';
+    is $look->header('X-RateLimit-Remaining'), 1, 'and true';
+
+    $client = client();
+    is statuses(asks('variable', $client, 4)), '200 200 429 429', 'a rate from a variable';
+    my $raised = ask('variable?rate=5r/d', $client);
+    is $raised->{status} . ' ' . stores($raised), '200 redis', 'when it is raised, the client is admitted at once';
+    is ask('variable?rate=off', $client)->{status}, 200, 'and without a rate';
+};
+
+subtest 'a denial holds where it was made' => sub {
+    my $client = client();
+    is statuses(asks('burst/1', $client, 3)), '200 429 429', 'without a burst';
+    my @answers = asks('burst/6', $client, 6);
+    is statuses(@answers), '200 200 200 200 200 429', 'another place gives the same zone a burst';
+    is stores($answers[0]), 'redis', 'and asks Redis';
+    is statuses(asks('burst/1', $client, 1)), '429', 'the first place still rejects';
+};
+
+subtest 'what is left to wait grows less' => sub {
+    my $client = client();
+    my ($first, $second) = asks('long', $client, 2);
+    is $second->header('Retry-After'), 5, 'five seconds at first';
+    my $reset = $second->header('X-RateLimit-Reset');
+    my $later = wait_for('less', sub { my $answer = ask('long', $client); $answer->header('Retry-After') <= 3 && $answer });
+    is $later->{status} . ' ' . stores($later), '429 cache', 'then less, from the cache';
+    is $later->header('X-RateLimit-Reset'), $reset, 'until the same moment';
+};
+
+subtest 'more clients than the cache has room for' => sub {
+    my (%count, @wrong);
+    for my $round (1 .. 40) {
+        my @answers = exchange($nginx->port, map { [ 'GET', '/tiny?cost=6', [ 'X-Client' => "flood$round-$_" ] ] } 1 .. 100);
+        $count{ $_ ? $_->{status} : 'none' }++ for @answers;
+    }
+    is_deeply \%count, { 429 => 4000 }, 'all who ask for too much are rejected';
+    my $client = client();
+    is statuses(asks('tiny', $client, 7)), '200 200 200 200 200 429 429', 'and others have what they should';
+};
+
+subtest 'the cache charges nothing' => sub {
+    my $client = client();
+    my @answers = asks('both', $client, 8);
+    is statuses(@answers), '200 200 429 429 429 429 429 429', 'two zones, of which one rejects';
+    is $nginx->get('/look/other', 'X-Client' => $client)->header('X-RateLimit-Remaining'), 8, 'the other was charged twice';
+    my $dry = ask('dry', $client);
+    is $dry->{status}, 200, 'a dry run rejects nobody';
+    is $dry->header('X-Status'), 'REJECTED_DRY_RUN', 'and says that it would';
+
+    $client = client();
+    is calls_of(sub { is statuses(asks('every', $client, 6)), '200 200 429 429 429 429', 'count=all' }), 6, 'is asked every time';
+};
+
+subtest 'with Redis gone, who was rejected stays rejected; and a reload forgets neither' => sub {
+    my $client = client();
+    asks('hour', $client, 11);
+    $nginx->reload(%conf);
+    my $answer;
+    is calls_of(sub { $answer = ask('hour', $client) }), 0, 'no call after a reload';
+    is $answer->{status} . ' ' . stores($answer), '429 cache', 'rejected after a reload';
+    $redis->pause;
+    $answer = ask('hour', $client);
+    is $answer->{status} . ' ' . stores($answer), '429 cache', 'rejected while Redis is paused';
+    cmp_ok $answer->{seconds}, '<', 0.5, 'without waiting for it';
+    $redis->resume;
+};
+
+unlike $nginx->error_log, qr/\[(?:alert|crit|emerg)\]/, 'nothing worse is logged';
+done_testing;

@@ -1,0 +1,404 @@
+# Clients leave, workers end, configurations change while Redis is being asked: nothing breaks and nothing is left behind.
+use strict;
+use warnings;
+
+use lib 't/lib';
+use IO::Select;
+use IO::Socket::INET;
+use POSIX qw(WNOHANG);
+use RateLimit qw(start_nginx wait_for slurp);
+use RateLimit::Async qw(exchange await_answers request_text statuses);
+use RateLimit::FakeRedis qw(start_fake hang_up);
+use RateLimit::HTTP2;
+use RateLimit::Redis qw(start_redis redis_port);
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+my ($port, $h2_port) = split ' ', $ENV{RL_PORTS};
+my $redis = start_redis();
+
+sub conf {
+    my ($url, %more) = @_;
+    my $words     = delete $more{words} // 'timeout=10s';
+    my $zone      = delete $more{zone}  // 'redis=main';
+    my $locations = <<'SERVER';
+add_header X-Status $rate_limit_status always;
+add_header X-Store $rate_limit_store always;
+add_header X-Error $rate_limit_error always;
+add_header X-Worker $pid always;
+location = /a { rate_limit zone=a; empty_gif; }
+location = /free { empty_gif; }
+SERVER
+    return (
+        port => $port,
+        http => <<"HTTP",
+rate_limit_redis main $url $words;
+rate_limit_zone \$http_x_client zone=a:1m rate=5r/d algorithm=sliding_log $zone;
+log_format client '\$status \$request_uri';
+access_log access.log client;
+HTTP
+        server  => $locations,
+        servers => "server { listen 127.0.0.1:$h2_port http2; $locations }",
+        %more
+    );
+}
+
+my $clients = 0;
+
+# Connections with a request each, of one client or of one each.
+sub waiting {
+    my ($nginx, $count, $client) = @_;
+    my @connections = map { RateLimit::Async->new($nginx->port) } 1 .. $count;
+    $connections[$_]->request('GET', "/a?$_", [ 'X-Client' => $client // 'w' . ++$clients ]) for 0 .. $count - 1;
+    return @connections;
+}
+
+sub store { my ($answer) = @_; return $answer ? "$answer->{status} " . ($answer->header('X-Store') // '-') : 'none' }
+
+sub ask {
+    my ($nginx, $client) = @_;
+    return store($nginx->get('/a', 'X-Client' => $client));
+}
+
+sub sockets {
+    my ($worker) = @_;
+    my @open = grep { (readlink // '') =~ /^socket:/ } glob "/proc/$worker/fd/*";
+    return scalar @open;
+}
+
+# Whether a process that this one started has ended within so many seconds.
+sub ended {
+    my ($pid, $seconds) = @_;
+    my $until = time + $seconds;
+    while (time < $until) {
+        return 1 if waitpid($pid, WNOHANG) != 0;
+        sleep 0.005;
+    }
+    return 0;
+}
+
+sub quiet {
+    my ($nginx, $title) = @_;
+    my @bad = grep { /\[(?:alert|crit|emerg)\]|open socket|exited on signal/ } split /\n/, $nginx->error_log;
+    is_deeply \@bad, [], "$title: the log has nothing worse than it should";
+    return;
+}
+
+subtest 'clients that leave while Redis is asked' => sub {
+    my $nginx = start_nginx(conf($redis->url));
+    is ask($nginx, 'first'), '200 redis', 'Redis answers';
+    my ($worker) = $nginx->workers;
+    my $before = sockets($worker);
+    for my $round (1 .. 3) {
+        $redis->pause;
+        my @leave = waiting($nginx, 30);
+        my @stay  = waiting($nginx, 5,  "stays$round");
+        my $http2 = RateLimit::HTTP2->new($h2_port);
+        my @streams = map { $http2->request('GET', "/a?stream$_", headers => [ 'x-client' => "stream$round-$_" ]) } 1 .. 10;
+        $http2->ping;
+        is await_answers(0.05, @leave, @stay), 0, "round $round: they wait";
+        $_->close for @leave;
+        $http2->reset($_) for @streams[ 0 .. 4 ];
+        $http2->send;
+        my $gone = 35 * $round;
+        wait_for("$gone who left", sub { (() = $nginx->access_log =~ /^499 /mg) >= $gone });
+        $redis->resume;
+        ok await_answers(20, @stay), "round $round: those who stayed are answered";
+        is scalar(grep { store($_) eq '200 redis' } map { $_->answers } @stay), 5, "round $round: by Redis";
+        ok $http2->await(20, @streams[ 5 .. 9 ]), "round $round: and streams that were not reset";
+        $http2->close;
+        is ask($nginx, "new$round"), '200 redis', "round $round: and others";
+    }
+    is join(' ', $nginx->workers), $worker, 'the worker is the same';
+    wait_for('sockets to close', sub { sockets($worker) <= $before });
+    is $redis->clients, 1, 'over one connection to Redis';
+    quiet($nginx, 'leaving');
+};
+
+subtest 'clients that leave in the middle of their bodies' => sub {
+    my $nginx = start_nginx(conf($redis->url));
+    is ask($nginx, 'body'), '200 redis', 'Redis answers';
+    $redis->pause;
+    my @leave = map { RateLimit::Async->new($nginx->port) } 1 .. 10;
+    $_->raw(request_text('POST', '/a?body', [ 'Content-Length' => 1000, 'X-Client' => 'half' ]) . 'half', 'POST') for @leave;
+    is await_answers(0.05, @leave), 0, 'they wait';
+    $_->close for @leave;
+    wait_for('all who left', sub { (() = $nginx->access_log =~ m{^499 /a\?body}mg) == 10 });
+    $redis->resume;
+    is ask($nginx, 'after body'), '200 redis', 'others are served';
+    quiet($nginx, 'bodies');
+};
+
+subtest 'a reload while requests wait: the old worker answers them, then ends' => sub {
+    my $nginx = start_nginx(conf($redis->url));
+    ask($nginx, 'first');
+    my ($old) = $nginx->workers;
+    $redis->pause;
+    my $before = sockets($old);
+    my @stay   = waiting($nginx, 20);
+    wait_for('all to be accepted, when a connection of before may have gone', sub { sockets($old) >= $before + 18 });
+    is await_answers(0.05, @stay), 0, 'they wait';
+    $nginx->signal('HUP');
+    my $new = wait_for('a new worker', sub { my ($other) = grep { $_ != $old } $nginx->workers; $other });
+    is await_answers(0.05, @stay), 0, 'they still wait';
+    $redis->resume;
+    ok await_answers(20, @stay), 'they are answered';
+    my @answers = map { $_->answers } @stay;
+    is scalar(grep { store($_) eq '200 redis' && $_->header('X-Worker') == $old } @answers), 20, 'by the old worker, from Redis';
+    wait_for('the old worker to end', sub { join(' ', $nginx->workers) eq $new });
+    is ask($nginx, 'new'), '200 redis', 'the new one goes on';
+    wait_for('one connection', sub { $redis->clients == 1 });
+    quiet($nginx, 'reload');
+
+    $redis->pause;
+    @stay = waiting($nginx, 5);
+    is await_answers(0.05, @stay), 0, 'others wait';
+    $nginx->signal('QUIT');
+    $redis->resume;
+    ok await_answers(20, @stay), 'a regular end waits for their answers';
+    ok ended($nginx->pid, 5), 'and comes';
+    quiet($nginx, 'quit');
+};
+
+subtest 'nothing of a Redis that does not answer holds up the end of nginx' => sub {
+    for my $state (qw(idle open waiting refused)) {
+        my $hold  = $state eq 'refused' ? start_fake(mode => 'refuse') : undef;
+        my $nginx = start_nginx(conf($hold ? $hold->url : $redis->url, words => 'timeout=100ms'));
+        ask($nginx, "end-$state");
+        $redis->pause if $state =~ /open|waiting/;
+        my @answers = map { ask($nginx, "end-$state") } 1 .. ($state eq 'open' ? 5 : 0);
+        my @stay = $state eq 'waiting' ? waiting($nginx, 5) : ();
+        my $began = time;
+        $nginx->signal('QUIT');
+        ok ended($nginx->pid, 3), sprintf '%s: it has ended, after %.0f ms', $state, 1000 * (time - $began);
+        $redis->resume if $state =~ /open|waiting/;
+        await_answers(5, @stay);
+        quiet($nginx, $state);
+    }
+};
+
+subtest 'an end in a hurry' => sub {
+    my $nginx = start_nginx(conf($redis->url));
+    ask($nginx, 'hurry');
+    $redis->pause;
+    my @stay = waiting($nginx, 20);
+    is await_answers(0.05, @stay), 0, 'they wait';
+    $nginx->signal('TERM');
+    ok ended($nginx->pid, 3), 'it has ended';
+    $redis->resume;
+    wait_for('the connection to end', sub { $redis->clients == 0 });
+    my @bad = grep { /\[(?:crit|emerg)\]|exited on signal/ } split /\n/, $nginx->error_log;
+    is_deeply \@bad, [], 'without a word of trouble';
+};
+
+subtest 'a worker that is killed while requests wait' => sub {
+    my $nginx = start_nginx(conf($redis->url, workers => 2));
+    ask($nginx, "kill$_") for 1 .. 4;
+    for my $round (1 .. 3) {
+        $redis->pause;
+        my @stay = waiting($nginx, 20);
+        is await_answers(0.05, @stay), 0, "round $round: they wait";
+        my @old = $nginx->workers;
+        kill 'KILL', @old;
+        wait_for('new workers', sub { my %old = map { $_ => 1 } @old; (grep { !$old{$_} } $nginx->workers) == 2 });
+        $redis->resume;
+        await_answers(5, @stay);
+        is ask($nginx, "killed$round"), '200 redis', "round $round: new workers ask Redis";
+    }
+    wait_for('old connections to end', sub { $redis->clients <= 2 });
+    my @bad = grep { /\[(?:crit|emerg)\]|exited on signal (?!9\b)|open socket/ } split /\n/, $nginx->error_log;
+    is_deeply \@bad, [], 'nothing worse than that';
+};
+
+subtest 'a reload changes what it should' => sub {
+    my $other = start_redis();
+    my $nginx = start_nginx(conf($redis->url));
+    is ask($nginx, 'r'), '200 redis', 'the first';
+    $nginx->reload(conf($other->url));
+    is ask($nginx, 'r'), '200 redis', 'another URL';
+    is $other->command('EXISTS', 'rate_limit:a:sliding_log:{r}'), 1, 'is asked at once';
+    wait_for('the old connection to end', sub { $redis->clients == 0 });
+    $nginx->reload(conf($other->url, words => 'prefix=new:'));
+    is ask($nginx, 'r'), '200 redis', 'another prefix';
+    is $other->command('EXISTS', 'new:a:sliding_log:{r}'), 1, 'is used at once';
+    $nginx->reload(conf($other->url, words => 'timeout=80ms'));
+    ask($nginx, 'r');
+    $other->pause;
+    my $slow = $nginx->get('/a', 'X-Client' => 'slow');
+    is $slow->header('X-Error'), 'timeout', 'another timeout';
+    cmp_ok $slow->{seconds}, '<', 0.3, 'holds at once';
+    $other->resume;
+    quiet($nginx, 'changes');
+};
+
+subtest 'a zone moves between memory and Redis' => sub {
+    my $nginx = start_nginx(conf($redis->url, zone => ''));
+    is ask($nginx, 'moves'), '200 memory', 'in memory';
+    for my $round (1 .. 3) {
+        $nginx->reload(conf($redis->url));
+        is join(', ', map { ask($nginx, "moves$round") } 1 .. 6), join(', ', ('200 redis') x 5, '429 redis'),
+            "round $round: in Redis, the limit holds";
+        $nginx->reload(conf($redis->url, zone => ''));
+        is join(', ', map { ask($nginx, "moved$round") } 1 .. 6), join(', ', ('200 memory') x 5, '429 memory'),
+            "round $round: in memory, too";
+    }
+    $nginx->reload(conf($redis->url, zone => 'redis=main on_error=local'));
+    is ask($nginx, 'local'), '200 redis', 'with a fallback';
+    quiet($nginx, 'moves');
+};
+
+subtest 'reloads under load lose no request' => sub {
+    my $nginx = start_nginx(conf($redis->url, workers => 2));
+    my (%count, $sent);
+    for my $round (1 .. 8) {
+        my @connections = waiting($nginx, 40, "load$round");
+        $nginx->signal('HUP') if $round % 2;
+        await_answers(20, @connections);
+        $count{ store(($_->answers)[0]) }++ for @connections;
+    }
+    is_deeply \%count, { '200 redis' => 40, '429 redis' => 280 - ($count{'429 cache'} // 0), ('429 cache' => $count{'429 cache'}) x !!$count{'429 cache'} },
+        'five of forty are admitted each time, across reloads'
+        or diag explain \%count;
+    $nginx->wait_for_log(qr/(?:gracefully shutting down.*){2}/s);
+    quiet($nginx, 'load');
+};
+
+subtest 'connections that fail leave no descriptor behind' => sub {
+    my $fake  = start_fake(replies => { EVALSHA => hang_up(), SET => '+OK' });
+    my $nginx = start_nginx(conf($fake->url));
+    ask($nginx, 'fd');
+    my ($worker) = $nginx->workers;
+    my $before = sockets($worker);
+    wait_for('five connections', sub { ask($nginx, 'fd'); $fake->connections >= 5 });
+    cmp_ok sockets($worker), '<=', $before + 1, 'no more sockets than before';
+    $fake->stop;
+    ask($nginx, 'fd') for 1 .. 50;
+    cmp_ok sockets($worker), '<=', $before + 1, 'nor when connections are refused';
+    quiet($nginx, 'descriptors');
+};
+
+subtest 'a Redis that does not read holds up nobody, and gets all in the end' => sub {
+    my ($http, $limits) = ("rate_limit_redis main @{[ $redis->url ]} timeout=30s;\n", '');
+    for my $number (1 .. 16) {
+        $http   .= "rate_limit_zone \$http_x_client zone=a_zone_with_a_long_name_$number:4m rate=1000000r/d redis=main;\n";
+        $limits .= "rate_limit zone=a_zone_with_a_long_name_$number; ";
+    }
+    my $place = "location = /many { $limits empty_gif; } location = /free { empty_gif; }";
+    my $nginx = start_nginx(
+        port    => $port, http => "access_log off;\nkeepalive_requests 100000;\n$http", server => $place,
+        servers => "server { listen 127.0.0.1:$h2_port http2; http2_max_concurrent_streams 2000; $place }"
+    );
+    is $nginx->get('/many', 'X-Client' => 'first')->{status}, 200, 'Redis answers';
+    $redis->pause;
+    my @connections = map { RateLimit::HTTP2->new($h2_port) } 1 .. 4;
+    for my $http2 (@connections) {
+        $http2->request('GET', '/many', headers => [ 'x-client' => 'a client with a name ' . ++$clients ]) for 1 .. 1000;
+        $http2->send;
+        $http2->ping;
+    }
+    my $at     = sprintf '%04X', $redis->port;
+    my ($full) = slurp('/proc/net/tcp') =~ /^ *\d+: \w+:\w+ \w+:$at 01 (\w+):/m;
+    cmp_ok hex($full // 0), '>', 100_000, 'the connection to Redis has no room left';
+    my @free = map { $nginx->get('/free') } 1 .. 50;
+    my ($slowest) = sort { $b <=> $a } map { $_->{seconds} } @free;
+    cmp_ok $slowest, '<', 0.1, sprintf 'others are served at once, the slowest in %.1f ms', 1000 * $slowest;
+    $redis->resume;
+    my %count;
+    for my $http2 (@connections) {
+        $http2->await(20);
+        $count{ $_->{status} // 'none' }++ for values %{ $http2->{streams} };
+    }
+    is_deeply \%count, { 200 => 4000 }, 'all are admitted when it reads again';
+    unlike $nginx->error_log, qr/redis "|\[(?:alert|crit|emerg)\]/, 'and nothing went wrong';
+};
+
+# nginx in a mount namespace of its own, where /etc/hosts and /etc/resolv.conf are the test's. Nobody answers at the name
+# server that the latter names.
+sub start_with_names {
+    my (%conf) = @_;
+    my $wrapper = "$ENV{RL_DIR}/nginx-in-namespace";
+    write_text($wrapper, <<"SHELL");
+#!/bin/sh
+exec unshare -m sh -c 'mount --bind $ENV{RL_DIR}/hosts /etc/hosts && mount --bind $ENV{RL_DIR}/resolv.conf /etc/resolv.conf &&
+    exec @{[ RateLimit::binary() ]} "\$@"' sh "\$@"
+SHELL
+    chmod 0755, $wrapper;
+    write_text("$ENV{RL_DIR}/resolv.conf", "nameserver 127.0.0.99\noptions timeout:3 attempts:1\n");
+    local $ENV{TEST_NGINX_BINARY} = $wrapper;
+    return start_nginx(%conf);
+}
+
+sub write_text {
+    my ($file, $text) = @_;
+    open my $out, '>', $file or die "$file: $!\n";
+    print {$out} $text;
+    close $out or die "$file: $!\n";
+    return;
+}
+
+sub name {
+    my ($address) = @_;
+    write_text("$ENV{RL_DIR}/hosts", "127.0.0.1 localhost\n" . ($address ? "$address redis.test\n" : ''));
+    return;
+}
+
+my $namespaces = system('unshare -m true 2>/dev/null') == 0;
+
+subtest 'a name is resolved again when the connection fails' => sub {
+    plan skip_all => 'no mount namespaces here' if !$namespaces;
+    name('127.0.0.2');
+    my $shared = redis_port();
+    my ($first, $second) = map { start_redis(port => $shared, config => "bind 127.0.0.$_") } 2, 3;
+    my $nginx = start_with_names(conf("redis://redis.test:$shared", words => 'timeout=1s'));
+    is ask($nginx, 'named'), '200 redis', 'the name is found';
+    is $first->command('EXISTS', 'rate_limit:a:sliding_log:{named}'), 1, 'at its address';
+    name('127.0.0.3');
+    is ask($nginx, 'kept'), '200 redis', 'a connection that works is kept';
+    is $first->command('EXISTS', 'rate_limit:a:sliding_log:{kept}'), 1, 'where it was';
+    $first->kill;
+    my $began = time;
+    wait_for('the other address', sub { ask($nginx, 'moved') eq '200 redis' });
+    cmp_ok time - $began, '<', 5, 'soon after the server is gone';
+    is $second->command('EXISTS', 'rate_limit:a:sliding_log:{moved}'), 1, 'the other is asked';
+    quiet($nginx, 'names');
+};
+
+subtest 'a name server that does not answer holds up nobody' => sub {
+    plan skip_all => 'no mount namespaces here' if !$namespaces;
+    my $silent = IO::Socket::INET->new(LocalAddr => '127.0.0.99', LocalPort => 53, Proto => 'udp', ReuseAddr => 1)
+        or plan skip_all => "no name server here: $@";
+    name('127.0.0.1');
+    my $server = start_redis();
+    my $nginx  = start_with_names(conf('redis://redis.test:' . $server->port, words => 'timeout=100ms'));
+    is ask($nginx, 'named'), '200 redis', 'the name is found';
+    name();
+    $server->kill;
+    my ($until, $asked, @slow, %errors) = (time + 4, 0);
+    while (time < $until) {
+        for my $path ('/free', '/a') {
+            my $answer = $nginx->get($path, 'X-Client' => 'names');
+            push @slow, "$path $answer->{seconds}" if $answer->{seconds} > 0.25;
+            $errors{ $answer->header('X-Error') // 'none' }++ if $path eq '/a';
+        }
+        $asked ||= IO::Select->new($silent)->can_read(0);
+        sleep 0.01;
+    }
+    ok $asked, 'the name server is asked';
+    is_deeply \@slow, [], 'and no request waits for it';
+    is join(' ', grep { !/^(?:refused|closed|timeout|unresolved|unavailable)$/ } keys %errors), '', 'each goes on by on_error';
+    note join ', ', map {"$_: $errors{$_}"} sort keys %errors;
+    name('127.0.0.1');
+    $server->restart;
+    my $began = time;
+    wait_for('Redis', sub { ask($nginx, 'again') eq '200 redis' });
+    cmp_ok time - $began, '<', 10, 'when the name is there again, so is Redis';
+    name();
+    $server->kill;
+    ask($nginx, 'ending') for 1 .. 3;
+    $began = time;
+    $nginx->signal('QUIT');
+    ok ended($nginx->pid, 5), sprintf 'a lookup that is under way does not hold up the end (%.1f s)', time - $began;
+    quiet($nginx, 'name server');
+};
+
+done_testing;

@@ -1,0 +1,249 @@
+# One limit for a fleet is exact: two instances, all their workers and 64 connections admit N in a window, never N + 1.
+use strict;
+use warnings;
+
+use lib 't/lib';
+use List::Util qw(sum);
+use POSIX ();
+use RateLimit qw(start_nginx slurp);
+use RateLimit::Async qw(await_answers request_text);
+use RateLimit::Redis qw(start_redis);
+use Test::More;
+use Time::HiRes qw(time);
+
+my $limit   = 40;     # of the 64 requests that each window sees
+my $windows = 100;    # at the same time: one for each of so many clients
+my $asking  = 4;      # processes that ask, each over
+my $each    = 16;     # connections, half to either instance
+my $seconds = 8;      # of windows that follow each other
+
+# How each algorithm is told to admit so many, and practically no more; and so many a second.
+my %limited = (
+    fixed_window    => sub {"rate=$_[0]r/d align=first"},
+    sliding_window  => sub {"rate=$_[0]r/366d"},
+    sliding_buckets => sub {"rate=$_[0]r/366d"},
+    sliding_log     => sub {"rate=$_[0]r/d"},
+    token_bucket    => sub {"rate=1r/d capacity=$_[0]"},
+    leaky_bucket    => sub { 'rate=1r/d burst=' . ($_[0] - 1) },
+    gcra            => sub { 'rate=1r/d burst=' . ($_[0] - 1) },
+);
+my %running = (
+    fixed_window    => sub {"rate=$_[0]r/s"},
+    sliding_window  => sub {"rate=$_[0]r/s"},
+    sliding_buckets => sub {"rate=$_[0]r/s"},
+    sliding_log     => sub {"rate=$_[0]r/s"},
+    token_bucket    => sub {"rate=$_[0]r/s"},
+    leaky_bucket    => sub { "rate=$_[0]r/s burst=" . ($_[0] - 1) },
+    gcra            => sub { "rate=$_[0]r/s burst=" . ($_[0] - 1) },
+);
+my @algorithms = sort keys %limited;
+my $redis      = start_redis(clock => 1);
+
+my ($http, $server) = ("rate_limit_redis fleet @{[ $redis->url ]} timeout=20s;\n", 'add_header X-Store $rate_limit_store always;');
+for my $name (@algorithms) {
+    my $nodelay = $name eq 'leaky_bucket' ? 'nodelay' : '';
+    my %zones   = (
+        $name          => $limited{$name}->($limit),
+        "asked_$name"  => $limited{$name}->($limit) . ' deny_cache=off',
+        "second_$name" => $running{$name}->($limit),
+        "hour_$name"   => $running{$name}->($limit) =~ s{r/s}{r/h}r . ' deny_cache=off',
+    );
+    for my $zone (sort keys %zones) {
+        $http   .= "rate_limit_zone \$http_x_client zone=$zone:1m algorithm=$name redis=fleet $zones{$zone};\n";
+        $server .= "location = /$zone { rate_limit zone=$zone $nodelay; empty_gif; }\n";
+    }
+}
+
+sub start_fleet {
+    my ($workers) = @_;
+    return map {
+        start_nginx(
+            http   => "access_log off;\nkeepalive_requests 1000000;\nrate_limit_log_level info;\n$http", server => $server,
+            workers => $workers, log_level => 'notice'
+        )
+    } 1, 2;
+}
+
+# Runs `ask` in processes side by side; returns the sums of the counts that each returned, by name.
+sub in_parallel {
+    my ($ask) = @_;
+    my @children;
+    for my $number (1 .. $asking) {
+        my $file = "$ENV{RL_DIR}/child-$number";
+        unlink $file;
+        defined(my $pid = fork) or die "fork: $!\n";
+        if ($pid) {
+            push @children, { pid => $pid, file => $file };
+            next;
+        }
+        my $counts = eval { $ask->($number) } // { died => 1 };
+        warn $@ if $@;
+        open my $out, '>', $file or POSIX::_exit(1);
+        print {$out} map {"$_ $counts->{$_}\n"} sort keys %$counts;
+        close $out;
+        POSIX::_exit(0);
+    }
+    my %sum;
+    for my $child (@children) {
+        waitpid $child->{pid}, 0;
+        for (split /\n/, slurp($child->{file})) {
+            my ($name, $number) = /(.*) (\d+)$/;
+            $sum{$name} += $number;
+        }
+    }
+    return \%sum;
+}
+
+sub open_all {
+    my (@fleet) = @_;
+    return map { RateLimit::Async->new($fleet[ $_ % @fleet ]->port) } 1 .. $each;
+}
+
+# One request of every connection to each window, five windows at a time, in another order on each connection.
+sub ask_windows {
+    my ($fleet, $zone, $run) = @_;
+    my @connections = open_all(@{$fleet});
+    my %count;
+    for my $round (0 .. $windows / 5 - 1) {
+        my @order;
+        for my $number (0 .. $#connections) {
+            $order[$number] = [ map { $round * 5 + ($_ + $number) % 5 } 0 .. 4 ];
+            my $text = join '', map { request_text('GET', "/$zone", [ 'X-Client' => "$run-$_" ]) } @{ $order[$number] };
+            $connections[$number]->raw($text, ('GET') x 5);
+        }
+        await_answers(60, @connections) or $count{late}++;
+        for my $number (0 .. $#connections) {
+            my @answers = $connections[$number]->answers;
+            for my $place (0 .. $#answers) {
+                my ($status, $store) = ($answers[$place]{status}, $answers[$place]->header('X-Store') // 'none');
+                $count{"window $order[$number][$place]"}++ if $status == 200;
+                $count{"$status by $store"}++;
+            }
+        }
+    }
+    return \%count;
+}
+
+my @table = (sprintf '%-16s %9s %8s %6s %9s %5s %6s', qw(algorithm instances windows limit admitted over under));
+
+# Asserts that each window admitted the limit.
+sub exact {
+    my ($fleet, $title, $zone, $algorithm) = @_;
+    my $began = time;
+    my $count = in_parallel(sub { ask_windows($fleet, $zone, $title) });
+    my @admitted = map { $count->{"window $_"} // 0 } 0 .. $windows - 1;
+    my ($total, $over, $under) = (0, 0, 0);
+    for my $number (@admitted) {
+        $total += $number;
+        $over++  if $number > $limit;
+        $under++ if $number < $limit;
+    }
+    push @table, sprintf '%-16s %9s %8d %6d %9d %5d %6d', $algorithm, $title, $windows, $limit, $total, $over, $under;
+    my $sent = 0;
+    $sent += $count->{$_} for grep {/ by /} keys %{$count};
+    is $sent, $windows * $asking * $each, "$title $zone: every request is answered";
+    is $over,  0, "$title $zone: no window of $windows admits more than $limit";
+    is $under, 0, "$title $zone: none admits less";
+    is scalar(grep {/none|fallback|memory|late|died|503/} keys %{$count}), 0, "$title $zone: all was decided by Redis"
+        or diag join ', ', map {"$_: $count->{$_}"} grep { !/window/ } sort keys %{$count};
+    note sprintf '%s %s: %.1f s', $title, $zone, time - $began;
+    return;
+}
+
+# Windows that follow each other: every connection asks as fast as it is answered, all zones in turn.
+sub ask_seconds {
+    my ($fleet, $until) = @_;
+    my @connections = open_all(@{$fleet});
+    my %count;
+    while (time < $until) {
+        my $text = join '', map { request_text('GET', "/second_$_", [ 'X-Client' => 'seconds' ]) } @algorithms;
+        $_->raw($text, ('GET') x @algorithms) for @connections;
+        await_answers(60, @connections) or $count{late}++;
+        for my $connection (@connections) {
+            my @answers = $connection->answers;
+            for my $place (0 .. $#answers) {
+                my $answer = $answers[$place];
+                my $name   = $algorithms[$place];
+                $count{"$name by " . ($answer->header('X-Store') // 'none')}++;
+                next if $answer->{status} != 200;
+                $count{"$name admitted"}++;
+                $count{"$name until " . $answer->header('X-RateLimit-Reset')}++;
+            }
+        }
+    }
+    return \%count;
+}
+
+my @small = start_fleet(2);
+
+subtest 'a hundred windows of each algorithm, two instances of two workers' => sub {
+    exact(\@small, '2 x 2', $_, $_) for @algorithms;
+};
+
+subtest "windows of a second, for $seconds seconds" => sub {
+    my $began = time;
+    my $count = in_parallel(sub { ask_seconds(\@small, $began + $seconds) });
+    my $ended = time;
+    my $took  = $ended - $began;
+    is scalar(grep {/none|fallback|memory|late|died/} keys %{$count}), 0, 'all was decided by Redis';
+
+    # Windows of the clock end at a time that the answers name; the first and the last may be seen in part.
+    my @ends = sort { $a <=> $b } map {/^fixed_window until (\d+)/} keys %{$count};
+    my @whole = @ends[ 1 .. $#ends - 1 ];
+    cmp_ok scalar @whole, '>=', $seconds - 2, 'fixed_window: windows that were seen from end to end';
+    is join(' ', map { $count->{"fixed_window until $_"} } @whole), join(' ', ($limit) x @whole), "fixed_window: each admits $limit";
+    cmp_ok $count->{"fixed_window until $_"}, '<=', $limit, 'fixed_window: and those at the edge no more' for @ends[ 0, -1 ];
+    my @counts = map { $count->{"fixed_window until $_"} } @whole;
+    push @table, sprintf '%-16s %9s %8d %6d %9d %5d %6d', 'fixed_window', '2 x 2, 1s', scalar @whole, $limit, sum(@counts),
+        scalar(grep { $_ > $limit } @counts), scalar(grep { $_ < $limit } @counts);
+
+    # What an algorithm may admit at most in so many seconds, and at least by clients who never rest.
+    my %most = (
+        (map { $_ => $limit * (1 + $took) } qw(token_bucket gcra leaky_bucket)),
+        sliding_log     => $limit * POSIX::ceil($took),
+        sliding_window  => $limit * (1 + $took),
+        sliding_buckets => $limit * POSIX::ceil($took + 0.1),    # one of ten sub-windows more
+    );
+    for my $name (sort keys %most) {
+        my $admitted = $count->{"$name admitted"};
+        cmp_ok $admitted, '<=', $most{$name}, "$name: at most $most{$name} in " . sprintf '%.2f s', $took;
+        cmp_ok $admitted, '>=', $limit * ($seconds - 1.5) * ($name =~ /window|buckets/ ? 0.8 : 1), "$name: and not much less ($admitted)";
+        push @table, sprintf '%-16s %9s %8d %6d %9d at most %d', $name, '2 x 2, 1s', $seconds, $limit, $admitted, $most{$name};
+    }
+};
+# So long after a window has been used up, in seconds, all of it is there again.
+my %later = ((map { $_ => 3600 } @algorithms), sliding_window => 7200, sliding_buckets => 3960);
+
+subtest 'a hundred windows of an hour after each other, two instances of two workers' => sub {
+    my @connections = map { RateLimit::Async->new($small[ $_ % 2 ]->port) } 1 .. $asking * $each;
+    my $now = 3600 - $redis->command('TIME')->[0] % 3600;    # a whole hour
+    for my $name (@algorithms) {
+        my ($total, $over, $under, $other) = (0, 0, 0, 0);
+        for my $window (1 .. $windows) {
+            $redis->clock($now);
+            $_->request('GET', "/hour_$name", [ 'X-Client' => 'hours' ]) for @connections;
+            await_answers(60, @connections) or $other++;
+            my @answers  = map { $_->answers } @connections;
+            my $admitted = grep { $_->{status} == 200 } @answers;
+            $other += @connections - grep { $_->header('X-Store') eq 'redis' } @answers;
+            $total += $admitted;
+            $over++  if $admitted > $limit;
+            $under++ if $admitted < $limit;
+            $now += $later{$name};
+        }
+        push @table, sprintf '%-16s %9s %8d %6d %9d %5d %6d', $name, '2 x 2, 1h', $windows, $limit, $total, $over, $under;
+        is $over,  0, "$name: no window of $windows admits more than $limit";
+        is $under, 0, "$name: none admits less";
+        is $other, 0, "$name: all was decided by Redis";
+    }
+};
+$_->stop for @small;
+
+my @large = start_fleet(4);
+subtest 'the same with four workers each, and no cache of denials' => sub {
+    exact(\@large, '2 x 4', "asked_$_", $_) for @algorithms;
+};
+
+unlike $_->error_log, qr/redis "|\[(?:alert|crit|emerg)\]/, 'nothing went wrong' for @small, @large;
+note $_ for @table;
+done_testing;

@@ -1,0 +1,541 @@
+# Redis and Valkey servers for tests, each in a folder of its own, and what one wants to do to them.
+#
+#   use lib 't/lib';
+#   use RateLimit::Redis qw(start_redis tls_files);
+#
+# FUNCTIONS
+#   start_redis(%options)       starts a server and waits until it answers; returns an object (METHODS). Dies with the
+#                               server's own words if it does not start. The server ends when the object goes away.
+#                               A restarted one is empty, since it keeps nothing on disk, unless `config` says otherwise
+#   tls_files                   certificates, made once for a test: a reference to a hash of file names (CERTIFICATES)
+#   redis_port                  the next free port of RL_REDIS_PORTS; release_port(PORT, …) gives some back
+#
+# OPTIONS
+#   server      'redis' (default), 'valkey', or a file      config      further lines of the configuration
+#   password    of the default user                         acl         lines of users, without the word `user`
+#   tls         1, or the name of a certificate (below): TLS on the port, and no plain TCP
+#   tls_clients 1: a client must show a certificate         unixsocket  1: no TCP at all
+#   port        its port (the next of RL_REDIS_PORTS)       replicaof   an object: replicates it, and waits until it does
+#   maxmemory   with noeviction, '1' refuses every write    databases   how many (16)
+#   cluster     1 (all slots are its own), or slots, as '0-8191'; see meet
+#   clock       1: a clock that the test may set; see clock
+#   ready       0: wait only until it listens, not until it has loaded its data or, two seconds after its start, takes
+#               part in a cluster
+#
+# METHODS
+#   port, dir, pid, socket      socket is a Unix socket, which every server has
+#   url(%parts)                 for rate_limit_redis; parts: user, password, db, host (127.0.0.1)
+#   command(@words)             asks, and returns the answer as Perl data (RateLimit::RESP); dies if it is an error
+#   connect(%options)           a RateLimit::RESP connection for several commands, as a user who may do everything; with
+#                               plain => 1 over TCP as a client has it, without AUTH
+#   cli(@command)               the same through redis-cli; returns its text
+#   info($field)                a field of INFO
+#   commandstats($name)         how often a command was called since the start or CONFIG RESETSTAT
+#   clients                     how many connections there are, but for those of this package
+#   monitor                     watches what is asked (MONITORS)
+#   pause, resume               SIGSTOP and SIGCONT
+#   clock($seconds)             from now on its clock is so much ahead of the real one
+#   kill                        SIGKILL, and waits for its end
+#   stop                        ends it in the regular way
+#   restart(%changes)           stop, unless it has ended, and start on the same port; changes are options
+#   meet($other)                joins two servers with `cluster` into one cluster, and waits until both agree
+#   log                         its log so far
+#   wait_for_log($pattern)      waits until the log matches; returns what the pattern captured, or 1
+#
+# MONITORS
+#   lines                       what MONITOR has shown so far, all that the server had got before included
+#   commands                    the same as a list of { time, db, client, words => [NAME, …] }; a script's calls have the
+#                               client 'lua'
+#   wait_for($pattern)          waits until a line matches, and returns it
+#
+# CERTIFICATES (tls_files)      ca, client and client_key for clients; each of these has also NAME_key:
+#   server                      for localhost, redis.test, 127.0.0.1 and ::1, by the ca
+#   other_name                  for other.test, by the ca           expired     like server, but it expired yesterday
+#   stranger                    like server, but by stranger_ca     stranger_client     a client's, by stranger_ca
+package RateLimit::Redis;
+use strict;
+use warnings;
+
+use Carp qw(croak);
+use Exporter qw(import);
+use File::Path qw(make_path);
+use POSIX qw(:sys_wait_h);
+use RateLimit qw(slurp wait_for);
+use RateLimit::RESP;
+use Time::HiRes qw(sleep time);
+
+our @EXPORT_OK = qw(start_redis tls_files redis_port release_port);
+
+my @ports   = split ' ', $ENV{RL_REDIS_PORTS} // '';
+my $control = 'test_control';                          # a user who may do everything, whatever the test forbids others
+my $secret  = 'let the test in';
+my $servers = 0;
+my %running;                                           # 1 by process id
+my $files;
+
+sub redis_port { return shift @ports // croak 'RL_REDIS_PORTS has too few ports' }
+
+# They go to the end of the line, so that whoever still tries the old server does not find a new one.
+sub release_port {
+    my (@old) = @_;
+    push @ports, @old;
+    return;
+}
+
+sub start_redis {
+    my (%options) = @_;
+    my $dir = ($ENV{RL_DIR} // croak 'run this test by `make test T=…`') . '/redis-' . ++$servers;
+    make_path($dir);
+    my $self = bless { dir => $dir, options => \%options, owner => $$ }, __PACKAGE__;
+    $self->{taken} = [ map { redis_port() } 1 .. !($options{unixsocket} || $options{port}) + !!$options{cluster} ];
+    $self->{bus}   = $self->{taken}[-1] if $options{cluster};
+    $self->{port}  = $options{unixsocket} ? 0 : $options{port} // $self->{taken}[0];
+    croak "the path of $dir is too long for a Unix socket" if length $self->socket > 107;
+    $self->launch;
+    return $self;
+}
+
+sub configuration {
+    my ($self) = @_;
+    my %is     = %{ $self->{options} };
+    my $dir    = $self->{dir};
+    my $source = $is{replicaof};
+    my @lines  = (
+        "dir $dir",
+        'bind 127.0.0.1',
+        'protected-mode no',
+        "unixsocket $dir/redis.sock",
+        "pidfile $dir/redis.pid",
+        "logfile $dir/redis.log",
+        'save ""',
+        'repl-diskless-sync yes',
+        'repl-diskless-sync-delay 0',
+        'repl-ping-replica-period 1',
+        'databases ' . ($is{databases} // 16),
+        ($is{tls} ? 'tls-port ' : 'port ') . $self->{port},
+        qq(user $control on ">$secret" allkeys allchannels allcommands),
+    );
+    push @lines, map {"user $_"} grep {/\S/} split /\n/, $is{acl} // '';
+    push @lines, qq(requirepass "$is{password}")               if defined $is{password};
+    push @lines, "maxmemory $is{maxmemory}", 'maxmemory-policy noeviction' if defined $is{maxmemory};
+    push @lines, 'port 0' if $is{tls};
+    if ($is{tls} || $source && $source->{options}{tls}) {
+        my $files = tls_files();
+        my $name  = ($is{tls} // 1) eq '1' ? 'server'      : $is{tls};
+        my $ca    = $name eq 'stranger'    ? 'stranger_ca' : 'ca';
+        push @lines, "tls-cert-file $files->{$name}", "tls-key-file $files->{ $name . '_key' }",
+            "tls-ca-cert-file $files->{$ca}", 'tls-auth-clients ' . ($is{tls_clients} ? 'yes' : 'no');
+    }
+    if ($source) {
+        push @lines, 'replicaof 127.0.0.1 ' . $source->port, "masteruser $control", qq(masterauth "$secret");
+        push @lines, 'tls-replication yes' if $source->{options}{tls};
+    }
+    if ($is{cluster}) {
+        push @lines, 'cluster-enabled yes', "cluster-port $self->{bus}", 'cluster-node-timeout 2000',
+            'cluster-require-full-coverage no';
+    }
+    return join "\n", @lines, $is{config} // '', '';
+}
+
+sub binary {
+    my ($self) = @_;
+    my $server = $self->{options}{server} // 'redis';
+    return $ENV{RL_REDIS_SERVER}  // 'redis-server' if $server eq 'redis';
+    return $ENV{RL_VALKEY_SERVER} // 'valkey-server' if $server eq 'valkey';
+    return $server;
+}
+
+sub launch {
+    my ($self) = @_;
+    my ($dir, %is) = ($self->{dir}, %{ $self->{options} });
+    open my $out, '>', "$dir/redis.conf" or croak "$dir/redis.conf: $!";
+    print {$out} $self->configuration;
+    close $out or croak "$dir/redis.conf: $!";
+    unlink "$dir/redis.sock";
+
+    if ($is{clock}) {
+        clock_library();
+        $self->clock(0);
+    }
+
+    my $pid = fork // croak "fork: $!";
+    if (!$pid) {
+        open STDIN,  '<', '/dev/null'   or die "stdin: $!\n";
+        open STDOUT, '>', "$dir/output" or die "output: $!\n";
+        open STDERR, '>&', \*STDOUT or die "stderr: $!\n";
+        @ENV{qw(CLOCK_OFFSET LD_PRELOAD)} = ("$dir/clock", clock_library()) if $is{clock};
+        exec $self->binary, "$dir/redis.conf" or POSIX::_exit(127);
+    }
+    $self->{pid} = $pid;
+    $running{$pid} = 1;
+    wait_for("a Redis in $dir", sub { $self->answers });
+    $self->join_cluster if $is{cluster} && !$self->{joined}++;
+    wait_for("$dir to replicate", sub { $self->info('master_link_status') eq 'up' })
+        if $is{replicaof} && ($is{ready} // 1);
+    return;
+}
+
+# Whether the server that was just started listens, and is done with loading.
+sub answers {
+    my ($self) = @_;
+    if (waitpid($self->{pid}, WNOHANG) == $self->{pid}) {
+        delete $running{ delete $self->{pid} };
+        croak 'Redis did not start: ' . slurp("$self->{dir}/output") . $self->log;
+    }
+    return unless -S $self->socket;
+    my $connection = eval { $self->connect } or return;
+    return 1 unless $self->{options}{ready} // 1;
+    $connection->send('PING');
+    return $connection->receive eq 'PONG';
+}
+
+sub join_cluster {
+    my ($self) = @_;
+    my $slots  = $self->{options}{cluster};
+    my @ranges = $slots eq '1' ? (0, 16_383) : split /[-,]/, $slots;
+    $self->command('CLUSTER', 'ADDSLOTSRANGE', @ranges);
+    wait_for('the cluster', sub { $self->command('CLUSTER', 'INFO') =~ /^cluster_state:ok/ })
+        if $self->{options}{ready} // 1;
+    return;
+}
+
+sub meet {
+    my ($self, $other) = @_;
+    my ($mine, $its) = map { $_->command('CLUSTER', 'INFO') =~ /^cluster_slots_assigned:(\d+)/m } $self, $other;
+    $self->command('CLUSTER', 'MEET', '127.0.0.1', $other->{port}, $other->{bus});
+    my $agreed = qr/^cluster_state:ok\r\ncluster_slots_assigned:@{[ $mine + $its ]}\r$/m;
+    for my $server ($self, $other) {
+        wait_for('the cluster to agree', sub { $server->command('CLUSTER', 'INFO') =~ $agreed });
+    }
+    return;
+}
+
+sub port   { my ($self) = @_; return $self->{port} }
+sub dir    { my ($self) = @_; return $self->{dir} }
+sub pid    { my ($self) = @_; return $self->{pid} }
+sub socket { my ($self) = @_; return "$self->{dir}/redis.sock" }    ## no critic (ProhibitBuiltinHomonyms)
+sub log    { my ($self) = @_; return slurp("$self->{dir}/redis.log") }    ## no critic (ProhibitBuiltinHomonyms)
+
+sub url {
+    my ($self, %parts) = @_;
+    return 'unix:' . $self->socket if $self->{options}{unixsocket};
+    my $password = $parts{password} // $self->{options}{password};
+    my $url      = $self->{options}{tls} ? 'rediss://' : 'redis://';
+    $url .= ($parts{user} // '') . ":$password@" if defined $password;
+    $url .= ($parts{host} // '127.0.0.1') . ":$self->{port}";
+    return $url . (defined $parts{db} ? "/$parts{db}" : '');
+}
+
+sub connect {    ## no critic (ProhibitBuiltinHomonyms)
+    my ($self, %options) = @_;
+    return RateLimit::RESP->new(port => $self->{port}) if $options{plain};
+    my $connection = RateLimit::RESP->new(path => $self->socket);
+    $connection->send('AUTH', $control, $secret);
+    my $reply = $connection->receive;
+    croak "AUTH: $reply" if $reply ne 'OK' && $reply !~ /^(?:LOADING|BUSY|MASTERDOWN)/;
+    return $connection;
+}
+
+sub command {
+    my ($self, @words) = @_;
+    $self->{control} //= $self->connect;
+    my $reply = eval { $self->{control}->command(@words) };
+    return $reply unless $@;
+    my $error = $@;
+    delete $self->{control} if $error =~ /closed|in vain|send:/;
+    croak $error;
+}
+
+sub cli {
+    my ($self, @command) = @_;
+    local $ENV{REDISCLI_AUTH} = $secret;
+    open my $in, '-|', 'redis-cli', '-s', $self->socket, '--user', $control, @command or croak "redis-cli: $!";
+    local $/ = undef;
+    my $text = <$in> // '';
+    close $in;
+    return $text =~ s/\n\z//r;
+}
+
+sub info {
+    my ($self, $field) = @_;
+    my ($value) = $self->command('INFO', 'everything') =~ /^\Q$field\E:(.*?)\r$/m;
+    return $value // '';
+}
+
+sub commandstats {
+    my ($self, $name) = @_;
+    my ($calls) = $self->info('cmdstat_' . lc $name) =~ /calls=(\d+)/;
+    return $calls // 0;
+}
+
+sub clients {
+    my ($self) = @_;
+    my @clients = grep { !/ user=$control / && !/ flags=[MS]/ } split /\n/, $self->command('CLIENT', 'LIST');
+    return scalar @clients;
+}
+
+sub monitor {
+    my ($self) = @_;
+    return RateLimit::Redis::Monitor->new($self);
+}
+
+sub pause {
+    my ($self) = @_;
+    CORE::kill 'STOP', $self->{pid};
+    waitpid $self->{pid}, WUNTRACED;
+    $self->{paused} = 1;
+    return;
+}
+
+sub resume {
+    my ($self) = @_;
+    delete $self->{paused};
+    CORE::kill 'CONT', $self->{pid};
+    return;
+}
+
+sub clock {
+    my ($self, $seconds) = @_;
+    my $file = "$self->{dir}/clock";
+    open my $out, -e $file ? '+<:raw' : '>:raw', $file or croak "$file: $!";
+    print {$out} pack 'q', $seconds;
+    close $out or croak "$file: $!";
+    return;
+}
+
+# A library that adds to the real time what a file says, which the server has in its memory.
+sub clock_library {
+    my $library = "$ENV{RL_DIR}/clock.so";
+    return $library if -e $library;
+    open my $compiler, '|-', qw(cc -shared -fPIC -x c -o), $library, '-', '-ldl' or croak "cc: $!";
+    print {$compiler} <<'C';
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/time.h>
+#include <time.h>
+
+static volatile int64_t* offset;
+
+__attribute__((constructor)) static void start(void)
+{
+    int file = open(getenv("CLOCK_OFFSET"), O_RDONLY);
+    offset = mmap(NULL, sizeof *offset, PROT_READ, MAP_SHARED, file, 0);
+}
+
+int clock_gettime(clockid_t id, struct timespec* now)
+{
+    static int (*real)(clockid_t, struct timespec*);
+    if (real == NULL) {
+        real = dlsym(RTLD_NEXT, "clock_gettime");
+    }
+    int result = real(id, now);
+    if (id == CLOCK_REALTIME && offset != NULL) {
+        now->tv_sec += *offset;
+    }
+    return result;
+}
+
+int gettimeofday(struct timeval* now, void* zone)
+{
+    struct timespec precise;
+    (void) zone;
+    clock_gettime(CLOCK_REALTIME, &precise);
+    now->tv_sec = precise.tv_sec;
+    now->tv_usec = precise.tv_nsec / 1000;
+    return 0;
+}
+
+time_t time(time_t* now)
+{
+    struct timespec precise;
+    clock_gettime(CLOCK_REALTIME, &precise);
+    if (now != NULL) {
+        *now = precise.tv_sec;
+    }
+    return precise.tv_sec;
+}
+C
+    close $compiler or croak 'the clock cannot be built';
+    return $library;
+}
+
+sub kill {    ## no critic (ProhibitBuiltinHomonyms)
+    my ($self) = @_;
+    $self->end('KILL');
+    return;
+}
+
+sub stop {
+    my ($self) = @_;
+    $self->resume if $self->{paused};
+    $self->end('TERM');
+    return;
+}
+
+sub end {
+    my ($self, $signal) = @_;
+    delete @{$self}{qw(control paused)};
+    my $pid = delete $self->{pid} or return;
+    delete $running{$pid};
+    end_process($pid, $signal);
+    return;
+}
+
+sub end_process {
+    my ($pid, $signal) = @_;
+    local ($?, $!) = (0, 0);
+    CORE::kill $signal, $pid;
+    my $deadline = time + 10;
+    while (waitpid($pid, WNOHANG) == 0) {
+        CORE::kill 'KILL', $pid if time > $deadline;
+        sleep 0.002;
+    }
+    return;
+}
+
+sub restart {
+    my ($self, %changes) = @_;
+    $self->stop;
+    %{ $self->{options} } = (%{ $self->{options} }, %changes);
+    $self->launch;
+    return;
+}
+
+sub wait_for_log {
+    my ($self, $pattern) = @_;
+    my @found;
+    wait_for("$pattern in $self->{dir}/redis.log", sub { @found = $self->log =~ $pattern });
+    return wantarray ? @found : $found[0];
+}
+
+sub DESTROY {
+    my ($self) = @_;
+    return if $self->{owner} != $$;
+    $self->end('KILL');
+    release_port(@{ $self->{taken} });
+    return;
+}
+
+sub tls_files {
+    return $files if $files;
+    my $dir = ($ENV{RL_DIR} // croak 'run this test by `make test T=…`') . '/tls';
+    make_path($dir);
+    my $names = 'subjectAltName=DNS:localhost,DNS:redis.test,IP:127.0.0.1,IP:::1';
+    $files = {};
+    certify($dir, 'ca',              'ca',          'basicConstraints=critical,CA:TRUE');
+    certify($dir, 'stranger_ca',     'stranger_ca', 'basicConstraints=critical,CA:TRUE');
+    certify($dir, 'server',          'ca',          $names);
+    certify($dir, 'client',          'ca',          'extendedKeyUsage=clientAuth');
+    certify($dir, 'other_name',      'ca',          'subjectAltName=DNS:other.test');
+    certify($dir, 'expired',         'ca',          $names, -1);
+    certify($dir, 'stranger',        'stranger_ca', $names);
+    certify($dir, 'stranger_client', 'stranger_ca', 'extendedKeyUsage=clientAuth');
+    return $files;
+}
+
+# Makes a key and a certificate signed by an issuer, which may be itself.
+sub certify {
+    my ($dir, $name, $issuer, $extension, $days) = @_;
+    my ($certificate, $key) = @{$files}{ $name, "${name}_key" } = ("$dir/$name.crt", "$dir/$name.key");
+    open my $out, '>', "$dir/$name.ext" or croak "$dir/$name.ext: $!";
+    print {$out} "$extension\n";
+    close $out or croak "$dir/$name.ext: $!";
+    my @sign = $name eq $issuer ? ('-key', $key) : ('-CA', $files->{$issuer}, '-CAkey', $files->{"${issuer}_key"});
+    openssl('genpkey', '-algorithm', 'EC', '-pkeyopt', 'ec_paramgen_curve:P-256', '-out', $key);
+    openssl('req', '-new', '-key', $key, '-subj', "/CN=$name", '-out', "$dir/$name.csr");
+    openssl('x509', '-req', '-in', "$dir/$name.csr", @sign, '-set_serial', 2 + keys %{$files},
+        '-days', $days // 2, '-extfile', "$dir/$name.ext", '-out', $certificate);
+    return;
+}
+
+sub openssl {
+    my (@arguments) = @_;
+    open my $in, '-|', 'sh', '-c', 'exec openssl "$@" 2>&1', 'sh', @arguments or croak "openssl: $!";
+    local $/ = undef;
+    my $said = <$in>;
+    close $in or croak "openssl @arguments: $said";
+    return;
+}
+
+# A test that dies leaves no server behind.
+my $test = $$;
+
+END {
+    if ($$ == $test) {
+        end_process($_, 'KILL') for keys %running;
+    }
+}
+
+package RateLimit::Redis::Monitor;
+use strict;
+use warnings;
+
+use RateLimit ();
+
+my $marks = 0;
+
+sub new {
+    my ($class, $server) = @_;
+    my $connection = $server->connect;
+    $connection->command('MONITOR');
+    return bless { server => $server, connection => $connection, lines => [] }, $class;
+}
+
+# Takes in what has come, without waiting.
+sub collect {
+    my ($self) = @_;
+    my $connection = $self->{connection};
+    my $before     = -1;
+    while (length $connection->{in} != $before) {
+        $before = length $connection->{in};
+        $connection->more or last;
+    }
+    while (my $line = RateLimit::RESP::take(\$connection->{in})) {
+        push @{ $self->{lines} }, ${$line};
+    }
+    return;
+}
+
+# A server that answers has shown all that it got before; one that is stopped, or that has ended, has nothing to add.
+sub lines {
+    my ($self) = @_;
+    my $mark = 'monitor_mark_' . ++$marks;
+    if (!$self->{server}{paused} && $self->{server}{pid}) {
+        $self->{server}->command('ECHO', $mark);
+        RateLimit::wait_for('MONITOR', sub { $self->collect; grep {/$mark/} @{ $self->{lines} } });
+    }
+    $self->collect;
+    @{ $self->{lines} } = grep { !/"monitor_mark_\d+"$/ } @{ $self->{lines} };
+    return @{ $self->{lines} };
+}
+
+sub commands {
+    my ($self) = @_;
+    my %special = (n => "\n", r => "\r", t => "\t", a => "\a", b => "\b");
+    my @commands;
+    for my $line ($self->lines) {
+        my ($time, $db, $client, $rest) = $line =~ /^([\d.]+) \[(\d+) (\S+)\] (.*)/s or next;
+        my @words = $rest =~ /"((?:[^"\\]|\\.)*)"/gs;
+        s/\\(?:x([0-9a-f]{2})|(.))/defined $1 ? chr hex $1 : $special{$2} \/\/ $2/gie for @words;
+        push @commands, { time => $time, db => $db, client => $client, words => \@words };
+    }
+    return @commands;
+}
+
+sub wait_for {
+    my ($self, $pattern) = @_;
+    return RateLimit::wait_for(
+        "$pattern from MONITOR",
+        sub {
+            $self->collect;
+            my ($found) = grep {/$pattern/} @{ $self->{lines} };
+            return $found;
+        }
+    );
+}
+
+1;

@@ -1,0 +1,215 @@
+// What core makes of the same requests: the states of clients as Redis should have them, and until when.
+#pragma once
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "client.h"
+#include "lua/value.h"
+
+namespace rate_limit {
+
+inline bool operator==(const Decision& a, const Decision& b) {
+    return a.allowed == b.allowed && a.rate == b.rate && a.limit == b.limit && a.remaining == b.remaining &&
+           a.reset_after == b.reset_after && a.retry_after == b.retry_after && a.delay == b.delay &&
+           a.excess_milli == b.excess_milli;
+}
+
+// The state of one rate, apart from all others.
+class RateState {
+  public:
+    RateState(const Policy& policy, const Shape& shape, std::uint32_t rate, const std::uint64_t* words)
+        : policy_(policy), shape_(shape), words_(words) {
+        policy_.rates.size = 1;
+        policy_.rates.rates[0] = policy.rates.rates[rate];
+        policy_.min_interval = 0;
+        shape_.rates = 1;
+        shape_.interval = false;
+        shape_.varied = false;
+    }
+
+    // Whether a client with this state is told anything else than one never seen.
+    bool matters(Micros now) const {
+        return !(decide(words_, now, 0) == decide(nullptr, now, 0)) ||
+               !(decide(words_, now, 1) == decide(nullptr, now, 1));
+    }
+
+    // The first moment from `now` on at which it does not matter.
+    Micros end(Micros now) const {
+        if (!matters(now)) {
+            return now;
+        }
+        const Micros reset = decide(words_, now, 0).reset_after;
+        if (reset >= kForever || (matters(now + reset - 1) && !matters(now + reset))) {
+            return now + reset;
+        }
+        Micros low = now;
+        Micros high = now + reset + 2 * policy_.rates.rates[0].period + 2 * kClockSlack;
+        while (high - low > 1) {
+            const Micros middle = low + (high - low) / 2;
+            (matters(middle) ? low : high) = middle;
+        }
+        return high;
+    }
+
+  private:
+    Decision decide(const std::uint64_t* words, Micros now, std::uint32_t cost) const {
+        Check check;
+        return check.evaluate(policy_, shape_, words, now, cost);
+    }
+
+    Policy policy_;
+    Shape shape_;
+    const std::uint64_t* words_;
+};
+
+// A client of one zone.
+class MirroredClient {
+  public:
+    bool present() const { return present_; }
+    const Shape& shape() const { return shape_; }
+    const Words& words() const { return words_; }
+    Micros moment() const { return moment_; }
+    Micros lives() const { return lives_; }
+    // What the moment was told to be where more than one is right.
+    void set_moment(Micros moment) { moment_ = lives_ = moment; }
+    // Only the time of min_interval was written last: until when the rest matters is not told exactly.
+    bool vague() const { return vague_; }
+
+    void expire(Micros now) { present_ = present_ && now < moment_; }
+
+    // The state as `policy` finds it in `shape`.
+    Words read(const Policy& policy, const Shape& shape) const {
+        Words words(words_of(shape));
+        if (!present_ || !can_convert(shape_, shape)) {
+            return words;
+        }
+        if (shape_ == shape) {
+            return words_;
+        }
+        if (shape.algorithm == Algorithm::kSlidingLog || shape_.rates != shape.rates) {
+            convert(shape_, left_by(policy, shape), words_.data(), shape, policy.rates, words.data());
+            return words;
+        }
+        const std::size_t places = interval_index(shape);
+        std::copy_n(words_.begin(), places, words.begin());
+        if (shape.interval && shape_.interval) {
+            words[places] = words_[places];
+        }
+        return words;
+    }
+
+    // Takes `words`, which a request under `policy` has left at `now`; of them only the time of min_interval
+    // may be new.
+    void write(const Policy& policy, const Shape& shape, const Words& words, Micros now, bool only_interval) {
+        const Places places =
+            has_marks(shape) ? find_places(policy.rates, shape, words[marks_index(shape)]) : Places();
+        Micros end = now;
+        for (std::uint32_t i = 0; i < policy.rates.size; ++i) {
+            const std::uint64_t* at = words.data() + places.from[i] * words_per_rate(shape);
+            end = std::max(end, RateState(policy, shape, i, at).end(now));
+        }
+        if (shape.interval && words[interval_index(shape)] != 0) {
+            end = std::max(end, static_cast<Micros>(words[interval_index(shape)]) + policy.min_interval);
+        }
+        if (present_ && has_lives(shape_) && has_lives(shape) && keeps_others(policy, shape, places, words)) {
+            end = std::max(end, lives_);
+        }
+        present_ = end > now;
+        shape_ = shape;
+        words_ = words;
+        moment_ = lives_ = end;
+        vague_ = only_interval;
+    }
+
+  private:
+    // The rate that one place was used with, as far as its words tell.
+    RateList left_by(const Policy& policy, const Shape& shape) const {
+        RateList rates = {};
+        if (shape_.rates != 1 || shape.rates == 1) {
+            return rates;
+        }
+        if (shape_.algorithm == Algorithm::kSlidingBuckets) {
+            rates.size = 1;
+            rates.rates[0] = {1, static_cast<Micros>(words_[1] & 0xffffffff) * kSecond};
+        } else if (shape_.algorithm >= Algorithm::kFixedWindow) {
+            for (std::uint32_t i = 0; i < policy.rates.size && rates.size == 0; ++i) {
+                if (has_period(words_[0], policy.rates.rates[i])) {
+                    rates.rates[rates.size++] = policy.rates.rates[i];
+                }
+            }
+        }
+        return rates;
+    }
+
+    static bool keeps_others(const Policy& policy, const Shape& shape, const Places& places,
+                             const Words& words) {
+        if (shape.algorithm == Algorithm::kSlidingLog) {
+            return words[1] >> 32 != 0;
+        }
+        unsigned own = 0;
+        for (std::uint32_t i = 0; i < policy.rates.size; ++i) {
+            own |= 1U << places.to[i];
+        }
+        for (std::uint32_t place = 0; place < shape.rates; ++place) {
+            if ((own >> place & 1) == 0 && (words[marks_index(shape)] >> (place * 8) & 0xff) != 0) {
+                return true;
+            }
+        }
+        return false;
+    }
+
+    bool present_ = false;
+    bool vague_ = false;
+    Shape shape_ = {};
+    Words words_;
+    Micros moment_ = 0;
+    Micros lives_ = 0;
+};
+
+// One limit of a group while it is decided.
+struct MirroredLimit {
+    MirroredClient* client;
+    const Policy* policy;
+    Shape shape;
+    std::uint32_t cost;
+    Words words = {};
+    Check check = {};
+};
+
+// Decides a group at `now`, all or nothing, or takes it back.
+inline void mirror_group(std::vector<MirroredLimit>* group, Micros now, bool refund) {
+    bool admitted = true;
+    for (MirroredLimit& limit : *group) {
+        limit.client->expire(now);
+        limit.words = limit.client->read(*limit.policy, limit.shape);
+        admitted &=
+            limit.check.evaluate(*limit.policy, limit.shape, limit.words.data(), now, limit.cost).allowed;
+    }
+    for (MirroredLimit& limit : *group) {
+        const Words before = limit.words;
+        bool written = limit.cost != 0 && (refund || admitted || limit.policy->count_all);
+        if (refund) {
+            limit.check.give_back(limit.words.data());
+        } else if (admitted) {
+            limit.check.charge(limit.words.data());
+        } else {
+            limit.check.refuse(limit.words.data());
+        }
+        bool only_interval = false;
+        if (!written) {
+            written = limit.words != before;
+            Words with_interval = before;
+            if (limit.shape.interval) {
+                with_interval[interval_index(limit.shape)] = limit.words[interval_index(limit.shape)];
+            }
+            only_interval = with_interval == limit.words;
+        }
+        if (written) {
+            limit.client->write(*limit.policy, limit.shape, limit.words, now, only_interval);
+        }
+    }
+}
+
+}  // namespace rate_limit

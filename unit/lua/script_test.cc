@@ -1,0 +1,405 @@
+// The script as it is, on a real server and its clock: what it asks of Redis, and what a client costs there.
+#include "lua/script.h"
+
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <random>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "client.h"
+#include "lua/call.h"
+#include "lua/server.h"
+#include "lua/value.h"
+#include "test.h"
+
+namespace rate_limit {
+namespace {
+
+std::string program;  // of the server
+std::unique_ptr<Server> server;
+std::string sha;
+
+Connection& redis() { return server->connection(); }
+
+struct Answer {
+    Micros time = 0;
+    std::vector<Decision> decisions;
+};
+
+Answer answer_of(const Call& call, const redisReply& reply) {
+    if (reply.type != REDIS_REPLY_STRING) {
+        fail_msg("the script says %s", reply.str != nullptr ? reply.str : "nothing");
+    }
+    std::string_view text(reply.str, reply.len);
+    Answer answer;
+    assert_true(decode_time(&text, &answer.time));
+    for (const CallGroup& group : call.groups) {
+        for (const CallLimit& limit : group.limits) {
+            Decision decision = {};
+            if (!group.refund) {
+                assert_true(decode_decision(&text, call.policies[limit.policy].first, &decision));
+            }
+            answer.decisions.push_back(decision);
+        }
+    }
+    assert_true(text.empty());
+    return answer;
+}
+
+Answer run(const Call& call) {
+    redis().send(call.command(sha));
+    return answer_of(call, *redis().take());
+}
+
+// One group of one limit.
+Call request(const Policy& policy, const Shape& shape, const std::string& key, std::uint32_t cost = 1) {
+    return {{{policy, shape}}, {{false, {{0, key, cost}}}}};
+}
+
+Call request(const Policy& policy, const std::string& key, std::uint32_t cost = 1) {
+    return request(policy, shape_of(policy), key, cost);
+}
+
+long long integer(const std::vector<std::string>& command) { return redis().call(command)->integer; }
+
+// The value of `name` in a section of INFO.
+std::string info(const std::string& section, const std::string& name) {
+    std::istringstream text(text_of(*redis().call({"INFO", section})));
+    for (std::string line; std::getline(text, line);) {
+        if (line.compare(0, name.size() + 1, name + ":") == 0) {
+            return line.substr(name.size() + 1);
+        }
+    }
+    return "";
+}
+
+// How often `command` was called since CONFIG RESETSTAT.
+long calls_of(const std::string& command) {
+    const std::string stat = info("commandstats", "cmdstat_" + command);
+    return stat.empty() ? 0 : std::atol(stat.c_str() + std::strlen("calls="));
+}
+
+// How many different commands were called since then.
+int commands_called() {
+    std::istringstream text(text_of(*redis().call({"INFO", "commandstats"})));
+    int count = 0;
+    for (std::string line; std::getline(text, line);) {
+        count += line.compare(0, 8, "cmdstat_") == 0 ? 1 : 0;
+    }
+    return count;
+}
+
+Micros rounded_up(Micros moment) { return (moment + 999) / 1000; }
+
+// When the key of a client that has made its first request at `now` is gone, in milliseconds.
+Micros expiry_of(const Policy& policy, Micros now) {
+    const Rate& rate = policy.rates.rates[0];
+    const Micros end = now - now % rate.period + rate.period;
+    const Micros width = rate.period / policy.buckets;
+    switch (policy.algorithm) {
+        case Algorithm::kFixedWindow:
+            return rounded_up(policy.align_first ? now + rate.period : end);
+        case Algorithm::kSlidingWindow:
+            return rounded_up(end + rate.period);
+        case Algorithm::kSlidingBuckets:
+            return rounded_up(now - now % width + rate.period);
+        case Algorithm::kSlidingLog:
+            return rounded_up(now + rate.period);
+        default:
+            return rounded_up(now + rate.period / rate.count);
+    }
+}
+
+void test_a_key_expires_when_it_no_longer_matters(void**) {
+    for (const Algorithm algorithm : kEveryAlgorithm) {
+        const Policy policy = policy_of(algorithm, "100r/h");
+        const Answer answer = run(request(policy, "a"));
+        assert_true(answer.decisions[0].allowed);
+        assert_int_equal(integer({"PEXPIRETIME", "a"}), expiry_of(policy, answer.time));
+        // A second request makes a level last as much longer, and all else as if it had been the first.
+        const Micros second = run(request(policy, "a")).time;
+        assert_int_equal(integer({"PEXPIRETIME", "a"}), algorithm <= Algorithm::kGcra
+                                                            ? rounded_up(answer.time + 2 * kHour / 100)
+                                                            : expiry_of(policy, second));
+        redis().call({"FLUSHALL", "SYNC"});
+    }
+    Policy first = policy_of(Algorithm::kFixedWindow, "100r/h");
+    first.align_first = true;
+    const Answer answer = run(request(first, "a"));
+    assert_int_equal(integer({"PEXPIRETIME", "a"}), rounded_up(answer.time + kHour));
+}
+
+void test_a_key_lives_as_long_as_any_rate_or_the_interval_needs_it(void**) {
+    const Policy policy = policy_of(Algorithm::kSlidingLog, "100r/s,100r/h");
+    Answer answer = run(request(policy, "log"));
+    assert_int_equal(integer({"PEXPIRETIME", "log"}), rounded_up(answer.time + kHour));
+    const Policy windows = policy_of(Algorithm::kFixedWindow, "100r/s,100r/h");
+    answer = run(request(windows, "windows"));
+    assert_int_equal(integer({"PEXPIRETIME", "windows"}),
+                     rounded_up(answer.time - answer.time % kHour + kHour));
+    Policy slow = policy_of(Algorithm::kGcra, "1000r/s");
+    slow.min_interval = 5 * kSecond;
+    answer = run(request(slow, "interval"));
+    assert_int_equal(integer({"PEXPIRETIME", "interval"}), rounded_up(answer.time + 5 * kSecond));
+}
+
+// Before Redis 7, which this server only seems to be.
+void test_an_old_server_is_told_how_long_and_not_until_when(void**) {
+    std::string text = script_text(nullptr);
+    const std::string field = "redis.REDIS_VERSION_NUM";
+    assert_true(text.find(field) != std::string::npos);
+    text.replace(text.find(field), field.size(), "redis.NO_SUCH_FIELD");
+    const std::string modern = sha;
+    sha = text_of(*redis().call({"SCRIPT", "LOAD", text}));
+    for (const char* rate : {"1r/s", "5r/m", "1r/h", "1r/40d"}) {
+        for (const Algorithm algorithm : kEveryAlgorithm) {
+            const Policy policy = policy_of(algorithm, rate);
+            const Answer answer = run(request(policy, "a"));
+            // Redis adds it to a clock that may have shown a little more by then.
+            const long long late = integer({"PEXPIRETIME", "a"}) - expiry_of(policy, answer.time);
+            assert_true(late >= 0 && late <= 5);
+            redis().call({"FLUSHALL", "SYNC"});
+        }
+    }
+    sha = modern;
+}
+
+void test_what_is_given_back_is_forgotten(void**) {
+    for (const Algorithm algorithm : kEveryAlgorithm) {
+        const Policy policy = policy_of(algorithm, "100r/h");
+        Call call = request(policy, "a", 3);
+        run(call);
+        assert_int_equal(integer({"EXISTS", "a"}), 1);
+        call.groups[0].refund = true;
+        run(call);
+        const Answer answer = run(request(policy, "a", 0));
+        assert_int_equal(answer.decisions[0].remaining, 100);
+        assert_int_equal(integer({"EXISTS", "a"}), 0);
+    }
+}
+
+// 16 requests of 8 clients: the clock is read once, all values at once, and each client is written once.
+void test_a_call_asks_no_more_of_redis_than_it_must(void**) {
+    for (const Algorithm algorithm : kEveryAlgorithm) {
+        Call call = {{{policy_of(algorithm, "100r/h"), shape_of(policy_of(algorithm, "100r/h"))}}, {}};
+        for (int i = 0; i < 16; ++i) {
+            call.groups.push_back({false, {{0, "client" + std::to_string(i % 8), 1}}});
+        }
+        redis().call({"CONFIG", "RESETSTAT"});
+        run(call);
+        assert_int_equal(calls_of("time"), 1);
+        assert_int_equal(calls_of("mget"), 1);
+        assert_int_equal(calls_of("set"), 8);
+        assert_int_equal(commands_called(), 3 + 3);  // and the script, and what this test asks
+        redis().call({"FLUSHALL", "SYNC"});
+    }
+}
+
+void test_a_rejected_request_writes_nothing(void**) {
+    for (const Algorithm algorithm : kEveryAlgorithm) {
+        for (const char* rates : {"5r/h", "5r/h,50r/d"}) {
+            const Policy policy = policy_of(algorithm, rates);
+            assert_true(run(request(policy, "a", 5)).decisions[0].allowed);
+            const std::string before = text_of(*redis().call({"GET", "a"}));
+            redis().call({"CONFIG", "RESETSTAT"});
+            assert_false(run(request(policy, "a")).decisions[0].allowed);
+            assert_true(run(request(policy, "a", 0)).decisions[0].allowed);
+            assert_int_equal(calls_of("set"), 0);
+            assert_int_equal(calls_of("del"), 0);
+            assert_true(text_of(*redis().call({"GET", "a"})) == before);
+            redis().call({"FLUSHALL", "SYNC"});
+        }
+    }
+}
+
+// The policies that keep state in all the forms that there are.
+std::vector<std::pair<Policy, Shape>> forms_of(Algorithm algorithm) {
+    const Policy one = policy_of(algorithm, "100r/h");
+    const Policy several = policy_of(algorithm, "100r/h,1000r/d");
+    Policy interval = one;
+    interval.min_interval = 1;
+    return {{one, shape_of(one)},
+            {several, shape_of(several)},
+            {interval, shape_of(interval)},
+            {one, shape_of(one, 4, 200)},
+            {several, shape_of(several, kMaxRates, 200)}};
+}
+
+void test_a_value_that_cannot_be_read_is_a_client_never_seen(void**) {
+    for (const Algorithm algorithm : kEveryAlgorithm) {
+        for (const auto& [policy, shape] : forms_of(algorithm)) {
+            for (const char* value :
+                 {"", "x", "12345", "01234567\xff", "a value that nobody ever wrote like this"}) {
+                redis().call({"SET", "a", value});
+                const Answer answer = run(request(policy, shape, "a"));
+                assert_true(answer.decisions[0].allowed);
+                assert_int_equal(answer.decisions[0].remaining, 99);
+                assert_true(integer({"PTTL", "a"}) > 0);
+            }
+        }
+    }
+}
+
+// Whatever the bytes are, also those that begin like a real value and are cut off or overwritten.
+void test_no_value_makes_the_script_fail(void**) {
+    std::mt19937 random(20231113);
+    for (const Algorithm algorithm : kEveryAlgorithm) {
+        for (const auto& [policy, shape] : forms_of(algorithm)) {
+            run(request(policy, shape, "real", 3));
+            const std::string real = text_of(*redis().call({"GET", "real"}));
+            redis().call({"DEL", "real"});
+            std::vector<Call> calls;
+            for (unsigned i = 0; i < 400; ++i) {
+                std::string value = i % 2 == 0 ? real.substr(0, random() % (real.size() + 1)) : std::string();
+                value.resize(i % 2 == 0 ? real.size() : random() % 60);
+                for (unsigned changed = 0; changed < (i % 2 == 0 ? 2 : value.size()); ++changed) {
+                    value[random() % value.size()] = static_cast<char>(random());
+                }
+                redis().send({"SET", "a", value});
+                calls.push_back(request(policy, shape, "a", i % 3));
+                calls.back().groups[0].refund = i % 5 == 0;
+                redis().send(calls.back().command(sha));
+            }
+            for (const Call& call : calls) {
+                redis().take();
+                answer_of(call, *redis().take());
+            }
+        }
+        redis().call({"DEL", "a"});
+    }
+}
+
+void test_a_key_of_another_type_is_a_client_never_seen(void**) {
+    for (const Algorithm algorithm : kEveryAlgorithm) {
+        const Policy policy = policy_of(algorithm, "100r/h");
+        redis().call({"DEL", "a"});
+        redis().call({"LPUSH", "a", "x"});
+        assert_int_equal(run(request(policy, "a")).decisions[0].remaining, 99);
+        assert_int_equal(run(request(policy, "a")).decisions[0].remaining, 98);
+    }
+}
+
+// As many keys as there may be, each with the longest answer.
+void test_the_largest_call_is_answered(void**) {
+    const Policy policy = policy_of(Algorithm::kTokenBucket, "1r/h");
+    Call call = {{{policy, shape_of(policy)}}, {}};
+    for (int i = 0; i < 1024; ++i) {
+        call.groups.push_back({false, {{0, "client" + std::to_string(i), 2}}});
+    }
+    const Answer answer = run(call);
+    assert_int_equal(answer.decisions.size(), 1024);
+    assert_int_equal(answer.decisions.back().retry_after, kNever);
+}
+
+const int kClients = getenv("RL_SANITIZE") != nullptr ? 10'000 : 100'000;
+
+std::string client_key(Algorithm algorithm, int client) {
+    return std::string("rate_limit:api:") + algorithm_name(algorithm) + ":{ip:10." +
+           std::to_string(client / 65536) + "." + std::to_string(client / 256 % 256) + "." +
+           std::to_string(client % 256) + "}";
+}
+
+long long used_memory() { return std::atoll(info("memory", "used_memory").c_str()); }
+
+// Bytes that a client adds once `fill` has written all of them.
+template <class Fill>
+double bytes_a_client(int clients, Fill fill) {
+    redis().call({"FLUSHALL", "SYNC"});
+    const long long before = used_memory();
+    fill();
+    assert_int_equal(integer({"DBSIZE"}), clients);
+    return static_cast<double>(used_memory() - before) / clients;
+}
+
+double plain_bytes(Algorithm algorithm) {
+    return bytes_a_client(kClients, [=] {
+        for (int client = 0; client < kClients; ++client) {
+            redis().send(
+                {"SET", client_key(algorithm, client), std::to_string(client % 100), "PX", "3600000"});
+            if (client % 1000 == 999) {
+                for (int i = 0; i < 1000; ++i) {
+                    redis().take();
+                }
+            }
+        }
+    });
+}
+
+double script_bytes(const Policy& policy, std::uint32_t cost, int clients) {
+    return bytes_a_client(clients, [=] {
+        for (int client = 0; client < clients;) {
+            Call call = {{{policy, shape_of(policy)}}, {}};
+            for (int i = 0; i < 500; ++i) {
+                call.groups.push_back({false, {{0, client_key(policy.algorithm, client++), cost}}});
+            }
+            run(call);
+        }
+    });
+}
+
+void test_a_client_costs_little_more_than_a_number(void**) {
+    if (program != server_programs()[0]) {
+        return;  // what a value costs there is not what it costs in Redis
+    }
+    std::printf("# bytes a client:  plain  one rate  two rates  min_interval\n");
+    for (const Algorithm algorithm : kEveryAlgorithm) {
+        const bool log = algorithm == Algorithm::kSlidingLog;
+        Policy interval = policy_of(algorithm, "200r/h");
+        interval.min_interval = kMinute;
+        const double plain = plain_bytes(algorithm);
+        const double one = script_bytes(policy_of(algorithm, "200r/h"), log ? 200 : 1, kClients);
+        const double two = script_bytes(policy_of(algorithm, "200r/h,1000r/d"), log ? 200 : 1, kClients / 10);
+        const double with_interval = script_bytes(interval, log ? 200 : 1, kClients / 10);
+        std::printf("# %-16s %6.0f %9.0f %10.0f %13.0f\n", algorithm_name(algorithm), plain, one, two,
+                    with_interval);
+        // The ten counters of sliding_buckets, and a log of 200, are not the same whatever the rate.
+        assert_true(one <= plain + (log ? 1200 : algorithm == Algorithm::kSlidingBuckets ? 56 : 40));
+    }
+    std::fflush(stdout);
+    redis().call({"FLUSHALL", "SYNC"});
+}
+
+int start(void**) {
+    server = std::make_unique<Server>(program);
+    sha = text_of(*redis().call({"SCRIPT", "LOAD", script_text(nullptr)}));
+    return 0;
+}
+
+int stop(void**) {
+    server.reset();
+    return 0;
+}
+
+int forget(void**) {
+    redis().call({"FLUSHALL", "SYNC"});
+    return 0;
+}
+
+}  // namespace
+}  // namespace rate_limit
+
+int main() {
+    using namespace rate_limit;
+    const CMUnitTest tests[] = {
+        cmocka_unit_test_setup(test_a_key_expires_when_it_no_longer_matters, forget),
+        cmocka_unit_test_setup(test_a_key_lives_as_long_as_any_rate_or_the_interval_needs_it, forget),
+        cmocka_unit_test_setup(test_an_old_server_is_told_how_long_and_not_until_when, forget),
+        cmocka_unit_test_setup(test_what_is_given_back_is_forgotten, forget),
+        cmocka_unit_test_setup(test_a_call_asks_no_more_of_redis_than_it_must, forget),
+        cmocka_unit_test_setup(test_a_rejected_request_writes_nothing, forget),
+        cmocka_unit_test_setup(test_a_value_that_cannot_be_read_is_a_client_never_seen, forget),
+        cmocka_unit_test_setup(test_no_value_makes_the_script_fail, forget),
+        cmocka_unit_test_setup(test_a_key_of_another_type_is_a_client_never_seen, forget),
+        cmocka_unit_test_setup(test_the_largest_call_is_answered, forget),
+        cmocka_unit_test_setup(test_a_client_costs_little_more_than_a_number, forget),
+    };
+    int failed = 0;
+    for (const std::string& name : server_programs()) {
+        program = name;
+        failed += cmocka_run_group_tests(tests, start, stop);
+    }
+    return failed;
+}

@@ -1,0 +1,206 @@
+// URLs of Redis servers: what is read from each form, and which are refused.
+#include "redis/address.h"
+
+#include <string>
+
+#include "test.h"
+
+namespace rate_limit::redis {
+namespace {
+
+Address parsed(std::string_view text) {
+    Address address;
+    const char* wrong = parse_address(text, &address);
+    if (wrong != nullptr) {
+        fail_msg("%s: %s", std::string(text).c_str(), wrong);
+    }
+    return address;
+}
+
+void assert_refused(std::string_view text, std::string_view word) {
+    Address address;
+    const char* wrong = parse_address(text, &address);
+    if (wrong == nullptr || std::string_view(wrong).find(word) == std::string_view::npos) {
+        fail_msg("%s: %s", std::string(text).c_str(), wrong != nullptr ? wrong : "accepted");
+    }
+    assert_int_not_equal(std::string_view(wrong).back(), '.');
+}
+
+void test_a_host_alone_has_the_usual_port_and_database_and_no_user(void**) {
+    const Address address = parsed("redis://cache.example.com");
+    assert_string_equal(address.host.c_str(), "cache.example.com");
+    assert_int_equal(address.port, 6379);
+    assert_int_equal(address.database, 0);
+    assert_true(address.user.empty() && address.password.empty() && address.path.empty());
+    assert_false(address.tls);
+}
+
+void test_rediss_is_tls_and_else_the_same(void**) {
+    const Address address = parsed("rediss://cache:6380/3");
+    assert_true(address.tls);
+    assert_string_equal(address.host.c_str(), "cache");
+    assert_int_equal(address.port, 6380);
+    assert_int_equal(address.database, 3);
+}
+
+void test_every_part_is_found(void**) {
+    const Address address = parsed("redis://alice:secret@10.0.0.7:7001/15");
+    assert_string_equal(address.user.c_str(), "alice");
+    assert_string_equal(address.password.c_str(), "secret");
+    assert_string_equal(address.host.c_str(), "10.0.0.7");
+    assert_int_equal(address.port, 7001);
+    assert_int_equal(address.database, 15);
+}
+
+void test_a_password_may_stand_without_a_user(void**) {
+    const Address address = parsed("redis://:secret@cache");
+    assert_string_equal(address.user.c_str(), "");
+    assert_string_equal(address.password.c_str(), "secret");
+    assert_string_equal(address.host.c_str(), "cache");
+}
+
+void test_a_user_may_stand_without_a_password(void**) {
+    for (const char* text : {"redis://alice@cache", "redis://alice:@cache"}) {
+        const Address address = parsed(text);
+        assert_string_equal(address.user.c_str(), "alice");
+        assert_string_equal(address.password.c_str(), "");
+        assert_string_equal(address.host.c_str(), "cache");
+    }
+}
+
+void test_credentials_may_be_empty(void**) {
+    for (const char* text : {"redis://@cache", "redis://:@cache"}) {
+        const Address address = parsed(text);
+        assert_true(address.user.empty() && address.password.empty());
+        assert_string_equal(address.host.c_str(), "cache");
+    }
+}
+
+void test_a_password_may_have_colons_slashes_brackets_and_at_signs(void**) {
+    const Address address = parsed("redis://alice:a:b@c/d[e]?f#g@cache:1/2");
+    assert_string_equal(address.user.c_str(), "alice");
+    assert_string_equal(address.password.c_str(), "a:b@c/d[e]?f#g");
+    assert_string_equal(address.host.c_str(), "cache");
+    assert_int_equal(address.port, 1);
+    assert_int_equal(address.database, 2);
+}
+
+void test_percent_encoded_bytes_are_decoded_in_user_and_password(void**) {
+    const Address address = parsed("redis://al%3aice%40:%40%3A%2f%25%c3%A9%41@cache");
+    assert_string_equal(address.user.c_str(), "al:ice@");
+    assert_string_equal(address.password.c_str(),
+                        "@:/%\xc3\xa9"
+                        "A");
+    assert_string_equal(address.host.c_str(), "cache");
+    assert_true(parsed("redis://:a%00b@cache").password == std::string("a\0b", 3));
+    assert_string_equal(parsed("redis://:a+b@cache").password.c_str(), "a+b");
+}
+
+void test_a_percent_sign_without_two_digits_is_refused(void**) {
+    for (const char* credentials :
+         {"%", "%4", "%4g:x", "a:%", "a:%2", "a:%zz", "a:b%%41", "a:% 1", "a:%-1"}) {
+        assert_refused("redis://" + std::string(credentials) + "@cache", "%");
+    }
+}
+
+void test_an_ipv6_address_stands_in_brackets(void**) {
+    assert_string_equal(parsed("redis://[::1]").host.c_str(), "::1");
+    assert_int_equal(parsed("redis://[::1]").port, 6379);
+    const Address address = parsed("rediss://a:b@[2001:db8::7]:7000/1");
+    assert_string_equal(address.host.c_str(), "2001:db8::7");
+    assert_int_equal(address.port, 7000);
+    assert_int_equal(address.database, 1);
+    assert_string_equal(parsed("redis://[fe80::1%eth0]:1").host.c_str(), "fe80::1%eth0");
+    for (const char* text : {"redis://::1", "redis://2001:db8::7:6379", "redis://a:1:2"}) {
+        assert_refused(text, "brackets");
+    }
+    assert_refused("redis://[::1", "bracket");
+    assert_refused("redis://[::1:6379/0", "bracket");
+    assert_refused("redis://[::1]6379", "colon");
+    assert_refused("redis://[::1]]:6379", "colon");
+    for (const char* host : {"", "cache", "127.0.0.1", "::g", "1:2:3", ":::1"}) {
+        assert_refused("redis://[" + std::string(host) + "]", "brackets");
+        assert_refused("redis://[" + std::string(host) + "]:6379", "brackets");
+    }
+}
+
+void test_ports_are_1_to_65535(void**) {
+    assert_int_equal(parsed("redis://h:1").port, 1);
+    assert_int_equal(parsed("redis://h:65535").port, 65535);
+    for (const char* port : {"", "0", "65536", "99999", "100000", "4294967297", "-1", "+1", " 1", "1 ", "1a",
+                             "0x10", "a", "18446744073709551617", "6379,6380"}) {
+        assert_refused("redis://h:" + std::string(port), "port");
+        assert_refused("redis://h:" + std::string(port) + "/0", "port");
+        assert_refused("redis://[::1]:" + std::string(port), "port");
+    }
+}
+
+void test_databases_are_numbers(void**) {
+    assert_int_equal(parsed("redis://h/").database, 0);
+    assert_int_equal(parsed("redis://h/0").database, 0);
+    assert_int_equal(parsed("redis://h/65535").database, 65535);
+    for (const char* database :
+         {"65536", "-1", "a", "1a", "1/", "/1", "1/2", " 1", "1?x=y", "99999999999", "1#"}) {
+        assert_refused("redis://h/" + std::string(database), "database");
+    }
+}
+
+void test_a_host_is_needed(void**) {
+    for (const char* text : {"redis://", "rediss://", "redis:///0", "redis://:6379", "redis://a:b@",
+                             "redis://a:b@/0", "redis://a:b@:6379/0"}) {
+        assert_refused(text, "host");
+    }
+}
+
+void test_a_unix_socket_is_a_whole_path(void**) {
+    const Address address = parsed("unix:/run/redis/a@b:c?d%20.sock");
+    assert_string_equal(address.path.c_str(), "/run/redis/a@b:c?d%20.sock");
+    assert_true(address.host.empty());
+    assert_false(address.tls);
+    assert_int_equal(parsed("unix:/" + std::string(106, 'x')).path.size(), 107);
+    assert_refused("unix:/" + std::string(107, 'x'), "107");
+    for (const char* text : {"unix:", "unix:run/redis.sock", "unix:./redis.sock"}) {
+        assert_refused(text, "/");
+    }
+}
+
+void test_other_schemes_are_refused(void**) {
+    for (const char* text :
+         {"", "cache", "cache:6379", "redis:", "redis:/", "redis:cache", "redis:/cache", "http://cache",
+          "REDIS://cache", " redis://cache", "redis ://cache", "redisss://cache", "127.0.0.1:6379"}) {
+        assert_refused(text, "redis://");
+    }
+}
+
+void test_what_is_accepted_is_said(void**) {
+    const std::string_view accepted = kAddressAccepted;
+    for (const char* form : {"redis://", "rediss://", "unix:"}) {
+        assert_true(accepted.find(form) != std::string_view::npos);
+    }
+}
+
+}  // namespace
+}  // namespace rate_limit::redis
+
+int main() {
+    using namespace rate_limit::redis;
+    const CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_host_alone_has_the_usual_port_and_database_and_no_user),
+        cmocka_unit_test(test_rediss_is_tls_and_else_the_same),
+        cmocka_unit_test(test_every_part_is_found),
+        cmocka_unit_test(test_a_password_may_stand_without_a_user),
+        cmocka_unit_test(test_a_user_may_stand_without_a_password),
+        cmocka_unit_test(test_credentials_may_be_empty),
+        cmocka_unit_test(test_a_password_may_have_colons_slashes_brackets_and_at_signs),
+        cmocka_unit_test(test_percent_encoded_bytes_are_decoded_in_user_and_password),
+        cmocka_unit_test(test_a_percent_sign_without_two_digits_is_refused),
+        cmocka_unit_test(test_an_ipv6_address_stands_in_brackets),
+        cmocka_unit_test(test_ports_are_1_to_65535),
+        cmocka_unit_test(test_databases_are_numbers),
+        cmocka_unit_test(test_a_host_is_needed),
+        cmocka_unit_test(test_a_unix_socket_is_a_whole_path),
+        cmocka_unit_test(test_other_schemes_are_refused),
+        cmocka_unit_test(test_what_is_accepted_is_said),
+    };
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}

@@ -1,0 +1,225 @@
+// Error replies as Redis 5 to 8 and Valkey word them, told apart.
+#include "redis/error.h"
+
+#include <set>
+#include <string>
+
+#include "test.h"
+
+namespace rate_limit::redis {
+namespace {
+
+struct Case {
+    Error error;
+    std::string_view text;
+};
+
+void assert_all(const Case* cases, std::size_t count) {
+    for (std::size_t i = 0; i < count; i++) {
+        const Error error = classify(cases[i].text);
+        if (error != cases[i].error) {
+            fail_msg("\"%s\" is taken for %s", std::string(cases[i].text).c_str(), error_name(error));
+        }
+    }
+}
+
+template <std::size_t kCount>
+void assert_all(const Case (&cases)[kCount]) {
+    assert_all(cases, kCount);
+}
+
+void test_errors_of_plain_commands_are_told_by_their_first_word(void**) {
+    assert_all({
+        {Error::kNoScript, "NOSCRIPT No matching script. Please use EVAL."},
+        {Error::kNoScript, "NOSCRIPT No matching script."},
+        {Error::kLoading, "LOADING Redis is loading the dataset in memory"},
+        {Error::kLoading, "LOADING Valkey is loading the dataset in memory"},
+        {Error::kBusy,
+         "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE."},
+        {Error::kBusy,
+         "BUSY Valkey is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE."},
+        {Error::kBusy,
+         "BUSY Redis is busy running a script. You can only call FUNCTION KILL or SHUTDOWN NOSAVE."},
+        {Error::kReadOnly, "READONLY You can't write against a read only slave."},
+        {Error::kReadOnly, "READONLY You can't write against a read only replica."},
+        {Error::kOutOfMemory, "OOM command not allowed when used memory > 'maxmemory'."},
+        {Error::kMoved, "MOVED 3999 127.0.0.1:6381"},
+        {Error::kMoved, "MOVED 866 [2001:db8::7]:6379"},
+        {Error::kMoved, "MOVED 866 :6379"},
+    });
+}
+
+void test_a_wrong_or_missing_password_and_missing_permissions_are_one(void**) {
+    assert_all({
+        {Error::kDenied, "NOAUTH Authentication required."},
+        {Error::kDenied, "WRONGPASS invalid username-password pair"},
+        {Error::kDenied, "WRONGPASS invalid username-password pair or user is disabled."},
+        {Error::kDenied, "ERR invalid password"},
+        {Error::kDenied, "ERR Client sent AUTH, but no password is set"},
+        {Error::kDenied,
+         "ERR AUTH <password> called without any password configured for the default user. Are you sure your "
+         "configuration is correct?"},
+        {Error::kDenied,
+         "NOPERM this user has no permissions to run the 'evalsha' command or its subcommand"},
+        {Error::kDenied, "NOPERM this user has no permissions to run the 'script|load' command"},
+        {Error::kDenied, "NOPERM this user has no permissions to access one of the keys used as arguments"},
+        {Error::kDenied, "NOPERM User bob has no permissions to run the 'evalsha' command"},
+        {Error::kDenied, "NOPERM No permissions to access a key"},
+    });
+}
+
+void test_permissions_that_the_script_lacks_are_told(void**) {
+    assert_all({
+        {Error::kDenied,
+         "ERR Error running script (call to f_948fb05a800633cd285d7440e4d64ca534f7c396): @user_script:1: "
+         "@user_script: "
+         "1: The user executing the script can't run this command or subcommand "},
+        {Error::kDenied,
+         "ERR The user executing the script can't run this command or subcommand script: "
+         "948fb05a800633cd285d7440e4d64ca534f7c396, on @user_script:1."},
+        {Error::kDenied,
+         "ERR ACL failure in script: User bob has no permissions to run the 'set' command script: "
+         "948fb05a800633cd285d7440e4d64ca534f7c396, on @user_script:1."},
+    });
+}
+
+void test_what_redis_5_and_6_wrap_is_told_by_what_is_wrapped(void**) {
+    assert_all({
+        {Error::kReadOnly,
+         "ERR Error running script (call to f_948fb05a800633cd285d7440e4d64ca534f7c396): @user_script:1: "
+         "@user_script: "
+         "1: -READONLY You can't write against a read only replica. "},
+        {Error::kOutOfMemory,
+         "ERR Error running script (call to f_948fb05a800633cd285d7440e4d64ca534f7c396): @user_script:12: "
+         "@user_script: 12: -OOM command not allowed when used memory > 'maxmemory'. "},
+        {Error::kOther,
+         "ERR Error running script (call to f_948fb05a800633cd285d7440e4d64ca534f7c396): @user_script:1: "
+         "@user_script: "
+         "1: -MISCONF Redis is configured to save RDB snapshots, but it is currently not able to persist on "
+         "disk. "},
+        {Error::kOther,
+         "ERR Error running script (call to f_948fb05a800633cd285d7440e4d64ca534f7c396): @user_script:1: "
+         "WRONGTYPE "
+         "Operation against a key holding the wrong kind of value "},
+        {Error::kOther,
+         "ERR Error running script (call to f_948fb05a800633cd285d7440e4d64ca534f7c396): @user_script:1: "
+         "@user_script: 1: Lua script attempted to access a non local key in a cluster node "},
+        {Error::kOther,
+         "ERR Error compiling script (new function): user_script:1: unexpected symbol near '<eof>'"},
+    });
+}
+
+void test_what_redis_7_and_later_say_of_a_script_is_told_by_the_first_word(void**) {
+    assert_all({
+        {Error::kReadOnly,
+         "READONLY You can't write against a read only replica. script: "
+         "948fb05a800633cd285d7440e4d64ca534f7c396, on "
+         "@user_script:1."},
+        {Error::kOutOfMemory,
+         "OOM command not allowed when used memory > 'maxmemory'. script: "
+         "948fb05a800633cd285d7440e4d64ca534f7c396, "
+         "on @user_script:1."},
+        {Error::kOther,
+         "WRONGTYPE Operation against a key holding the wrong kind of value script: "
+         "620cd258c2c9c88c9d10db67812ccf663d96bdc6, on @user_script:1."},
+        {Error::kOther,
+         "ERR user_script:1: x script: 9851144f39f03a0d597a980c5aa79c80cb696891, on @user_script:1."},
+    });
+}
+
+void test_all_else_is_other(void**) {
+    assert_all({
+        {Error::kOther, ""},
+        {Error::kOther, " "},
+        {Error::kOther, "ERR"},
+        {Error::kOther, "ERR "},
+        {Error::kOther, "ERR Error"},
+        {Error::kOther, "ERR Error running script -"},
+        {Error::kOther, "ERR Error running script - "},
+        {Error::kOther, "ERR Error running script (call to f_x): the READONLY OOM BUSY"},
+        {Error::kOther, "BUSYKEY Target key name already exists."},
+        {Error::kOther, "BUSYGROUP Consumer Group name already exists"},
+        {Error::kOther, "NOSCRIPTS are here"},
+        {Error::kOther, "OOMPH"},
+        {Error::kOther, "oom command not allowed"},
+        {Error::kOther, "the server is BUSY"},
+        {Error::kOther, "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'."},
+        {Error::kOther, "MISCONF Redis is configured to save RDB snapshots"},
+        {Error::kOther, "NOREPLICAS Not enough good replicas to write."},
+        {Error::kOther, "CLUSTERDOWN Hash slot not served"},
+        {Error::kOther, "CROSSSLOT Keys in request don't hash to the same slot"},
+        {Error::kOther, "ASK 3999 127.0.0.1:6381"},
+        {Error::kOther, "TRYAGAIN Multiple keys request during rehashing of slot"},
+        {Error::kOther, "ERR max number of clients reached"},
+        {Error::kOther, "ERR DB index is out of range"},
+        {Error::kOther, "ERR unknown command `EVALSHA`, with args beginning with: "},
+        {Error::kOther, "ERR Protocol error: invalid bulk length"},
+    });
+}
+
+void test_a_word_alone_is_enough(void**) {
+    assert_all({
+        {Error::kNoScript, "NOSCRIPT"},
+        {Error::kLoading, "LOADING"},
+        {Error::kBusy, "BUSY"},
+        {Error::kReadOnly, "READONLY"},
+        {Error::kOutOfMemory, "OOM"},
+        {Error::kDenied, "NOAUTH"},
+        {Error::kDenied, "NOPERM"},
+        {Error::kMoved, "MOVED"},
+    });
+}
+
+void test_every_error_has_a_name_of_its_own(void**) {
+    std::set<std::string> names;
+    for (unsigned i = 0; i < kErrors; i++) {
+        const std::string name = error_name(static_cast<Error>(i));
+        assert_true(!name.empty() &&
+                    name.find_first_not_of("abcdefghijklmnopqrstuvwxyz") == std::string::npos);
+        names.insert(name);
+    }
+    assert_int_equal(names.size(), kErrors);
+    assert_int_equal(static_cast<unsigned>(Error::kOther), kErrors - 1);
+    const struct {
+        Error error;
+        const char* name;
+    } documented[] = {
+        {Error::kUnavailable, "unavailable"},
+        {Error::kRefused, "refused"},
+        {Error::kTimedOut, "timeout"},
+        {Error::kClosed, "closed"},
+        {Error::kNoScript, "noscript"},
+        {Error::kLoading, "loading"},
+        {Error::kBusy, "busy"},
+        {Error::kReadOnly, "readonly"},
+        {Error::kOutOfMemory, "oom"},
+        {Error::kDenied, "auth"},
+        {Error::kMoved, "moved"},
+        {Error::kProtocol, "protocol"},
+        {Error::kShape, "shape"},
+        {Error::kTls, "tls"},
+        {Error::kUnresolved, "unresolved"},
+        {Error::kOther, "other"},
+    };
+    for (const auto& each : documented) {
+        assert_string_equal(error_name(each.error), each.name);
+    }
+}
+
+}  // namespace
+}  // namespace rate_limit::redis
+
+int main() {
+    using namespace rate_limit::redis;
+    const CMUnitTest tests[] = {
+        cmocka_unit_test(test_errors_of_plain_commands_are_told_by_their_first_word),
+        cmocka_unit_test(test_a_wrong_or_missing_password_and_missing_permissions_are_one),
+        cmocka_unit_test(test_permissions_that_the_script_lacks_are_told),
+        cmocka_unit_test(test_what_redis_5_and_6_wrap_is_told_by_what_is_wrapped),
+        cmocka_unit_test(test_what_redis_7_and_later_say_of_a_script_is_told_by_the_first_word),
+        cmocka_unit_test(test_all_else_is_other),
+        cmocka_unit_test(test_a_word_alone_is_enough),
+        cmocka_unit_test(test_every_error_has_a_name_of_its_own),
+    };
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}

@@ -1,0 +1,248 @@
+// A server that speaks RESP as a test tells it to, in the test's own loop.
+#pragma once
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <functional>
+#include <list>
+#include <string>
+#include <vector>
+
+#include "test_loop.h"
+
+namespace rate_limit::redis {
+
+using Words = std::vector<std::string>;
+
+inline std::string bulk(std::string_view text) {
+    return "$" + std::to_string(text.size()) + "\r\n" + std::string(text) + "\r\n";
+}
+
+inline std::string command_of(const Words& words) {
+    std::string command = "*" + std::to_string(words.size()) + "\r\n";
+    for (const std::string& word : words) {
+        command += bulk(word);
+    }
+    return command;
+}
+
+// A folder of this program's own, removed at its end.
+class Folder {
+  public:
+    Folder() {
+        std::string name = "/tmp/rate_limit_unit.XXXXXX";
+        assert_non_null(mkdtemp(name.data()));
+        path_ = name;
+    }
+    ~Folder() { assert_int_equal(std::system(("rm -rf " + path_).c_str()), 0); }
+    Folder(const Folder&) = delete;
+    Folder& operator=(const Folder&) = delete;
+
+    std::string file(const std::string& name) const { return path_ + "/" + name; }
+
+    static const Folder& own() {
+        static const Folder folder;
+        return folder;
+    }
+
+  private:
+    std::string path_;
+};
+
+class FakeServer {
+  public:
+    // What is said to a command: text in RESP, or nothing.
+    using Answer = std::function<std::string(const Words& command)>;
+
+    explicit FakeServer(TestLoop* loop) : loop_(loop) {
+        static unsigned number = 0;
+        path_ = Folder::own().file("fake" + std::to_string(number++));
+        listen();
+    }
+    ~FakeServer() {
+        refuse();
+        hang_up();
+    }
+    FakeServer(const FakeServer&) = delete;
+    FakeServer& operator=(const FakeServer&) = delete;
+
+    const std::string& path() const { return path_; }
+
+    void listen() {
+        const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+        sockaddr_un address = {};
+        address.sun_family = AF_UNIX;
+        path_.copy(address.sun_path, sizeof address.sun_path - 1);
+        assert_int_equal(bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+        assert_int_equal(::listen(fd, 16), 0);
+        listener_ = loop_->watch(fd, POLLIN, [this](short) { accept(); });
+    }
+
+    // Listens no more; connections stay.
+    void refuse() {
+        if (listener_ != nullptr) {
+            close(listener_->fd);
+            unlink(path_.c_str());
+            listener_->gone = true;
+            listener_ = nullptr;
+        }
+    }
+
+    // Closes all connections.
+    void hang_up() {
+        for (Peer& peer : peers_) {
+            close(peer.watch->fd);
+            peer.watch->gone = true;
+        }
+        peers_.clear();
+    }
+
+    // Says something unasked to the latest connection.
+    void say(const std::string& text) {
+        assert_false(peers_.empty());
+        peers_.back().output += text;
+        write(&peers_.back());
+    }
+
+    // Takes what is sent to it, or leaves it in the socket.
+    void read(bool on) {
+        reads_ = on;
+        for (Peer& peer : peers_) {
+            write(&peer);
+        }
+    }
+
+    std::size_t connections() const { return peers_.size(); }
+
+    // Commands other than those of the greeting.
+    std::size_t count(const std::string& name) const {
+        return static_cast<std::size_t>(std::count_if(commands.begin(), commands.end(),
+                                                      [&](const Words& words) { return words[0] == name; }));
+    }
+
+    // How a good Redis greets.
+    static std::string greet(const Words& command) {
+        if (command[0] == "SCRIPT") {
+            return bulk(std::string(40, 'a'));
+        }
+        return command[0] == "AUTH" || command[0] == "SELECT" || command[0] == "SET" || command[0] == "PING"
+                   ? "+OK\r\n"
+                   : "";
+    }
+
+    std::vector<Words> commands;  // all that came
+    unsigned accepted = 0;
+    std::size_t received = 0;  // bytes
+    bool accepts = true;       // else connections stay in the queue
+    bool answers = true;       // else notes commands and says nothing at all
+    bool drops = false;        // closes the connection on any but a greeting's command
+    Answer answer;             // to commands other than those of the greeting
+    Answer greeting = greet;
+
+  private:
+    struct Peer {
+        TestLoop::Watch* watch;
+        std::string input;
+        std::string output;
+    };
+
+    void accept() {
+        const int fd = accepts ? accept4(listener_->fd, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC) : -1;
+        if (fd < 0) {
+            return;
+        }
+        accepted++;
+        peers_.push_back({nullptr, {}, {}});
+        Peer* peer = &peers_.back();
+        peer->watch = loop_->watch(fd, POLLIN, [this, peer](short events) { serve(peer, events); });
+    }
+
+    void serve(Peer* peer, short events) {
+        if ((events & POLLOUT) != 0) {
+            write(peer);
+        }
+        if (!reads_ || (events & (POLLIN | POLLHUP)) == 0) {
+            return;
+        }
+        char buffer[65536];
+        const ssize_t size = ::read(peer->watch->fd, buffer, sizeof buffer);
+        if (size <= 0) {
+            if (size == 0 || errno != EAGAIN) {
+                leave(peer);
+            }
+            return;
+        }
+        received += static_cast<std::size_t>(size);
+        peer->input.append(buffer, static_cast<std::size_t>(size));
+        Words words;
+        while (take(&peer->input, &words)) {
+            commands.push_back(words);
+            const std::string greeted = greeting ? greeting(words) : "";
+            if (drops && greeted.empty()) {
+                leave(peer);
+                return;
+            }
+            if (answers) {
+                peer->output += !greeted.empty() ? greeted : answer ? answer(words) : "";
+            }
+        }
+        write(peer);
+    }
+
+    void write(Peer* peer) {
+        const ssize_t size = ::send(peer->watch->fd, peer->output.data(), peer->output.size(), MSG_NOSIGNAL);
+        peer->output.erase(0, size > 0 ? static_cast<std::size_t>(size) : 0);
+        peer->watch->events =
+            static_cast<short>((reads_ ? POLLIN : 0) | (peer->output.empty() ? 0 : POLLOUT));
+    }
+
+    void leave(Peer* peer) {
+        close(peer->watch->fd);
+        peer->watch->gone = true;
+        peers_.remove_if([&](const Peer& each) { return &each == peer; });
+    }
+
+    static bool take_number(const std::string& text, std::size_t* at, char mark, std::size_t* number) {
+        const std::size_t end = text.find("\r\n", *at);
+        if (end == std::string::npos || text[*at] != mark) {
+            return false;
+        }
+        *number = std::stoul(text.substr(*at + 1, end - *at - 1));
+        *at = end + 2;
+        return true;
+    }
+
+    // Takes a whole command from what was read.
+    static bool take(std::string* input, Words* words) {
+        std::size_t at = 0;
+        std::size_t count = 0;
+        words->clear();
+        if (input->empty() || !take_number(*input, &at, '*', &count)) {
+            return false;
+        }
+        for (std::size_t i = 0; i < count; i++) {
+            std::size_t size = 0;
+            if (at >= input->size() || !take_number(*input, &at, '$', &size) ||
+                at + size + 2 > input->size()) {
+                return false;
+            }
+            words->push_back(input->substr(at, size));
+            at += size + 2;
+        }
+        input->erase(0, at);
+        return true;
+    }
+
+    TestLoop* loop_;
+    std::string path_;
+    bool reads_ = true;
+    TestLoop::Watch* listener_ = nullptr;
+    std::list<Peer> peers_;
+};
+
+}  // namespace rate_limit::redis

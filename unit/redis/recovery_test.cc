@@ -1,0 +1,327 @@
+// What is lost is found again: when calls stop waiting for a Redis, and when they are sent again.
+#include <deque>
+
+#include "calls.h"
+
+namespace rate_limit::redis {
+namespace {
+
+void test_a_refused_connection_fails_all_calls_at_once_and_opens_the_breaker(void**) {
+    TestLoop loop;
+    Settings settings = settings_for("");
+    settings.address.host = "127.0.0.1";
+    settings.address.port = 1;
+    Calls calls(settings, &loop, {"127.0.0.1"});
+    for (unsigned i = 0; i < 3; i++) {
+        calls.echo("x");
+    }
+    assert_true(calls.await(500));
+    for (const Asked& asked : calls.all()) {
+        assert_int_equal(asked.error, Error::kRefused);
+    }
+    assert_false(calls->available());
+    assert_int_equal(calls.errors(Error::kRefused), 3);
+    assert_int_equal(calls->counts().opened, 1);
+    assert_int_equal(loop.said("redis \"fleet\": refused: "), 1);
+}
+
+// Late answers are of no use to anybody, so they are no sign that Redis keeps up; a probe behind them is.
+void test_a_late_answer_does_not_close_the_breaker_but_the_probe_behind_it_does(void**) {
+    TestLoop loop;
+    FakeServer server(&loop);
+    server.answer = echo_back;
+    Calls calls(settings_for(server.path(), 50), &loop);
+    calls.ask_echo("warm");
+    server.answers = false;
+    loop.run_for(5);
+    calls.ask_echo("late");
+    assert_false(calls->available());
+    server.say(bulk("late"));
+    loop.run_for(10);
+    assert_false(calls->available());
+    server.answers = true;
+    assert_true(calls.await_open(false, 200));
+    assert_int_equal(loop.said("answers again"), 1);
+    assert_int_equal(server.count("SET"), 1);
+}
+
+void test_an_open_breaker_closes_by_a_probe(void**) {
+    TestLoop loop;
+    FakeServer server(&loop);
+    server.answer = [](const Words&) {
+        return "-OOM command not allowed when used memory > 'maxmemory'.\r\n";
+    };
+    Calls calls(settings_for(server.path()), &loop);
+    for (unsigned i = 1; i <= 5; i++) {
+        assert_true(calls->available());
+        assert_int_equal(calls.ask_echo("x").error, Error::kOutOfMemory);
+    }
+    assert_false(calls->available());
+    assert_int_equal(calls->counts().opened, 1);
+    assert_true(calls.await_open(false, 500));
+    assert_int_equal(server.count("SET"), 1);
+    assert_int_equal(server.accepted, 1);
+    assert_int_equal(loop.said("redis \"fleet\" answers again"), 1);
+}
+
+void test_probes_that_fail_come_ever_less_often(void**) {
+    TestLoop loop;
+    FakeServer server(&loop);
+    std::vector<Milliseconds> probes;
+    server.greeting = [&](const Words& command) {
+        if (command[0] == "SET") {
+            probes.push_back(loop.now());
+            return std::string("-READONLY You can't write against a read only replica.\r\n");
+        }
+        return FakeServer::greet(command);
+    };
+    server.answer = [](const Words&) { return "-READONLY You can't write against a read only replica.\r\n"; };
+    Calls calls(settings_for(server.path()), &loop);
+    for (unsigned i = 0; i < 5; i++) {
+        calls.ask_echo("x");
+    }
+    const Milliseconds start = loop.now();
+    loop.run_for(1000);
+    assert_int_equal(probes.size(), 4);
+    for (const Milliseconds expected : {50, 150, 350, 750}) {
+        const Milliseconds at = probes[expected == 50    ? 0
+                                       : expected == 150 ? 1
+                                       : expected == 350 ? 2
+                                                         : 3] -
+                                start;
+        assert_in_range(at, expected - 5, expected + 80);
+    }
+    assert_false(calls->available());
+    assert_int_equal(server.accepted, 1);
+    assert_int_equal(loop.said("readonly"), 1);
+}
+
+void test_a_probe_that_is_not_answered_costs_the_connection(void**) {
+    TestLoop loop;
+    FakeServer server(&loop);
+    server.answer = echo_back;
+    Settings settings = settings_for(server.path(), 50);
+    settings.connect_timeout = 150;
+    Calls calls(settings, &loop);
+    calls.ask_echo("warm");
+    server.answers = false;
+    calls.ask_echo("x");
+    assert_true(loop.run_until([&] { return server.count("SET") == 1; }));
+    const Milliseconds start = loop.now();
+    assert_true(loop.run_until([&] { return server.accepted == 2; }, 2000));
+    assert_in_range(loop.now() - start, 200, 500);
+    assert_int_equal(server.count("SET"), 1);
+    assert_int_equal(loop.said("the probe was not answered") + loop.said("no answer"), 1);
+    server.answers = true;
+    assert_true(calls.await_open(false, 2000));
+    assert_int_equal(calls.ask_echo("y").error, Error::kNone);
+}
+
+void test_attempts_to_connect_come_ever_less_often(void**) {
+    TestLoop loop;
+    FakeServer server(&loop);
+    std::vector<Milliseconds> attempts;
+    server.greeting = [&](const Words& command) {
+        if (command[0] == "PING") {
+            attempts.push_back(loop.now());
+        }
+        return std::string("-LOADING Redis is loading the dataset in memory\r\n");
+    };
+    Calls calls(settings_for(server.path()), &loop);
+    assert_int_equal(calls.ask_echo("x").error, Error::kLoading);
+    assert_false(calls->available());
+    loop.run_for(1000);
+    assert_int_equal(attempts.size(), 5);
+    const Milliseconds expected[] = {0, 50, 150, 350, 750};
+    for (unsigned i = 0; i < 5; i++) {
+        assert_in_range(attempts[i] - attempts[0], expected[i] - (i != 0 ? 5 : 0), expected[i] + 80);
+    }
+    server.greeting = FakeServer::greet;
+    assert_true(calls.await_open(false, 1200));
+    assert_true(calls->available());
+}
+
+void test_chance_brings_attempts_forward_by_up_to_a_half(void**) {
+    TestLoop loop;
+    loop.chance = 25;
+    FakeServer server(&loop);
+    std::vector<Milliseconds> attempts;
+    server.greeting = [&](const Words& command) {
+        if (command[0] == "PING") {
+            attempts.push_back(loop.now());
+        }
+        return std::string("-LOADING Redis is loading the dataset in memory\r\n");
+    };
+    Calls calls(settings_for(server.path()), &loop);
+    calls.ask_echo("x");
+    assert_true(loop.run_until([&] { return attempts.size() == 2; }));
+    assert_in_range(attempts[1] - attempts[0], 24, 45);
+}
+
+void test_an_address_that_was_known_is_kept_when_the_host_has_none_any_more(void**) {
+    TestLoop loop;
+    Settings settings = settings_for("");
+    settings.address.host = std::string(64, 'x') + ".invalid";
+    settings.address.port = 1;
+    Calls calls(settings, &loop, {"127.0.0.1"});
+    assert_int_equal(calls.ask_echo("x").error, Error::kRefused);
+    assert_true(loop.run_until([&] { return loop.said("unresolved: the host has no address now") == 1; }));
+    assert_true(loop.run_until([&] { return loop.attached == 1; }));
+    assert_true(loop.run_until([&] { return loop.attached == 0; }));
+}
+
+void test_a_connection_closed_under_waiting_calls_answers_each_with_closed(void**) {
+    TestLoop loop;
+    FakeServer server(&loop);
+    Calls calls(settings_for(server.path()), &loop);
+    for (unsigned i = 0; i < 4; i++) {
+        calls.echo("x");
+    }
+    assert_true(loop.run_until([&] { return server.count("EVALSHA") == 4; }));
+    server.hang_up();
+    assert_true(calls.await(200));
+    for (const Asked& asked : calls.all()) {
+        assert_int_equal(asked.error, Error::kClosed);
+    }
+    assert_int_equal(calls.errors(Error::kClosed), 4);
+    assert_true(calls->available());
+    server.answer = echo_back;
+    assert_string_equal(calls.ask_echo("y").reply.c_str(), "y");
+    assert_int_equal(server.accepted, 2);
+}
+
+void test_an_idle_connection_that_the_server_closes_is_no_failure(void**) {
+    TestLoop loop;
+    FakeServer server(&loop);
+    server.answer = echo_back;
+    Calls calls(settings_for(server.path()), &loop);
+    for (unsigned i = 1; i <= 20; i++) {
+        assert_int_equal(calls.ask_echo("x").error, Error::kNone);
+        assert_int_equal(server.accepted, i);
+        server.hang_up();
+        assert_true(loop.run_until([&] { return loop.attached == 0; }));
+        loop.run_for(2);
+        assert_true(calls->available());
+    }
+    assert_int_equal(calls->counts().opened, 0);
+    assert_int_equal(loop.lines.size(), 0);
+}
+
+void test_a_server_that_drops_every_call_opens_the_breaker(void**) {
+    TestLoop loop;
+    FakeServer server(&loop);
+    server.drops = true;
+    Calls calls(settings_for(server.path()), &loop);
+    for (unsigned i = 0; i < 20 && calls->available(); i++) {
+        assert_int_equal(calls.ask_echo("x").error, Error::kClosed);
+        loop.run_for(2);
+    }
+    assert_false(calls->available());
+    assert_int_equal(calls.all().size(), 5);
+}
+
+void test_a_connection_lost_right_after_the_probe_is_made_again_at_once(void**) {
+    TestLoop loop;
+    FakeServer server(&loop);
+    server.answer = echo_back;
+    Calls calls(settings_for(server.path(), 50), &loop);
+    calls.ask_echo("warm");
+    loop.run_for(5);
+    server.answers = false;
+    calls.ask_echo("late");
+    assert_true(loop.run_until([&] { return server.count("SET") == 1; }));
+    server.say(bulk("late") + "+OK\r\n");
+    assert_true(calls.await_open(false, 50));
+    server.hang_up();
+    assert_true(loop.run_until([&] { return loop.attached == 0; }));
+    server.answers = true;
+    assert_int_equal(calls.ask_echo("x").error, Error::kNone);
+}
+
+void test_a_server_that_is_too_slow_gets_no_ever_longer_queue(void**) {
+    TestLoop loop;
+    FakeServer server(&loop);
+    std::deque<std::string> queue;
+    server.greeting = [](const Words& command) {
+        return command[0] == "SET" ? std::string() : FakeServer::greet(command);
+    };
+    server.answer = [&](const Words& command) {
+        queue.push_back(command[0] == "SET" ? "+OK\r\n" : bulk("x"));
+        return "";
+    };
+    Calls calls(settings_for(server.path(), 20), &loop);
+    Milliseconds answered_at = loop.now();
+    std::size_t longest = 0;
+    unsigned turned_away = 0;
+    const Milliseconds end = real_milliseconds() + 1500;
+    while (real_milliseconds() < end) {
+        if (calls->available()) {
+            calls.echo("x");
+        } else {
+            turned_away++;
+        }
+        loop.run_for(1);
+        longest = std::max(longest, queue.size());
+        if (!queue.empty() && loop.now() >= answered_at + 10) {
+            answered_at = loop.now();
+            server.say(queue.front());
+            queue.pop_front();
+        }
+    }
+    assert_true(calls->counts().opened > 0);
+    assert_true(turned_away > calls.all().size());
+    assert_true(longest < 100);
+    assert_int_equal(server.accepted, 1);
+}
+
+void test_five_replies_of_the_wrong_shape_open_the_breaker(void**) {
+    TestLoop loop;
+    FakeServer server(&loop);
+    server.answer = [](const Words&) { return ":1\r\n"; };
+    Calls calls(settings_for(server.path()), &loop);
+    for (unsigned i = 0; i < 5; i++) {
+        assert_true(calls->available());
+        calls.ask_echo("x");
+    }
+    assert_false(calls->available());
+}
+
+void test_what_makes_no_sense_to_the_asker_counts_as_a_failure(void**) {
+    TestLoop loop;
+    FakeServer server(&loop);
+    server.answer = echo_back;
+    Calls calls(settings_for(server.path()), &loop);
+    calls.ask_echo("warm");
+    for (unsigned i = 1; i <= 5; i++) {
+        assert_true(calls->available());
+        calls->distrust(Error::kShape, "what?");
+        assert_int_equal(calls.errors(Error::kShape), i);
+    }
+    assert_false(calls->available());
+    assert_true(calls.await_open(false));
+}
+
+}  // namespace
+}  // namespace rate_limit::redis
+
+int main() {
+    using namespace rate_limit::redis;
+    const CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_refused_connection_fails_all_calls_at_once_and_opens_the_breaker),
+        cmocka_unit_test(test_a_late_answer_does_not_close_the_breaker_but_the_probe_behind_it_does),
+        cmocka_unit_test(test_an_open_breaker_closes_by_a_probe),
+        cmocka_unit_test(test_probes_that_fail_come_ever_less_often),
+        cmocka_unit_test(test_a_probe_that_is_not_answered_costs_the_connection),
+        cmocka_unit_test(test_attempts_to_connect_come_ever_less_often),
+        cmocka_unit_test(test_chance_brings_attempts_forward_by_up_to_a_half),
+        cmocka_unit_test(test_an_address_that_was_known_is_kept_when_the_host_has_none_any_more),
+        cmocka_unit_test(test_a_connection_closed_under_waiting_calls_answers_each_with_closed),
+        cmocka_unit_test(test_an_idle_connection_that_the_server_closes_is_no_failure),
+        cmocka_unit_test(test_a_server_that_drops_every_call_opens_the_breaker),
+        cmocka_unit_test(test_a_connection_lost_right_after_the_probe_is_made_again_at_once),
+        cmocka_unit_test(test_a_server_that_is_too_slow_gets_no_ever_longer_queue),
+        cmocka_unit_test(test_five_replies_of_the_wrong_shape_open_the_breaker),
+        cmocka_unit_test(test_what_makes_no_sense_to_the_asker_counts_as_a_failure),
+    };
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}

@@ -1,0 +1,237 @@
+// An event loop on poll(2) for the Redis client, which tests turn by hand.
+#pragma once
+
+#include <hiredis/async.h>
+#include <poll.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <ctime>
+#include <functional>
+#include <list>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "redis/loop.h"
+#include "test.h"
+
+namespace rate_limit::redis {
+
+inline Milliseconds real_milliseconds() {
+    timespec time = {};
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return static_cast<Milliseconds>(time.tv_sec) * 1000 +
+           static_cast<Milliseconds>(time.tv_nsec) / 1'000'000;
+}
+
+class TestLoop final : public Loop {
+  public:
+    struct Line {
+        Severity severity;
+        std::string text;
+    };
+
+    // A file descriptor that the loop watches until it is let go.
+    struct Watch {
+        int fd;
+        short events;
+        std::function<void(short events)> ready;
+        bool gone = false;
+    };
+
+    TestLoop() : now_(real_milliseconds()) {
+        // As in nginx.
+        signal(SIGPIPE, SIG_IGN);
+    }
+    ~TestLoop() override {
+        assert_int_equal(alarms_.size(), 0);
+        for (const Watch& watch : watches_) {
+            assert_true(watch.gone);
+        }
+    }
+
+    Alarm* make_timer(Handler handler, void* self, bool) override {
+        return more_alarms-- > 0 ? new TestAlarm(this, handler, self, false) : nullptr;
+    }
+    Alarm* make_task(Handler handler, void* self) override {
+        return more_alarms-- > 0 ? new TestAlarm(this, handler, self, true) : nullptr;
+    }
+
+    bool attach(redisAsyncContext* context) override {
+        if (refuse_to_attach) {
+            return false;
+        }
+        auto* attachment = new Attachment{
+            this, context, watch(context->c.fd, 0, [context](short events) { handle(context, events); })};
+        attached++;
+        context->ev.data = attachment;
+        context->ev.addRead = [](void* data) { of(data)->watch->events |= POLLIN; };
+        context->ev.delRead = [](void* data) { of(data)->watch->events &= ~POLLIN; };
+        context->ev.addWrite = [](void* data) { of(data)->watch->events |= POLLOUT; };
+        context->ev.delWrite = [](void* data) { of(data)->watch->events &= ~POLLOUT; };
+        context->ev.cleanup = [](void* data) {
+            Attachment* attachment = of(data);
+            attachment->context->ev = {};
+            attachment->watch->gone = true;
+            attachment->loop->attached--;
+            if (attachment->freed != nullptr) {
+                *attachment->freed = true;
+            }
+            delete attachment;
+        };
+        return true;
+    }
+
+    Milliseconds now() const override { return now_; }
+    std::uint32_t random() override { return chance; }
+    void log(Severity severity, std::string_view line) override {
+        lines.push_back({severity, std::string(line)});
+    }
+
+    Watch* watch(int fd, short events, std::function<void(short)> ready) {
+        watches_.push_back({fd, events, std::move(ready)});
+        return &watches_.back();
+    }
+
+    // One turn: sockets, then timers, then tasks, as in nginx. Waits for at most `most`.
+    void turn(Milliseconds most = 1) {
+        watches_.remove_if([](const Watch& watch) { return watch.gone; });
+        std::vector<pollfd> polls;
+        std::vector<Watch*> polled;
+        for (Watch& watch : watches_) {
+            polls.push_back({watch.fd, watch.events, 0});
+            polled.push_back(&watch);
+        }
+        poll(polls.data(), polls.size(), has_tasks() ? 0 : static_cast<int>(most));
+        now_ = real_milliseconds() + skipped_;
+        for (std::size_t i = 0; i < polls.size(); i++) {
+            if (polls[i].revents != 0 && !polled[i]->gone) {
+                polled[i]->ready(polls[i].revents);
+            }
+        }
+        ring(false);
+        ring(true);
+    }
+
+    // Turns until something has happened; false if it has not within `most`.
+    bool run_until(const std::function<bool()>& happened, Milliseconds most = 5000) {
+        const Milliseconds end = real_milliseconds() + most;
+        while (!happened()) {
+            if (real_milliseconds() > end) {
+                return false;
+            }
+            turn();
+        }
+        return true;
+    }
+
+    void run_for(Milliseconds time) {
+        run_until([] { return false; }, time);
+    }
+
+    // Lets the clock jump ahead.
+    void skip(Milliseconds time) {
+        skipped_ += time;
+        now_ += time;
+    }
+
+    // How many lines were logged that have `text` in them.
+    unsigned said(std::string_view text) const {
+        return static_cast<unsigned>(std::count_if(lines.begin(), lines.end(), [&](const Line& line) {
+            return line.text.find(text) != std::string::npos;
+        }));
+    }
+
+    std::vector<Line> lines;
+    std::uint32_t chance = 0;
+    unsigned attached = 0;
+    bool refuse_to_attach = false;
+    int more_alarms = 1000;  // that there is memory for
+
+  private:
+    class TestAlarm final : public Alarm {
+      public:
+        TestAlarm(TestLoop* loop, Handler handler, void* self, bool task)
+            : loop_(loop), handler_(handler), self_(self), task_(task) {
+            loop_->alarms_.push_back(this);
+        }
+        ~TestAlarm() override { loop_->alarms_.remove(this); }
+        TestAlarm(const TestAlarm&) = delete;
+        TestAlarm& operator=(const TestAlarm&) = delete;
+
+        void arm(Milliseconds after) override {
+            at_ = loop_->now_ + after;
+            armed_ = true;
+        }
+        void disarm() override { armed_ = false; }
+        bool armed() const override { return armed_; }
+
+        bool due(bool task) const { return task == task_ && armed_ && (task || at_ <= loop_->now_); }
+        void ring() {
+            armed_ = false;
+            handler_(self_);
+        }
+
+      private:
+        TestLoop* loop_;
+        Handler handler_;
+        void* self_;
+        bool task_;
+        bool armed_ = false;
+        Milliseconds at_ = 0;
+    };
+
+    struct Attachment {
+        TestLoop* loop;
+        redisAsyncContext* context;
+        Watch* watch;
+        bool* freed = nullptr;
+    };
+
+    static Attachment* of(void* data) { return static_cast<Attachment*>(data); }
+
+    static void handle(redisAsyncContext* context, short events) {
+        Attachment* attachment = of(context->ev.data);
+        bool freed = false;
+        attachment->freed = &freed;
+        const short wanted = attachment->watch->events;
+        if ((events & (POLLIN | POLLHUP | POLLERR)) != 0 && (wanted & POLLIN) != 0) {
+            redisAsyncHandleRead(context);
+        }
+        if (!freed && (events & (POLLOUT | POLLHUP | POLLERR)) != 0 &&
+            (attachment->watch->events & POLLOUT) != 0) {
+            redisAsyncHandleWrite(context);
+        }
+        if (!freed) {
+            attachment->freed = nullptr;
+        }
+    }
+
+    bool has_tasks() const {
+        return std::any_of(alarms_.begin(), alarms_.end(),
+                           [](const TestAlarm* alarm) { return alarm->due(true); });
+    }
+
+    // Rings whatever is due; tasks that are set meanwhile are of the same turn.
+    void ring(bool tasks) {
+        std::vector<TestAlarm*> due;
+        do {
+            due.clear();
+            std::copy_if(alarms_.begin(), alarms_.end(), std::back_inserter(due),
+                         [&](const TestAlarm* alarm) { return alarm->due(tasks); });
+            for (TestAlarm* alarm : due) {
+                if (std::find(alarms_.begin(), alarms_.end(), alarm) != alarms_.end() && alarm->due(tasks)) {
+                    alarm->ring();
+                }
+            }
+        } while (tasks && !due.empty());
+    }
+
+    Milliseconds now_;
+    Milliseconds skipped_ = 0;
+    std::list<TestAlarm*> alarms_;
+    std::list<Watch> watches_;
+};
+
+}  // namespace rate_limit::redis

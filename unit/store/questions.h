@@ -1,0 +1,125 @@
+// Questions to a Redis that takes the script's calls apart, each of which must be answered exactly once.
+#pragma once
+
+#include <memory>
+
+#include "script_server.h"
+
+namespace rate_limit {
+
+inline const Policy kPolicy = policy_of(Algorithm::kSlidingWindow, "10r/m");
+inline const Shape kShape = shape_of(kPolicy);
+
+// A question with everything that it points to.
+struct Asking {
+    struct Text {
+        std::string zone;
+        std::string client;
+    };
+
+    explicit Asking(const std::string& client = "alice", std::uint32_t cost = 1, std::size_t count = 1) {
+        for (std::size_t i = 0; i < count; i++) {
+            add(i == 0 ? "api" : "zone" + std::to_string(i), client, kPolicy, kShape, cost);
+        }
+        question.asker = this;
+        question.done = [](Question* question) {
+            auto* self = static_cast<Asking*>(question->asker);
+            self->answers++;
+            self->place = places++;
+            if (self->then) {
+                self->then();
+            }
+        };
+    }
+    Asking(const Asking&) = delete;
+    Asking& operator=(const Asking&) = delete;
+
+    void add(const std::string& zone, const std::string& client, const Policy& policy, const Shape& shape,
+             std::uint32_t cost = 1) {
+        texts.push_back({zone, client});
+        limits.push_back({texts.back().zone, texts.back().client, &policy, &shape, cost, {}});
+        question.limits = limits.data();
+        question.count = limits.size();
+    }
+
+    const Decision& decision(std::size_t index = 0) const { return limits[index].decision; }
+
+    static inline unsigned places = 0;
+
+    std::deque<Text> texts;
+    std::vector<RemoteLimit> limits;
+    Question question;
+    unsigned answers = 0;
+    unsigned place = 0;
+    std::function<void()> then;
+};
+
+// Questions that must each be answered exactly once.
+class Questions {
+  public:
+    Questions(const TestRemote& remote, redis::TestLoop* loop) : remote_(remote), loop_(loop) {}
+    ~Questions() {
+        for (const auto& asking : all_) {
+            assert_int_equal(asking->answers, 1);
+        }
+    }
+    Questions(const Questions&) = delete;
+    Questions& operator=(const Questions&) = delete;
+
+    Asking& ask(const std::string& client = "alice", std::uint32_t cost = 1, std::size_t count = 1) {
+        all_.push_back(std::make_unique<Asking>(client, cost, count));
+        return send();
+    }
+
+    Asking& ask(const Policy& policy, const Shape& shape) {
+        all_.push_back(std::make_unique<Asking>("alice", 1, 0));
+        all_.back()->add("api", "alice", policy, shape);
+        return send();
+    }
+
+    bool await(redis::Milliseconds most = 5000) {
+        return loop_->run_until(
+            [this] {
+                return std::all_of(all_.begin(), all_.end(),
+                                   [](const auto& asking) { return asking->answers != 0; });
+            },
+            most);
+    }
+
+    Asking& operator[](std::size_t index) const { return *all_[index]; }
+    std::size_t size() const { return all_.size(); }
+
+  private:
+    Asking& send() {
+        Asking& asking = *all_.back();
+        assert_true(remote_->ask(&asking.question));
+        assert_int_equal(asking.answers, 0);
+        return asking;
+    }
+
+    const TestRemote& remote_;
+    redis::TestLoop* loop_;
+    std::vector<std::unique_ptr<Asking>> all_;
+};
+
+// All that a test needs, with a connection that is ready.
+struct Scene {
+    explicit Scene(std::uint32_t batch = 64, redis::Milliseconds timeout = 2000)
+        : server(&loop), remote(&loop, server.server.path(), batch, timeout), questions(remote, &loop) {
+        warm_up();
+    }
+
+    void warm_up() {
+        Asking first;
+        assert_true(remote->ask(&first.question));
+        assert_true(loop.run_until([&] { return first.answers == 1; }));
+        server.calls.clear();
+    }
+
+    redis::TestLoop loop;
+    ScriptServer server;
+    TestRemote remote;
+    Questions questions;
+};
+
+}  // namespace rate_limit

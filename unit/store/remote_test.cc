@@ -1,0 +1,348 @@
+// Checks on their way to Redis: put together, taken apart, and each answered once or forgotten.
+#include "store/remote.h"
+
+#include <malloc.h>
+
+#include "questions.h"
+
+namespace rate_limit {
+namespace {
+
+using redis::Error;
+
+void test_checks_of_one_turn_leave_as_one_call(void**) {
+    Scene scene;
+    for (unsigned turn = 1; turn <= 3; turn++) {
+        for (unsigned i = 0; i < 20; i++) {
+            scene.questions.ask(std::to_string(i));
+        }
+        assert_true(scene.questions.await());
+        assert_int_equal(scene.server.calls.size(), turn);
+        assert_int_equal(scene.server.calls.back().groups.size(), 20);
+        for (unsigned i = 0; i < 20; i++) {
+            assert_string_equal(scene.server.calls.back().groups[i].limits[0].key.c_str(),
+                                ("rate_limit:api:sliding_window:{" + std::to_string(i) + "}").c_str());
+        }
+    }
+}
+
+void test_no_call_carries_more_groups_than_batch(void**) {
+    for (const std::uint32_t batch : {1, 2, 7, 64}) {
+        Scene scene(batch);
+        for (unsigned i = 0; i < 150; i++) {
+            scene.questions.ask(std::to_string(i));
+        }
+        assert_true(scene.questions.await());
+        assert_int_equal(scene.server.calls.size(), (150 + batch - 1) / batch);
+        for (const SeenCall& call : scene.server.calls) {
+            assert_in_range(call.groups.size(), 1, batch);
+        }
+        assert_int_equal(scene.server.groups(), 150);
+    }
+}
+
+void test_answers_come_in_order_each_with_its_own_decision(void**) {
+    Scene scene(10);
+    unsigned count = 0;
+    scene.server.decide = [&](const SeenLimit&) {
+        count++;
+        return count % 3 == 0 ? reject(count * kSecond) : admit(count, count * kSecond);
+    };
+    for (unsigned i = 0; i < 55; i++) {
+        scene.questions.ask(std::to_string(i), 1, 1 + i % 4);
+    }
+    assert_true(scene.questions.await());
+    unsigned number = 0;
+    for (unsigned i = 0; i < 55; i++) {
+        assert_int_equal(scene.questions[i].place, scene.questions[0].place + i);
+        assert_int_equal(scene.questions[i].question.error, Error::kNone);
+        assert_int_equal(scene.questions[i].question.time, ScriptServer::kTime);
+        for (unsigned limit = 0; limit < 1 + i % 4; limit++) {
+            const Decision& decision = scene.questions[i].decision(limit);
+            number++;
+            assert_int_equal(decision.allowed, number % 3 != 0);
+            assert_int_equal(number % 3 == 0 ? decision.retry_after : decision.reset_after, number * kSecond);
+            assert_int_equal(decision.limit, 10);
+        }
+    }
+}
+
+void test_keys_name_prefix_zone_algorithm_and_client(void**) {
+    const auto key_of = [](std::string_view client, Algorithm algorithm = Algorithm::kTokenBucket) {
+        redis::Buffer buffer;
+        append_key("p:", "zone", algorithm, client, &buffer);
+        return std::string(buffer.view());
+    };
+    assert_string_equal(key_of("alice").c_str(), "$27\r\np:zone:token_bucket:{alice}\r\n");
+    assert_string_equal(key_of("").c_str(), "$22\r\np:zone:token_bucket:{}\r\n");
+    assert_string_equal(key_of("a", Algorithm::kSlidingLog).c_str(), "$22\r\np:zone:sliding_log:{a}\r\n");
+    const std::string binary("\0\r\n{}\xff", 6);
+    assert_true(key_of(binary) == redis::bulk("p:zone:token_bucket:{" + binary + "}"));
+    const std::string longest(128, 'x');
+    assert_true(key_of(longest) == redis::bulk("p:zone:token_bucket:{" + longest + "}"));
+    assert_true(key_of(std::string(129, 'x')).find("{sha256:") != std::string::npos);
+    assert_int_equal(key_of(std::string(129, 'x')).size(), key_of(std::string(100'000, 'x')).size());
+    assert_true(key_of(std::string(129, 'x')) != key_of(std::string(130, 'x')));
+    assert_true(key_of(std::string(128, 'x') + "a") != key_of(std::string(128, 'x') + "b"));
+}
+
+void test_a_long_name_is_replaced_by_its_sha256(void**) {
+    redis::Buffer buffer;
+    append_key("", "z", Algorithm::kGcra, std::string(1'000'000, 'a'), &buffer);
+    // The third test vector of FIPS 180-2.
+    assert_true(
+        buffer.view() ==
+        redis::bulk("z:gcra:{sha256:cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0}"));
+}
+
+void test_no_name_passes_for_the_digest_of_another(void**) {
+    const auto key_of = [](const std::string& client) {
+        redis::Buffer buffer;
+        append_key("", "z", Algorithm::kGcra, client, &buffer);
+        return std::string(buffer.view());
+    };
+    const std::string key = key_of(std::string(200, 'x'));
+    const std::size_t start = key.find('{') + 1;
+    const std::string digest = key.substr(start, key.find('}') - start);
+    assert_int_equal(digest.size(), 71);
+    assert_true(key_of(digest) != key);
+    assert_true(key_of(digest) == key_of(digest));
+    assert_true(key_of("sha256") == redis::bulk("z:gcra:{sha256}"));
+}
+
+void test_a_policy_is_sent_once_a_call(void**) {
+    Scene scene;
+    Policy other = kPolicy;
+    other.rates = rates_of("20r/m");
+    const Shape shape = shape_of(other);
+    for (unsigned i = 0; i < 30; i++) {
+        scene.questions.ask(i % 3 == 0 ? other : kPolicy, i % 3 == 0 ? shape : kShape);
+    }
+    assert_true(scene.questions.await());
+    assert_int_equal(scene.server.calls.size(), 1);
+    const SeenCall& call = scene.server.calls[0];
+    assert_int_equal(call.policies.size(), 2);
+    for (unsigned i = 0; i < 30; i++) {
+        assert_int_equal(number_at(call.groups[i].limits[0].policy, 24, 4), i % 3 == 0 ? 20 : 10);
+        assert_int_equal(scene.questions[i].decision().limit, i % 3 == 0 ? 20 : 10);
+    }
+}
+
+void test_equal_policies_are_one_wherever_they_are(void**) {
+    Scene scene;
+    const Policy copies[] = {kPolicy, kPolicy, kPolicy};
+    for (const Policy& policy : copies) {
+        scene.questions.ask(policy, kShape);
+    }
+    assert_true(scene.questions.await());
+    assert_int_equal(scene.server.calls[0].policies.size(), 1);
+}
+
+void test_a_call_that_would_have_too_many_policies_is_split(void**) {
+    Scene scene(100'000);
+    std::deque<Policy> policies;
+    for (unsigned i = 0; i < 700; i++) {
+        policies.push_back(kPolicy);
+        policies.back().rates.rates[0].count = i + 1;
+    }
+    std::deque<Asking> large;
+    for (unsigned i = 0; i < 700; i++) {
+        scene.questions.ask(policies[i], kShape);
+    }
+    assert_true(scene.questions.await());
+    assert_in_range(scene.server.calls.size(), 3, 4);
+    for (const SeenCall& call : scene.server.calls) {
+        assert_in_range(call.policies.size(), 1, 255);
+    }
+    unsigned number = 0;
+    for (const SeenCall& call : scene.server.calls) {
+        for (const SeenGroup& group : call.groups) {
+            assert_int_equal(number_at(group.limits[0].policy, 28, 4), ++number);
+        }
+    }
+    assert_int_equal(number, 700);
+}
+
+void test_a_call_that_would_have_too_many_keys_is_split(void**) {
+    Scene scene(100'000);
+    for (unsigned i = 0; i < 200; i++) {
+        scene.questions.ask(std::to_string(i), 1, 1 + i % 16);
+    }
+    assert_true(scene.questions.await());
+    std::size_t keys = 0;
+    for (const SeenCall& call : scene.server.calls) {
+        assert_in_range(call.keys, 1, 1024);
+        keys += call.keys;
+    }
+    assert_int_equal(scene.server.groups(), 200);
+    assert_in_range(scene.server.calls.size(), 2, 3);
+    for (unsigned i = 0, seen = 0; i < 200; i++) {
+        seen += 1 + i % 16;
+        assert_true(i < 199 || seen == keys);
+        assert_int_equal(scene.questions[i].question.error, Error::kNone);
+    }
+}
+
+void test_costs_travel_whole(void**) {
+    Scene scene;
+    for (const std::uint32_t cost : {0U, 1U, 255U, 256U, kMaxCost, ~std::uint32_t{0}}) {
+        scene.questions.ask("alice", cost);
+        assert_true(scene.questions.await());
+        assert_int_equal(scene.server.calls.back().groups[0].limits[0].cost, cost);
+    }
+}
+
+void test_a_forgotten_question_is_not_answered_and_others_get_their_own(void**) {
+    for (const unsigned stage : {0, 1, 2}) {
+        Scene scene;
+        unsigned number = 0;
+        scene.server.decide = [&](const SeenLimit&) {
+            number++;
+            return number % 2 == 0 ? reject(number) : admit(number);
+        };
+        std::vector<std::unique_ptr<Asking>> all;
+        for (unsigned i = 0; i < 10; i++) {
+            all.push_back(std::make_unique<Asking>(std::to_string(i), 1, 1 + i % 3));
+            assert_true(scene.remote->ask(&all.back()->question));
+        }
+        if (stage == 1) {
+            scene.loop.turn();
+        } else if (stage == 2) {
+            assert_true(scene.loop.run_until([&] { return scene.server.calls.size() == 1; }));
+        }
+        for (unsigned i = 0; i < 10; i += 3) {
+            Remote::forget(&all[i]->question);
+            Remote::forget(&all[i]->question);
+            all[i].reset();
+        }
+        assert_true(scene.loop.run_until([&] { return all[8]->answers == 1; }));
+        number = 0;
+        for (unsigned i = 0; i < 10; i++) {
+            for (unsigned limit = 0; limit < 1 + i % 3; limit++) {
+                number++;
+                if (all[i] != nullptr) {
+                    assert_int_equal(all[i]->answers, 1);
+                    assert_int_equal(all[i]->decision(limit).allowed, number % 2 != 0);
+                    assert_int_equal(all[i]->decision(limit).retry_after, number % 2 == 0 ? number : 0);
+                }
+            }
+        }
+    }
+}
+
+void test_a_question_may_be_forgotten_by_one_that_is_answered_before_it(void**) {
+    Scene scene;
+    Asking first("first");
+    auto second = std::make_unique<Asking>("second");
+    Asking third("third");
+    first.then = [&] {
+        Remote::forget(&second->question);
+        second.reset();
+    };
+    assert_true(scene.remote->ask(&first.question));
+    assert_true(scene.remote->ask(&second->question));
+    assert_true(scene.remote->ask(&third.question));
+    assert_true(scene.loop.run_until([&] { return third.answers == 1; }));
+    assert_int_equal(first.answers, 1);
+}
+
+void test_an_answer_may_ask_again(void**) {
+    Scene scene;
+    Asking asking;
+    unsigned left = 20;
+    asking.then = [&] {
+        if (left-- > 0) {
+            assert_true(scene.remote->ask(&asking.question));
+        }
+    };
+    assert_true(scene.remote->ask(&asking.question));
+    assert_true(scene.loop.run_until([&] { return asking.answers == 21; }));
+    scene.loop.run_for(5);
+    assert_int_equal(asking.answers, 21);
+    assert_int_equal(scene.server.groups(), 21);
+}
+
+void test_what_is_given_back_goes_as_a_refund(void**) {
+    Scene scene;
+    const Asking charged("alice", 7, 3);
+    scene.questions.ask("before");
+    scene.remote->give_back(charged.limits.data(), 3);
+    scene.questions.ask("after");
+    assert_true(scene.questions.await());
+    assert_int_equal(scene.server.calls.size(), 1);
+    const std::vector<SeenGroup>& groups = scene.server.calls[0].groups;
+    assert_int_equal(groups.size(), 3);
+    assert_true(!groups[0].refund && groups[1].refund && !groups[2].refund);
+    assert_int_equal(groups[1].limits.size(), 3);
+    for (const SeenLimit& limit : groups[1].limits) {
+        assert_int_equal(limit.cost, 7);
+    }
+    assert_string_equal(groups[1].limits[1].key.c_str(), "rate_limit:zone1:sliding_window:{alice}");
+    assert_int_equal(scene.questions[1].question.error, Error::kNone);
+}
+
+void test_a_refund_alone_is_sent_too(void**) {
+    Scene scene;
+    {
+        const Asking charged("alice", 7);
+        scene.remote->give_back(charged.limits.data(), 1);
+    }
+    assert_true(scene.loop.run_until([&] { return scene.server.refunds().size() == 1; }));
+    scene.questions.ask();
+    assert_true(scene.questions.await());
+    assert_true(scene.remote->available());
+}
+
+void test_checks_leave_no_growth(void**) {
+    Scene scene;
+    std::deque<Asking> all;
+    for (unsigned i = 0; i < 50; i++) {
+        all.emplace_back(std::to_string(i), 1, 1 + i % 3);
+    }
+    const auto round = [&] {
+        for (Asking& asking : all) {
+            asking.answers = 0;
+            assert_true(scene.remote->ask(&asking.question));
+        }
+        assert_true(scene.loop.run_until([&] { return all.back().answers == 1; }));
+        scene.server.calls.clear();
+        scene.server.server.commands.clear();
+        scene.server.calls.shrink_to_fit();
+        scene.server.server.commands.shrink_to_fit();
+    };
+    for (unsigned i = 0; i < 20; i++) {
+        round();
+    }
+    const std::size_t before = mallinfo2().uordblks;
+    for (unsigned i = 0; i < 200; i++) {
+        round();
+    }
+    assert_true(mallinfo2().uordblks < before + 10'000);
+}
+
+}  // namespace
+}  // namespace rate_limit
+
+int main() {
+    using namespace rate_limit;
+    const CMUnitTest tests[] = {
+        cmocka_unit_test(test_checks_of_one_turn_leave_as_one_call),
+        cmocka_unit_test(test_no_call_carries_more_groups_than_batch),
+        cmocka_unit_test(test_answers_come_in_order_each_with_its_own_decision),
+        cmocka_unit_test(test_keys_name_prefix_zone_algorithm_and_client),
+        cmocka_unit_test(test_a_long_name_is_replaced_by_its_sha256),
+        cmocka_unit_test(test_no_name_passes_for_the_digest_of_another),
+        cmocka_unit_test(test_a_policy_is_sent_once_a_call),
+        cmocka_unit_test(test_equal_policies_are_one_wherever_they_are),
+        cmocka_unit_test(test_a_call_that_would_have_too_many_policies_is_split),
+        cmocka_unit_test(test_a_call_that_would_have_too_many_keys_is_split),
+        cmocka_unit_test(test_costs_travel_whole),
+        cmocka_unit_test(test_a_forgotten_question_is_not_answered_and_others_get_their_own),
+        cmocka_unit_test(test_a_question_may_be_forgotten_by_one_that_is_answered_before_it),
+        cmocka_unit_test(test_an_answer_may_ask_again),
+        cmocka_unit_test(test_what_is_given_back_goes_as_a_refund),
+        cmocka_unit_test(test_a_refund_alone_is_sent_too),
+        cmocka_unit_test(test_checks_leave_no_growth),
+    };
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}

@@ -1,0 +1,168 @@
+// Requests under limits in memory and in two Redis servers.
+#pragma once
+
+#include <memory>
+
+#include "script_server.h"
+#include "shared_zone.h"
+#include "store/group.h"
+
+namespace rate_limit {
+
+using redis::Error;
+
+inline Micros wall_clock = kNow;
+inline Micros steady_clock = 1000 * kSecond;
+
+inline Host this_host() {
+    Host host = this_process();
+    host.clock = [] { return steady_clock; };
+    return host;
+}
+
+inline const Host kHost = this_host();
+
+// Where a limit is, and how it is set.
+struct Place {
+    const Zone* zone = nullptr;
+    Remote* remote = nullptr;
+    OnError on_error = OnError::kOpen;
+    Denials* denials = nullptr;
+    const char* name = "api";
+    const Policy* policy = nullptr;  // the zone's unless given
+    std::uint32_t cost = 1;
+    const char* client = "alice";
+};
+
+inline const Policy kPolicy = policy_of(Algorithm::kSlidingWindow, "10r/m");
+
+// A request under some limits.
+class Request {
+  public:
+    explicit Request(const std::vector<Place>& places) : room_(places.size()) {
+        for (const Place& place : places) {
+            const Policy* policy = place.policy != nullptr ? place.policy
+                                   : place.zone != nullptr ? &place.zone->policy()
+                                                           : &kPolicy;
+            shapes_.push_back(shape_of(*policy));
+            limits_.push_back({place.name,
+                               place.client,
+                               policy,
+                               &shapes_.back(),
+                               place.cost,
+                               place.zone != nullptr ? &place.zone->table() : nullptr,
+                               place.remote,
+                               place.denials,
+                               kSecond,
+                               place.on_error,
+                               Source::kCache,
+                               {}});
+        }
+        group_ = std::make_unique<Group>(
+            limits_.data(), room_.data(), limits_.size(), kHost, [] { return wall_clock; },
+            [](Group* group) { static_cast<Request*>(group->data)->answers_++; });
+        group_->data = this;
+        progress_ = group_->start();
+        assert_int_equal(answers_, 0);
+        assert_int_equal(group_->progress(), progress_);
+    }
+    ~Request() { assert_int_equal(answers_, progress_ == Progress::kWaiting && !forgotten_ ? 1 : 0); }
+    Request(const Request&) = delete;
+    Request& operator=(const Request&) = delete;
+
+    // What became of it at once, and in the end.
+    Progress at_once() const { return progress_; }
+    Progress in_the_end(redis::TestLoop* loop) const {
+        assert_int_equal(progress_, Progress::kWaiting);
+        assert_true(loop->run_until([this] { return answers_ != 0; }));
+        return group_->progress();
+    }
+
+    void forget() {
+        group_->forget();
+        forgotten_ = true;
+    }
+
+    const Decision& decision(std::size_t index) const { return limits_[index].decision; }
+    Source source(std::size_t index) const { return limits_[index].source; }
+    Error error() const { return group_->error(); }
+    Micros decided_at() const { return group_->decided_at(); }
+
+  private:
+    std::deque<Shape> shapes_;
+    std::vector<GroupLimit> limits_;
+    std::vector<RemoteLimit> room_;
+    std::unique_ptr<Group> group_;
+    Progress progress_;
+    unsigned answers_ = 0;
+    bool forgotten_ = false;
+};
+
+inline std::uint32_t used(const Zone& zone) { return zone.used(zone->hash("alice"), wall_clock); }
+
+inline void use(const Zone& zone, std::uint32_t cost) {
+    assert_int_equal(zone.request(zone->hash("alice"), wall_clock, cost), Verdict::kAdmitted);
+}
+
+// Two Redis servers, a zone in memory, and a place for denials.
+struct Scene {
+    explicit Scene(redis::Milliseconds timeout = 2000)
+        : first_server(&loop),
+          second_server(&loop),
+          first(&loop, first_server.server.path(), 64, timeout),
+          second(&loop, second_server.server.path(), 64, timeout),
+          zone(kPolicy),
+          memory(65536),
+          denials(Denials::create(memory.at(), memory.size(), kKey)) {
+        for (const TestRemote* remote : {&first, &second}) {
+            const Request request({{nullptr, remote->get()}});
+            assert_int_equal(request.in_the_end(&loop), Progress::kAdmitted);
+        }
+        first_server.calls.clear();
+        second_server.calls.clear();
+    }
+
+    Place in_memory() const { return {&zone}; }
+    Place in_first(OnError on_error = OnError::kOpen, const Zone* local = nullptr) const {
+        return {local, first.get(), on_error};
+    }
+    Place in_second(OnError on_error = OnError::kOpen, const Zone* local = nullptr) const {
+        return {local, second.get(), on_error};
+    }
+    Place cached(std::uint32_t cost = 1, const Policy* policy = nullptr) const {
+        Place place = {nullptr, first.get(), OnError::kOpen, denials};
+        place.cost = cost;
+        place.policy = policy;
+        return place;
+    }
+
+    static void fail(ScriptServer* server) {
+        server->send = [](const std::string&) { return "-OOM command not allowed\r\n"; };
+    }
+
+    // Opens the breaker of the first.
+    void lose_first() {
+        first_server.server.refuse();
+        first_server.server.hang_up();
+        assert_true(loop.run_until([&] { return loop.attached == 1; }));
+        const Request request({in_first()});
+        assert_int_equal(request.in_the_end(&loop), Progress::kAdmitted);
+        assert_int_equal(request.error(), Error::kRefused);
+        assert_false(first->available());
+    }
+
+    redis::TestLoop loop;
+    ScriptServer first_server;
+    ScriptServer second_server;
+    TestRemote first;
+    TestRemote second;
+    Zone zone;
+    Memory memory;
+    Denials* denials;
+};
+
+inline void always_reject(ScriptServer* server) {
+    server->decide = [](const SeenLimit&) { return reject(); };
+}
+
+}  // namespace rate_limit

@@ -1,0 +1,167 @@
+// A server that takes the script's calls apart and decides as a test tells it, and questions to it.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "client.h"
+#include "redis/calls.h"
+#include "store/remote.h"
+#include "store/script_text.h"
+
+namespace rate_limit {
+
+// A limit of a group, as it came.
+struct SeenLimit {
+    std::string key;
+    std::string policy;  // its record
+    unsigned index;      // of the policy
+    std::uint32_t cost;
+};
+
+struct SeenGroup {
+    bool refund;
+    std::vector<SeenLimit> limits;
+};
+
+// One call of the script.
+struct SeenCall {
+    std::vector<std::string> policies;
+    std::vector<SeenGroup> groups;
+    std::size_t keys;
+};
+
+inline std::uint64_t number_at(const std::string& text, std::size_t at, std::size_t bytes) {
+    std::uint64_t number = 0;
+    assert_true(at + bytes <= text.size());
+    for (std::size_t i = 0; i < bytes; i++) {
+        number |= std::uint64_t{static_cast<unsigned char>(text[at + i])} << (8 * i);
+    }
+    return number;
+}
+
+inline std::string packed(std::uint64_t number, std::size_t bytes) {
+    std::string text;
+    for (std::size_t i = 0; i < bytes; i++) {
+        text.push_back(static_cast<char>(number >> (8 * i) & 0xff));
+    }
+    return text;
+}
+
+inline std::string admit(std::uint32_t remaining = 5, Micros reset = 90 * kSecond) {
+    return packed(8, 1) + packed(remaining, 4) + packed(static_cast<std::uint64_t>(reset), 7);
+}
+
+inline std::string reject(Micros retry = 30 * kSecond, Micros reset = 60 * kSecond,
+                          std::uint32_t remaining = 0) {
+    return packed(16, 1) + packed(remaining, 4) + packed(static_cast<std::uint64_t>(reset), 7) +
+           packed(static_cast<std::uint64_t>(retry), 7) + packed(1000, 8);
+}
+
+class ScriptServer {
+  public:
+    static constexpr Micros kTime = 1'700'000'000'123'456;
+
+    explicit ScriptServer(redis::TestLoop* loop) : server(loop) {
+        server.answer = [this](const redis::Words& command) {
+            return command[0] == "EVALSHA" && command[1] == kScriptSha1 ? run(command) : "-ERR what?\r\n";
+        };
+    }
+
+    std::size_t groups() const {
+        std::size_t count = 0;
+        for (const SeenCall& call : calls) {
+            count += call.groups.size();
+        }
+        return count;
+    }
+
+    std::vector<SeenGroup> refunds() const {
+        std::vector<SeenGroup> found;
+        for (const SeenCall& call : calls) {
+            for (const SeenGroup& group : call.groups) {
+                if (group.refund) {
+                    found.push_back(group);
+                }
+            }
+        }
+        return found;
+    }
+
+    redis::FakeServer server;
+    std::vector<SeenCall> calls;
+    std::function<std::string(const SeenLimit& limit)> decide = [](const SeenLimit&) { return admit(); };
+    std::function<std::string(const std::string& reply)> send = redis::bulk;  // the last word on a reply
+
+  private:
+    std::string run(const redis::Words& command) {
+        const std::size_t count = std::stoul(command[2]);
+        assert_int_equal(command.size(), count + 5);
+        SeenCall call = {split(command[count + 3]), {}, count};
+        const std::string& groups = command[count + 4];
+        std::string reply = packed(kTime, 8);
+        std::size_t key = 3;
+        for (std::size_t at = 0; at < groups.size();) {
+            const auto kind = static_cast<unsigned>(number_at(groups, at++, 1));
+            SeenGroup group = {kind >= 128, {}};
+            for (unsigned i = 0; i < kind % 128; i++, at += 5) {
+                const auto index = static_cast<unsigned>(number_at(groups, at, 1));
+                assert_true(index < call.policies.size() && key < count + 3);
+                group.limits.push_back({command[key++], call.policies[index], index,
+                                        static_cast<std::uint32_t>(number_at(groups, at + 1, 4))});
+                reply += group.refund ? "" : decide(group.limits.back());
+            }
+            call.groups.push_back(group);
+        }
+        assert_int_equal(key, count + 3);
+        calls.push_back(call);
+        return send(reply);
+    }
+
+    static std::vector<std::string> split(const std::string& text) {
+        std::vector<std::string> records;
+        for (std::size_t at = 0; at < text.size(); at += records.back().size()) {
+            records.push_back(text.substr(at, 24 + 12 * number_at(text, at + 2, 1)));
+        }
+        return records;
+    }
+};
+
+inline redis::Settings script_settings(const std::string& path, redis::Milliseconds timeout = 2000) {
+    redis::Settings settings = redis::settings_for(path, timeout);
+    settings.script = {kScript, sizeof kScript - 1};
+    return settings;
+}
+
+// A worker's way to a Redis, which tests may end early.
+class TestRemote {
+  public:
+    TestRemote(redis::TestLoop* loop, const std::string& path, std::uint32_t batch = 64,
+               redis::Milliseconds timeout = 2000)
+        : settings_(script_settings(path, timeout)),
+          remote_(Remote::make(redis::Client::make(settings_, {}, loop), {"rate_limit:", batch}, loop)) {
+        assert_non_null(remote_);
+    }
+    ~TestRemote() { end(); }
+    TestRemote(const TestRemote&) = delete;
+    TestRemote& operator=(const TestRemote&) = delete;
+
+    void end() {
+        delete remote_;
+        remote_ = nullptr;
+    }
+
+    Remote* operator->() const { return remote_; }
+    Remote* get() const { return remote_; }
+    std::uint64_t errors(redis::Error error) const {
+        return remote_->client().counts().errors[static_cast<unsigned>(error)];
+    }
+
+  private:
+    redis::Settings settings_;
+    Remote* remote_;
+};
+
+}  // namespace rate_limit
