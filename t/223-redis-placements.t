@@ -31,7 +31,7 @@ my @names = sort keys %kinds;
 my %where = (memory => '', one => 'redis=one', two => 'redis=two');
 my @placements = ([qw(memory memory)], [qw(one one)], [qw(one two)], [qw(two one)], [qw(memory one)], [qw(one memory)]);
 
-my $seed = $ENV{RL_SEED} // int rand 1_000_000;
+my $seed = $ENV{RL_SEED} // 825003;
 note "RL_SEED=$seed repeats this";
 srand $seed;
 

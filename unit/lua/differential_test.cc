@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cstdio>
 #include <map>
-#include <random>
 #include <string>
 #include <vector>
 
@@ -288,9 +287,17 @@ int stop_server(void**) {
 int main() {
     using namespace rate_limit;
     whole = getenv("RC_PARAMS") == nullptr && getenv("RL_SANITIZE") == nullptr;
-    const std::string parameters = "seed=" + std::to_string(std::random_device()()) +
-                                   " max_success=" + (whole ? "180" : "9") + " max_size=150";
-    setenv("RC_PARAMS", parameters.c_str(), 0);
+    const char* given = getenv("RC_PARAMS");
+    std::string parameters = given != nullptr ? given : whole ? "max_success=180" : "max_success=9";
+    if (parameters.find("seed=") == std::string::npos) {
+        // The same every time, so that whoever runs the tests sees what others saw; RL_SEED takes another.
+        const char* seed = getenv("RL_SEED");
+        parameters += std::string(" seed=") + (seed != nullptr ? seed : "898494491");
+    }
+    if (parameters.find("max_size=") == std::string::npos) {
+        parameters += " max_size=150";
+    }
+    setenv("RC_PARAMS", parameters.c_str(), 1);
     const CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_redis_decides_as_core_does, stop_server),
         cmocka_unit_test_teardown(test_valkey_decides_as_core_does, stop_server),
