@@ -342,6 +342,8 @@ sub name {
     return;
 }
 
+# These two change /etc/hosts and /etc/resolv.conf for one nginx alone, which takes a mount namespace: somebody who is not
+# root, or a chroot, has none. unit/redis/real_test.cc shows the look-up itself without one.
 my $namespaces = system('unshare -m true 2>/dev/null') == 0;
 
 subtest 'a name is resolved again when the connection fails' => sub {

@@ -180,7 +180,7 @@ sub exchange {
     my @connections = map { __PACKAGE__->new($port) } @requests;
     $connections[$_]->request(@{ $requests[$_] }) for 0 .. $#requests;
     await_answers(30, @connections);
-    return map { ($_->answers)[0] } @connections;
+    return map { scalar(($_->answers)[0]) } @connections;
 }
 
 # The statuses of answers in one line, "-" for none.
