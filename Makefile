@@ -5,6 +5,9 @@ NGINX ?= $(firstword $(wildcard $(NGINX_SRC)/objs/nginx) $(shell command -v ngin
 PORT ?= 8080
 COVERAGE_MIN ?= 95
 COVERAGE_MIN_REDIS ?= 95
+COVERAGE_MIN_KEY ?= 95
+FUZZ_SECONDS ?= 60
+BENCH ?= .
 T ?= unit/*/*_test.cc t/*.t
 
 tests = $(wildcard $(T))
@@ -15,7 +18,7 @@ units = $(filter unit/%,$(tests))
 locked := mkdir -p build && flock -o build/.lock
 build_units := $(MAKE) --no-print-directory -s -j$(shell nproc) -f scripts/unit.mk
 
-.PHONY: all install setup run test unit lint format sanitize coverage check-builds check-fresh clean help
+.PHONY: all install setup run test unit lint format sanitize coverage fuzz bench-core check-builds check-fresh clean help
 
 all: ## build the module against the installed nginx, or against the source tree NGINX_SRC=
 	@$(locked) scripts/setup build
@@ -57,9 +60,20 @@ sanitize: ## run unit/ and t/ under AddressSanitizer and UndefinedBehaviorSaniti
 	@$(locked) scripts/setup sanitize
 	@exec scripts/sanitize $(tests)
 
-coverage: ## say how much of src/ unit/ runs; fail below COVERAGE_MIN= (95) % of lines, COVERAGE_MIN_REDIS= (95) for redis
+coverage: ## say how much of src/ unit/ runs; fail below COVERAGE_MIN= (95) % of lines, and _REDIS=, _KEY= for those
 	@$(locked) scripts/setup coverage
-	@exec scripts/coverage $(COVERAGE_MIN) $(COVERAGE_MIN_REDIS)
+	@exec scripts/coverage $(COVERAGE_MIN) $(COVERAGE_MIN_REDIS) $(COVERAGE_MIN_KEY)
+
+fuzz: ## feed each program of unit/fuzz/ for FUZZ_SECONDS= (60) with what libFuzzer makes up; fail if one fails
+	@$(locked) scripts/setup fuzz
+	@exec scripts/fuzz $(FUZZ_SECONDS)
+
+bench-core: ## measure bench/ without nginx; BENCH= is a pattern of the benchmarks to run
+	@$(locked) scripts/setup bench
+	@$(locked) $(build_units) OUT=build/bench TEST_FLAGS='-O2 -g' benchmarks
+	@for program in $(patsubst %.cc,build/%,$(wildcard bench/*_bench.cc)); do \
+	    $$program --benchmark_filter='$(BENCH)' || exit 1; \
+	done
 
 check-builds: ## build against this Debian's nginx and the newest, as a shared object and compiled in
 	@$(locked) scripts/setup sanitize

@@ -5,12 +5,12 @@ out := build/lint
 headers := $(wildcard src/*/*.h)
 # The C shim, and the header that it shares with C++, follow nginx's own style.
 shared := $(addprefix src/,$(shell sed -n 's/^\#include "\(.*\)"/\1/p' src/nginx/*.c))
-formatted := $(filter-out $(shared),$(wildcard src/*/*.cc src/*/*.h unit/*.h unit/*/*.cc unit/*/*.h))
+formatted := $(filter-out $(shared),$(wildcard src/*/*.cc src/*/*.h unit/*.h unit/*/*.cc unit/*/*.h bench/*.cc))
 shell := $(shell grep -lE '^\#!.*\b(ba)?sh$$' .ci/* scripts/*)
 perl := $(shell grep -lE '^\#!.*\bperl$$' scripts/*) $(wildcard t/*.t t/lib/*.pm t/lib/*/*.pm)
 lua := $(wildcard lua/*)
 
-# Headers of nginx and hiredis, and the one that scripts/embed wrote, as system headers: what clang-tidy thinks of them
+# Headers of nginx, hiredis and libjwt, and the one that scripts/embed wrote, as system headers: what clang-tidy thinks of them
 # is not for us to mend. Our own must not be among them, or it would say nothing of those either.
 includes := $(shell sed -n '/^ALL_INCS/,/[^\\]$$/ s,.*-I *\([^ ]*\).*,\1,p' build/nginx/objs/Makefile | \
     sed '\,^$(CURDIR)/src$$,d; s,^[^/],build/nginx/&,; s,^,-isystem ,')

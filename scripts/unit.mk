@@ -1,46 +1,63 @@
-# Builds the programs of unit/: each unit/FOLDER/NAME_test.cc with all of src/ that needs no nginx.
-# OUT is where to; HIREDIS is the folder of the Redis client's library; FLAGS are the compiler's for src/, and TEST_FLAGS
-# those for unit/, which RapidCheck's templates make slow to compile. The goal is `programs` or some of them.
+# Builds programs with all of src/ that needs no nginx: unit/FOLDER/NAME_test.cc, unit/fuzz/NAME_fuzz.cc and
+# bench/NAME_bench.cc. The goal is `programs` (the tests), `fuzzers`, `benchmarks`, or some programs.
+# OUT is where to; HIREDIS and LIBJWT are the folders of the two libraries; CXX is the compiler, FLAGS are its for src/,
+# and TEST_FLAGS those for the rest: RapidCheck's templates are slow to compile.
 
+CXX := g++
 OUT ?= build/unit
 HIREDIS ?= build/hiredis
+LIBJWT ?= build/libjwt
 FLAGS ?= -O2 -g
 TEST_FLAGS ?= -O1 -g1
 
-CXXFLAGS := -std=c++17 -Wall -Wextra -Werror -Isrc -Iunit -Ibuild/generated -isystem $(HIREDIS)/include -MMD -MP
-libraries := $(HIREDIS)/lib/libhiredis_ssl.a $(HIREDIS)/lib/libhiredis.a
+CXXFLAGS := -std=c++17 -Wall -Wextra -Werror -Isrc -Iunit -Ibuild/generated \
+    -isystem $(HIREDIS)/include -isystem $(LIBJWT)/include -MMD -MP
+libraries := $(HIREDIS)/lib/libhiredis_ssl.a $(HIREDIS)/lib/libhiredis.a $(LIBJWT)/lib/libjwt.a
 script := build/generated/store/script_text.h
 sources := $(filter-out src/nginx/%,$(wildcard src/*/*.cc))
-tests := $(wildcard unit/*/*_test.cc)
 objects := $(sources:%.cc=$(OUT)/%.o)
-programs := $(tests:unit/%.cc=$(OUT)/%)
+programs := $(patsubst unit/%.cc,$(OUT)/%,$(wildcard unit/*/*_test.cc))
+fuzzers := $(patsubst unit/fuzz/%.cc,$(OUT)/%,$(wildcard unit/fuzz/*_fuzz.cc))
+benchmarks := $(patsubst bench/%.cc,$(OUT)/%,$(wildcard bench/*_bench.cc))
 
 # An object is as old as the moment at which its compilation began: a header that is changed meanwhile is newer.
 define compile
 	@mkdir -p $(@D)
 	@touch $@.begun
-	g++ $(CXXFLAGS) $(1) -c -o $@ $<
+	$(CXX) $(CXXFLAGS) $(1) -c -o $@ $<
 	@touch -r $@.begun $@ && rm $@.begun
 endef
 
-.PHONY: programs
+# src/ comes first, so that of an inline function in both the copy with src/'s flags is taken.
+define link
+	@mkdir -p $(@D)
+	$(CXX) $(FLAGS) $(LINK) -o $@ $^ $(1) -ljansson -lssl -lcrypto -lpthread
+endef
+
+.PHONY: programs fuzzers benchmarks
 .SECONDARY:
 programs: $(programs)
+fuzzers: $(fuzzers)
+benchmarks: $(benchmarks)
 
 # embed leaves a header alone that would not change, and then nothing is compiled anew.
 $(script): scripts/embed $(wildcard lua/*)
 	scripts/embed $@
 
-# src/ comes first, so that of an inline function in both the copy with src/'s flags is taken.
 $(OUT)/%_test: $(objects) $(OUT)/unit/%_test.o $(libraries)
-	@mkdir -p $(@D)
-	g++ $(FLAGS) $(LINK) -o $@ $^ -lrapidcheck -lcmocka -lssl -lcrypto -lpthread
+	$(call link,-lrapidcheck -lcmocka)
+
+$(OUT)/%_fuzz: $(objects) $(OUT)/unit/fuzz/%_fuzz.o $(libraries)
+	$(call link)
+
+$(OUT)/%_bench: $(objects) $(OUT)/bench/%_bench.o $(libraries)
+	$(call link,-lbenchmark_main -lbenchmark)
 
 # The tests' own code may throw: RapidCheck does.
 $(OUT)/src/%.o: src/%.cc scripts/unit.mk $(libraries) | $(script)
 	$(call compile,$(FLAGS) -fno-exceptions)
 
-$(OUT)/unit/%.o: unit/%.cc scripts/unit.mk $(libraries) | $(script)
+$(OUT)/%.o: %.cc scripts/unit.mk $(libraries) | $(script)
 	$(call compile,$(TEST_FLAGS))
 
--include $(wildcard $(OUT)/src/*/*.d $(OUT)/unit/*/*.d)
+-include $(wildcard $(OUT)/src/*/*.d $(OUT)/unit/*/*.d $(OUT)/bench/*.d)

@@ -86,7 +86,7 @@ const Policy* policy_of(ngx_http_request_t* r, const AppliedLimit& applied) {
     if (ngx_http_complex_value(r, zone->rate, &text) != NGX_OK) {
         return nullptr;
     }
-    const RateList* rates = zone_rates(zone, text);
+    const RateList* rates = zone->rates->read(view(text), zone->policy, zone->shape);
     if (rates == nullptr) {
         if (zone_remind(zone, kComplainEvery)) {
             const LogText word(text);
@@ -424,6 +424,9 @@ ngx_int_t handle_access(ngx_http_request_t* r) {
     state = make_request_state(r, items.count);
     if (state == nullptr) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+    if (state->status == Status::kNone) {
+        state->status = Status::kBypassed;
     }
     if (items.failed_closed || (items.failed && items.count == 0)) {
         return fail_request(r, items.failed_closed, state);

@@ -1,6 +1,8 @@
 // Reads what all directives have in common, and the simple ones.
 #include "nginx/configuration.h"
 
+#include <algorithm>
+
 namespace rate_limit {
 namespace {
 
@@ -32,25 +34,6 @@ bool next_variable(std::string_view* rest, std::string_view* name) {
     rest->remove_prefix(size);
     const bool closed = !braces || (!rest->empty() && rest->front() == '}');
     return size != 0 && closed;
-}
-
-bool is_known(ngx_http_core_main_conf_t* cmcf, std::string_view name) {
-    if (name[0] >= '0' && name[0] <= '9') {
-        return true;
-    }
-    const auto* keys = static_cast<ngx_hash_key_t*>(cmcf->variables_keys->keys.elts);
-    for (ngx_uint_t i = 0; i < cmcf->variables_keys->keys.nelts; i++) {
-        if (same_letters(view(keys[i].key), name)) {
-            return true;
-        }
-    }
-    const auto* prefixes = static_cast<ngx_http_variable_t*>(cmcf->prefix_variables.elts);
-    for (ngx_uint_t i = 0; i < cmcf->prefix_variables.nelts; i++) {
-        if (same_letters(name.substr(0, prefixes[i].name.len), view(prefixes[i].name))) {
-            return true;
-        }
-    }
-    return false;
 }
 
 // The words that an enumeration accepts, as "a, b or c".
@@ -138,13 +121,36 @@ bool compile_value(ngx_conf_t* cf, const ngx_command_t* cmd, ngx_str_t* text,
     return ngx_http_compile_complex_value(&compile) == NGX_OK;
 }
 
-std::string_view unknown_variable(ngx_conf_t* cf, const ngx_str_t& text) {
+bool is_variable_name(std::string_view text) {
+    return !text.empty() && std::all_of(text.begin(), text.end(), is_name);
+}
+
+bool is_defined_variable(ngx_conf_t* cf, std::string_view name) {
     auto* cmcf =
         static_cast<ngx_http_core_main_conf_t*>(ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module));
+    if (name[0] >= '0' && name[0] <= '9') {
+        return true;
+    }
+    const auto* keys = static_cast<ngx_hash_key_t*>(cmcf->variables_keys->keys.elts);
+    for (ngx_uint_t i = 0; i < cmcf->variables_keys->keys.nelts; i++) {
+        if (same_letters(view(keys[i].key), name)) {
+            return true;
+        }
+    }
+    const auto* prefixes = static_cast<ngx_http_variable_t*>(cmcf->prefix_variables.elts);
+    for (ngx_uint_t i = 0; i < cmcf->prefix_variables.nelts; i++) {
+        if (same_letters(name.substr(0, prefixes[i].name.len), view(prefixes[i].name))) {
+            return true;
+        }
+    }
+    return false;
+}
+
+std::string_view unknown_variable(ngx_conf_t* cf, const ngx_str_t& text) {
     std::string_view rest = view(text);
     std::string_view name;
     while (!rest.empty() && next_variable(&rest, &name)) {
-        if (!name.empty() && !is_known(cmcf, name)) {
+        if (!name.empty() && !is_defined_variable(cf, name)) {
             return name;
         }
     }
@@ -211,7 +217,8 @@ void* ngx_http_rate_limit_create_main_conf(ngx_conf_t* cf) {
         ngx_pcalloc(cf->pool, sizeof(ngx_http_rate_limit_main_conf_t)));
     if (conf == nullptr || ngx_array_init(&conf->zones, cf->pool, 4, sizeof(void*)) != NGX_OK ||
         ngx_array_init(&conf->limits, cf->pool, 4, sizeof(void*)) != NGX_OK ||
-        ngx_array_init(&conf->servers, cf->pool, 1, sizeof(void*)) != NGX_OK) {
+        ngx_array_init(&conf->servers, cf->pool, 1, sizeof(void*)) != NGX_OK ||
+        ngx_array_init(&conf->keys, cf->pool, 1, sizeof(void*)) != NGX_OK) {
         return nullptr;
     }
     return conf;

@@ -32,6 +32,12 @@ bool compile_value(ngx_conf_t* cf, const ngx_command_t* cmd, ngx_str_t* text,
 // The zone of this name; null if there is none.
 Zone* find_zone(const ngx_http_rate_limit_main_conf_t* conf, const ngx_str_t& name);
 
+// Whether a text can be the name of a variable.
+bool is_variable_name(std::string_view text);
+
+// Whether nginx, a module or the configuration as far as it is read defines a variable.
+bool is_defined_variable(ngx_conf_t* cf, std::string_view name);
+
 // Finds the zone of every rate_limit and checks what needs the whole configuration; false after an error was
 // logged.
 bool resolve_configuration(ngx_conf_t* cf);

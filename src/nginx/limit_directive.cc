@@ -1,5 +1,7 @@
 // The directive rate_limit, and what can be checked only when the whole configuration is read.
 #include "nginx/configuration.h"
+#include "nginx/jwt.h"
+#include "nginx/key.h"
 #include "store/memory.h"
 
 namespace rate_limit {
@@ -215,6 +217,9 @@ bool resolve_zone(ngx_conf_t* cf, const ngx_http_rate_limit_main_conf_t* conf, Z
 bool resolve_configuration(ngx_conf_t* cf) {
     auto* conf = static_cast<ngx_http_rate_limit_main_conf_t*>(
         ngx_http_conf_get_module_main_conf(cf, ngx_http_rate_limit_module));
+    if (!resolve_keys(cf, *conf) || !resolve_claim_variables(cf, *conf)) {
+        return false;
+    }
     auto** zones = static_cast<Zone**>(conf->zones.elts);
     for (ngx_uint_t i = 0; i < conf->zones.nelts; i++) {
         if (!resolve_zone(cf, conf, zones[i])) {

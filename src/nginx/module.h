@@ -15,7 +15,15 @@ typedef struct {
     ngx_array_t   zones;             /* of pointers to Zone */
     ngx_array_t   limits;            /* of pointers to AppliedLimit: every rate_limit of the configuration */
     ngx_array_t   servers;           /* of pointers to RedisServer */
+    ngx_array_t   keys;              /* of pointers to ClientKey */
+    ngx_flag_t    has_jwt_keys;      /* somewhere in the configuration */
 } ngx_http_rate_limit_main_conf_t;
+
+
+typedef struct {
+    void                      *verifier;  /* a key::Verifier; NULL without rate_limit_jwt_key */
+    ngx_http_complex_value_t  *token;     /* of rate_limit_jwt_source; NULL for the bearer token */
+} ngx_http_rate_limit_srv_conf_t;
 
 
 typedef struct {
@@ -42,6 +50,8 @@ extern ngx_module_t  ngx_http_rate_limit_module;
 
 
 void *ngx_http_rate_limit_create_main_conf(ngx_conf_t *cf);
+void *ngx_http_rate_limit_create_srv_conf(ngx_conf_t *cf);
+char *ngx_http_rate_limit_merge_srv_conf(ngx_conf_t *cf, void *parent, void *child);
 void *ngx_http_rate_limit_create_loc_conf(ngx_conf_t *cf);
 char *ngx_http_rate_limit_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child);
 
@@ -51,6 +61,9 @@ ngx_int_t ngx_http_rate_limit_init_module(ngx_cycle_t *cycle);
 void ngx_http_rate_limit_exit_process(ngx_cycle_t *cycle);
 
 char *ngx_http_rate_limit_redis(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
+char *ngx_http_rate_limit_key(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
+char *ngx_http_rate_limit_jwt_key(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
+char *ngx_http_rate_limit_jwt_source(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 char *ngx_http_rate_limit_zone(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 char *ngx_http_rate_limit(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 char *ngx_http_rate_limit_status(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);

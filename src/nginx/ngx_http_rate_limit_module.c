@@ -42,6 +42,27 @@ static ngx_command_t  ngx_http_rate_limit_commands[] = {
       0,
       NULL },
 
+    { ngx_string("rate_limit_key"),
+      NGX_HTTP_MAIN_CONF|NGX_CONF_ANY,
+      ngx_http_rate_limit_key,
+      NGX_HTTP_MAIN_CONF_OFFSET,
+      0,
+      NULL },
+
+    { ngx_string("rate_limit_jwt_key"),
+      NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_CONF_ANY,
+      ngx_http_rate_limit_jwt_key,
+      NGX_HTTP_SRV_CONF_OFFSET,
+      0,
+      NULL },
+
+    { ngx_string("rate_limit_jwt_source"),
+      NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_CONF_ANY,
+      ngx_http_rate_limit_jwt_source,
+      NGX_HTTP_SRV_CONF_OFFSET,
+      0,
+      NULL },
+
     { ngx_string("rate_limit_zone"),
       NGX_HTTP_MAIN_CONF|NGX_CONF_ANY,
       ngx_http_rate_limit_zone,
@@ -103,8 +124,8 @@ static ngx_http_module_t  ngx_http_rate_limit_module_ctx = {
     ngx_http_rate_limit_create_main_conf,  /* create main configuration */
     NULL,                                  /* init main configuration */
 
-    NULL,                                  /* create server configuration */
-    NULL,                                  /* merge server configuration */
+    ngx_http_rate_limit_create_srv_conf,   /* create server configuration */
+    ngx_http_rate_limit_merge_srv_conf,    /* merge server configuration */
 
     ngx_http_rate_limit_create_loc_conf,   /* create location configuration */
     ngx_http_rate_limit_merge_loc_conf     /* merge location configuration */

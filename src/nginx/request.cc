@@ -6,11 +6,11 @@
 namespace rate_limit {
 namespace {
 
-// Marks the clean-up that holds a request's state; there is nothing to clean.
-void keep_state(void*) {}
+// Ends a request's state, and marks the clean-up that holds it.
+void destroy_state(void* state) { static_cast<RequestState*>(state)->~RequestState(); }
 
-constexpr const char* kStatusNames[] = {"BYPASSED",        "PASSED",           "DELAYED", "REJECTED",
-                                        "DELAYED_DRY_RUN", "REJECTED_DRY_RUN", "ERROR"};
+constexpr const char* kStatusNames[] = {"",         "BYPASSED",        "PASSED",           "DELAYED",
+                                        "REJECTED", "DELAYED_DRY_RUN", "REJECTED_DRY_RUN", "ERROR"};
 
 }  // namespace
 
@@ -21,7 +21,7 @@ RequestState* request_state(ngx_http_request_t* r) {
         return state;
     }
     for (ngx_pool_cleanup_t* cleanup = main->pool->cleanup; cleanup != nullptr; cleanup = cleanup->next) {
-        if (cleanup->handler == keep_state) {
+        if (cleanup->handler == destroy_state) {
             state = static_cast<RequestState*>(cleanup->data);
             ngx_http_set_ctx(main, state, ngx_http_rate_limit_module);
             return state;
@@ -38,9 +38,8 @@ RequestState* make_request_state(ngx_http_request_t* r, std::size_t more) {
         if (cleanup == nullptr) {
             return nullptr;
         }
-        cleanup->handler = keep_state;
-        state = static_cast<RequestState*>(cleanup->data);
-        *state = {};
+        cleanup->handler = destroy_state;
+        state = new (cleanup->data) RequestState();
         ngx_http_set_ctx(r->main, state, ngx_http_rate_limit_module);
     }
     if (state->count + more > state->room) {

@@ -2,12 +2,14 @@
 #pragma once
 
 #include "core/check.h"
+#include "key/claims.h"
 #include "nginx/zone.h"
 #include "store/memory.h"
 
 namespace rate_limit {
 
 enum class Status : std::uint8_t {
+    kNone,      // no limit was looked at yet
     kBypassed,  // no limit applied: an empty key, or a rate that is off
     kPassed,
     kDelayed,
@@ -41,6 +43,8 @@ struct RequestState {
     std::uint32_t binding;  // index of the limit that the client is told of
     DecidedLimit* limits;
     PendingGroup* pending;  // limits that are being decided
+    key::Json claims;       // of its token, if that is valid
+    bool token_read;        // whether it is known if it is
     ngx_array_t*
         left_out;  // of pointers to Zone: they could not be decided, and are not asked again; may be null
 };
@@ -50,7 +54,7 @@ inline const ngx_http_rate_limit_loc_conf_t* location_conf(ngx_http_request_t* r
         ngx_http_get_module_loc_conf(r, ngx_http_rate_limit_module));
 }
 
-// The state of a request; null if it was never checked.
+// The state of a request; null if nothing is known of it.
 RequestState* request_state(ngx_http_request_t* r);
 
 // The same, made if there is none, with room for so many more limits; null if there is no memory.

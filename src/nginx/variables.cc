@@ -1,5 +1,6 @@
 // The variables $rate_limit_*.
 #include "nginx/clock.h"
+#include "nginx/jwt.h"
 #include "nginx/request.h"
 
 namespace rate_limit {
@@ -26,8 +27,9 @@ ngx_int_t set_nothing(ngx_http_variable_value_t* value) {
 
 ngx_int_t get_status(ngx_http_request_t* r, ngx_http_variable_value_t* value, uintptr_t) {
     const RequestState* state = request_state(r);
-    return state == nullptr || state->pending != nullptr ? set_nothing(value)
-                                                         : set_text(value, status_name(state->status));
+    return state == nullptr || state->pending != nullptr || state->status == Status::kNone
+               ? set_nothing(value)
+               : set_text(value, status_name(state->status));
 }
 
 ngx_int_t get_zone(ngx_http_request_t* r, ngx_http_variable_value_t* value, uintptr_t) {
@@ -102,5 +104,5 @@ extern "C" ngx_int_t ngx_http_rate_limit_add_variables(ngx_conf_t* cf) {
         added->get_handler = variable.get;
         added->data = variable.data;
     }
-    return NGX_OK;
+    return rate_limit::add_claim_variables(cf) ? NGX_OK : NGX_ERROR;
 }

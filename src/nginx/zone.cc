@@ -185,22 +185,6 @@ bool zone_remind(Zone* zone, Micros every) {
     return true;
 }
 
-const RateList* zone_rates(Zone* zone, const ngx_str_t& text) {
-    const std::size_t index = ngx_crc32_short(text.data, text.len) % Zone::kParsedRates;
-    ParsedRates* parsed = &zone->parsed[index];
-    if (text.len == 0 || text.len > ParsedRates::kLongest) {
-        return nullptr;
-    }
-    if (parsed->size != text.len || ngx_memcmp(parsed->text, text.data, text.len) != 0) {
-        parsed->size = static_cast<std::uint32_t>(text.len);
-        ngx_memcpy(parsed->text, text.data, text.len);
-        Policy policy = zone->policy;
-        parsed->valid = parse_rates(view(text), &policy.rates) == nullptr && holds(zone->shape, policy);
-        parsed->rates = policy.rates;
-    }
-    return parsed->valid ? &parsed->rates : nullptr;
-}
-
 }  // namespace rate_limit
 
 // The new configuration stands: nginx may now free the memory that was replaced, and keep what replaced it.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/policy.h"
+#include "core/rate_memo.h"
 #include "nginx/module.h"
 #include "nginx/redis.h"
 #include "store/denials.h"
@@ -11,19 +12,7 @@
 
 namespace rate_limit {
 
-// What rate=$variable was found to say, remembered by each worker so that a value is parsed once.
-struct ParsedRates {
-    static constexpr std::size_t kLongest = 192;
-
-    std::uint32_t size;
-    char text[kLongest];
-    bool valid;
-    RateList rates;
-};
-
 struct Zone {
-    static constexpr std::size_t kParsedRates = 64;
-
     ngx_str_t name;
     ngx_http_complex_value_t key;
     ngx_http_complex_value_t* rate;  // of rate=$variable, else null and policy.rates is set
@@ -38,9 +27,9 @@ struct Zone {
     Denials* denials;  // null if it is not needed
     Micros reminded;   // when this process last complained of a rate
     ngx_shm_zone_t*
-        replaces;         // on reload: the zone of the old configuration, if its memory has another shape
-    ParsedRates* parsed;  // kParsedRates of them, if `rate`
-    ngx_str_t file;       // where the directive stands
+        replaces;     // on reload: the zone of the old configuration, if its memory has another shape
+    RateMemo* rates;  // what `rate` was found to say in this worker
+    ngx_str_t file;   // where the directive stands
     ngx_uint_t line;
 };
 
@@ -77,10 +66,6 @@ bool zone_remind(Zone* zone, Micros every);
 // Called once the configuration is read: gives a zone memory of its own if that of the old configuration has
 // another shape.
 void zone_plan_memory(Zone* zone);
-
-// The rates that rate=$variable says; null if it says none. The result lives until the next call for this
-// zone.
-const RateList* zone_rates(Zone* zone, const ngx_str_t& text);
 
 // This process, as the tables need to know it.
 const Host& zone_host();

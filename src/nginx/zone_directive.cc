@@ -204,9 +204,8 @@ char* ZoneReader::read_deny_cache(const ngx_str_t& word, ngx_str_t value) {
 char* ZoneReader::read_rate() {
     if (ngx_strlchr(rate_word.data, rate_word.data + rate_word.len, '$') != nullptr) {
         zone->rate = pool_new<ngx_http_complex_value_t>(cf->pool);
-        zone->parsed =
-            static_cast<ParsedRates*>(ngx_pcalloc(cf->pool, Zone::kParsedRates * sizeof(ParsedRates)));
-        if (zone->rate == nullptr || zone->parsed == nullptr ||
+        zone->rates = pool_new<RateMemo>(cf->pool);
+        if (zone->rate == nullptr || zone->rates == nullptr ||
             !compile_value(cf, cmd, &rate_word, zone->rate)) {
             return static_cast<char*>(NGX_CONF_ERROR);
         }

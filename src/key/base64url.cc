@@ -1,0 +1,53 @@
+// OpenSSL's base64 in the alphabet of URLs.
+#include "key/base64url.h"
+
+#include <openssl/evp.h>
+
+namespace rate_limit::key {
+namespace {
+
+bool is_plain(char c) { return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9'); }
+
+}  // namespace
+
+bool decode_base64url(std::string_view text, unsigned char* out, std::size_t* size) {
+    constexpr std::size_t kGroup = 4;  // characters that make three bytes
+    unsigned char padded[kLongestEncoded + kGroup];
+    const std::size_t last = text.size() % kGroup;
+    if (text.size() > kLongestEncoded || last == 1) {
+        return false;
+    }
+    for (std::size_t i = 0; i < text.size(); i++) {
+        const char c = text[i];
+        if (!is_plain(c) && c != '-' && c != '_') {
+            return false;
+        }
+        padded[i] = static_cast<unsigned char>(c == '-' ? '+' : c == '_' ? '/' : c);
+    }
+    const std::size_t padding = last == 0 ? 0 : kGroup - last;
+    for (std::size_t i = 0; i < padding; i++) {
+        padded[text.size() + i] = '=';
+    }
+    const int written = EVP_DecodeBlock(out, padded, static_cast<int>(text.size() + padding));
+    if (written < 0) {
+        return false;
+    }
+    *size = static_cast<std::size_t>(written) - padding;
+    return true;
+}
+
+std::string encode_base64url(const unsigned char* bytes, std::size_t size) {
+    std::string text(4 * ((size + 2) / 3) + 1, '\0');
+    const int written =
+        EVP_EncodeBlock(reinterpret_cast<unsigned char*>(text.data()), bytes, static_cast<int>(size));
+    text.resize(static_cast<std::size_t>(written));
+    while (!text.empty() && text.back() == '=') {
+        text.pop_back();
+    }
+    for (char& c : text) {
+        c = c == '+' ? '-' : c == '/' ? '_' : c;
+    }
+    return text;
+}
+
+}  // namespace rate_limit::key

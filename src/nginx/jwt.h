@@ -1,0 +1,21 @@
+// The token of a request and its claims.
+#pragma once
+
+#include "key/claims.h"
+#include "nginx/module.h"
+
+namespace rate_limit {
+
+// A claim of the request's token as text, empty if there is none or if the token is not valid. The token is
+// verified when it is first asked for, and once in a request. The text lives as long as the request, or as
+// `number`.
+std::string_view request_claim(ngx_http_request_t* r, std::string_view path,
+                               char (&number)[key::kLongestNumber]);
+
+// Adds the variables $rate_limit_jwt_CLAIM; false if there is no memory.
+bool add_claim_variables(ngx_conf_t* cf);
+
+// False after an error was logged: a variable of a claim is used, and there are no keys.
+bool resolve_claim_variables(ngx_conf_t* cf, const ngx_http_rate_limit_main_conf_t& conf);
+
+}  // namespace rate_limit

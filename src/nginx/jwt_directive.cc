@@ -1,0 +1,173 @@
+// The directives rate_limit_jwt_key and rate_limit_jwt_source.
+#include <memory>
+#include <string>
+
+#include "key/verifier.h"
+#include "nginx/configuration.h"
+
+namespace rate_limit {
+namespace {
+
+constexpr std::size_t kLongestKeyFile = 1 << 20;  // bytes
+constexpr char kKeyForm[] = "ALGORITHM FILE [leeway=TIME] or jwks FILE [leeway=TIME]";
+
+void destroy_verifier(void* verifier) { delete static_cast<key::Verifier*>(verifier); }
+
+// The verifier of this level of the configuration; null if there is no memory.
+key::Verifier* verifier_of(ngx_conf_t* cf, ngx_http_rate_limit_srv_conf_t* conf) {
+    if (conf->verifier == nullptr) {
+        ngx_pool_cleanup_t* cleanup = ngx_pool_cleanup_add(cf->pool, 0);
+        conf->verifier = cleanup != nullptr ? new (std::nothrow) key::Verifier : nullptr;
+        if (conf->verifier != nullptr) {
+            cleanup->handler = destroy_verifier;
+            cleanup->data = conf->verifier;
+        }
+    }
+    return static_cast<key::Verifier*>(conf->verifier);
+}
+
+// Reads a file whole; null, or an error that names it.
+char* read_file(ngx_conf_t* cf, const ngx_command_t* cmd, const ngx_str_t& word, std::string* content) {
+    ngx_str_t name = word;
+    if (ngx_conf_full_name(cf->cycle, &name, 1) != NGX_OK) {
+        return static_cast<char*>(NGX_CONF_ERROR);
+    }
+    content->resize(kLongestKeyFile + 1);
+    // A pipe that nobody writes to would hold up the master.
+    const ngx_fd_t fd = ngx_open_file(name.data, NGX_FILE_RDONLY | O_NONBLOCK, NGX_FILE_OPEN, 0);
+    ngx_file_info_t info;
+    ngx_err_t error = fd == NGX_INVALID_FILE || ngx_fd_info(fd, &info) == NGX_FILE_ERROR ? ngx_errno : 0;
+    if (error == 0 && !ngx_is_file(&info)) {
+        error = ngx_is_dir(&info) ? NGX_EISDIR : NGX_EINVAL;
+    }
+    std::size_t size = 0;
+    while (error == 0 && size < content->size()) {
+        const ssize_t part = ngx_read_fd(fd, content->data() + size, content->size() - size);
+        error = part < 0 ? ngx_errno : 0;
+        if (part <= 0) {
+            break;
+        }
+        size += static_cast<std::size_t>(part);
+    }
+    if (fd != NGX_INVALID_FILE) {
+        ngx_close_file(fd);
+    }
+    content->resize(size);
+    if (error != 0) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, error,
+                           "\"%V\": \"%V\" cannot be read; accepted is a file with a key", &cmd->name, &name);
+        return static_cast<char*>(NGX_CONF_ERROR);
+    }
+    if (size > kLongestKeyFile) {
+        return refuse(cf, cmd, "\"%V\" is too long; accepted are files of at most %uz bytes", &word,
+                      kLongestKeyFile);
+    }
+    return nullptr;
+}
+
+char* read_leeway(ngx_conf_t* cf, const ngx_command_t* cmd, const ngx_str_t& word, double* leeway) {
+    constexpr ngx_int_t kMost = 86400;
+    ngx_str_t value = {};
+    if (!option(word, "leeway", &value)) {
+        return refuse(cf, cmd, "\"%V\" is not known; accepted is leeway=TIME", &word);
+    }
+    const ngx_int_t seconds = ngx_parse_time(&value, 1);
+    if (seconds == NGX_ERROR || seconds > kMost) {
+        return refuse(cf, cmd, "\"%V\" is not a time; accepted are times from 0s to 1d", &word);
+    }
+    *leeway = static_cast<double>(seconds);
+    return nullptr;
+}
+
+char* add_keys(ngx_conf_t* cf, const ngx_command_t* cmd, double leeway, key::Verifier* verifier) {
+    const ngx_str_t* words = words_of(cf);
+    const std::string_view algorithm = view(words[1]);
+    if (algorithm != "jwks" && !key::is_algorithm(algorithm)) {
+        return refuse(cf, cmd, "\"%V\" is not known; accepted are jwks, %s", &words[1],
+                      key::kAlgorithmsAccepted);
+    }
+    std::string content;
+    if (char* wrong = read_file(cf, cmd, words[2], &content)) {
+        return wrong;
+    }
+    std::vector<std::string> ignored;
+    const std::string wrong = algorithm == "jwks" ? verifier->keys.add_set(content, leeway, &ignored)
+                                                  : verifier->keys.add(algorithm, content, leeway);
+    for (const std::string& why : ignored) {
+        ngx_conf_log_error(NGX_LOG_WARN, cf, 0, "\"%V\": in \"%V\" ignored is %s", &cmd->name, &words[2],
+                           why.c_str());
+    }
+    explicit_bzero(content.data(), content.size());
+    return wrong.empty() ? NGX_CONF_OK : refuse(cf, cmd, "\"%V\" %s", &words[2], wrong.c_str());
+}
+
+char* read_jwt_key(ngx_conf_t* cf, ngx_command_t* cmd, ngx_http_rate_limit_srv_conf_t* conf) {
+    if (cf->args->nelts < 3) {
+        return refuse(cf, cmd, "an algorithm or a file is missing; accepted is %s", kKeyForm);
+    }
+    if (char* wrong = refuse_repeated(cf, cmd, 3)) {
+        return wrong;
+    }
+    double leeway = 0;
+    for (ngx_uint_t i = 3; i < cf->args->nelts; i++) {
+        if (char* wrong = read_leeway(cf, cmd, words_of(cf)[i], &leeway)) {
+            return wrong;
+        }
+    }
+    key::Verifier* verifier = verifier_of(cf, conf);
+    if (verifier == nullptr) {
+        return static_cast<char*>(NGX_CONF_ERROR);
+    }
+    auto* main = static_cast<ngx_http_rate_limit_main_conf_t*>(
+        ngx_http_conf_get_module_main_conf(cf, ngx_http_rate_limit_module));
+    main->has_jwt_keys = 1;
+    return add_keys(cf, cmd, leeway, verifier);
+}
+
+char* read_jwt_source(ngx_conf_t* cf, ngx_command_t* cmd, ngx_http_rate_limit_srv_conf_t* conf) {
+    ngx_str_t* words = words_of(cf);
+    if (cf->args->nelts != 2 || words[1].len < 2 || words[1].data[0] != '$') {
+        return refuse(cf, cmd,
+                      "\"%V\" is not a variable; accepted is one that holds the token, such as $cookie_token",
+                      &words[cf->args->nelts > 2 ? 2 : cf->args->nelts - 1]);
+    }
+    if (conf->token != nullptr) {
+        return refuse(cf, cmd, "\"%V\" follows an earlier one; accepted is the directive once here",
+                      &words[1]);
+    }
+    conf->token = pool_new<ngx_http_complex_value_t>(cf->pool);
+    return conf->token != nullptr && compile_value(cf, cmd, &words[1], conf->token)
+               ? NGX_CONF_OK
+               : static_cast<char*>(NGX_CONF_ERROR);
+}
+
+}  // namespace
+}  // namespace rate_limit
+
+extern "C" {
+
+char* ngx_http_rate_limit_jwt_key(ngx_conf_t* cf, ngx_command_t* cmd, void* conf) {
+    return rate_limit::read_jwt_key(cf, cmd, static_cast<ngx_http_rate_limit_srv_conf_t*>(conf));
+}
+
+char* ngx_http_rate_limit_jwt_source(ngx_conf_t* cf, ngx_command_t* cmd, void* conf) {
+    return rate_limit::read_jwt_source(cf, cmd, static_cast<ngx_http_rate_limit_srv_conf_t*>(conf));
+}
+
+void* ngx_http_rate_limit_create_srv_conf(ngx_conf_t* cf) {
+    // Set by pcalloc: verifier = NULL, token = NULL.
+    return ngx_pcalloc(cf->pool, sizeof(ngx_http_rate_limit_srv_conf_t));
+}
+
+char* ngx_http_rate_limit_merge_srv_conf(ngx_conf_t*, void* parent, void* child) {
+    const auto* prev = static_cast<ngx_http_rate_limit_srv_conf_t*>(parent);
+    auto* conf = static_cast<ngx_http_rate_limit_srv_conf_t*>(child);
+    if (conf->verifier == nullptr) {
+        conf->verifier = prev->verifier;
+    }
+    if (conf->token == nullptr) {
+        conf->token = prev->token;
+    }
+    return NGX_CONF_OK;
+}
+}

@@ -1,0 +1,123 @@
+// The value of a rate_limit_key: the first of its sources that yields one, marked with where it came from.
+#include "nginx/key.h"
+
+#include "key/lookup.h"
+#include "nginx/jwt.h"
+
+namespace rate_limit {
+namespace {
+
+// Calls `visit` with the value of every header of this name.
+template <class Visit>
+void for_each_header(ngx_http_request_t* r, const ngx_str_t& name, Visit visit) {
+    for (const ngx_list_part_t* part = &r->headers_in.headers.part; part != nullptr; part = part->next) {
+        const auto* headers = static_cast<const ngx_table_elt_t*>(part->elts);
+        for (ngx_uint_t i = 0; i < part->nelts; i++) {
+            if (key::same_header(view(headers[i].key), view(name))) {
+                visit(view(headers[i].value));
+            }
+        }
+    }
+}
+
+std::string_view header_of(ngx_http_request_t* r, const ngx_str_t& name) {
+    key::Found found;
+    for_each_header(r, name, [&](std::string_view text) {
+        found.value = text;
+        found.count++;
+    });
+    return key::trim(found.only());
+}
+
+std::string_view cookie_of(ngx_http_request_t* r, const ngx_str_t& name) {
+    key::Found found;
+    for_each_header(r, ngx_string("cookie"),
+                    [&](std::string_view text) { key::find_cookie(text, view(name), &found); });
+    return found.only();
+}
+
+std::string_view argument_of(ngx_http_request_t* r, const ngx_str_t& name) {
+    const std::string_view query = key::query_of(view(r->main->unparsed_uri));
+    const std::string_view encoded = key::find_argument(query, view(name)).only();
+    auto* text = encoded.empty() ? nullptr : static_cast<char*>(ngx_pnalloc(r->pool, encoded.size()));
+    return text == nullptr ? std::string_view() : std::string_view(text, key::decode_argument(encoded, text));
+}
+
+std::string_view variable_of(ngx_http_request_t* r, ngx_int_t index) {
+    const ngx_http_variable_value_t* value = ngx_http_get_flushed_variable(r, static_cast<ngx_uint_t>(index));
+    return value == nullptr || value->not_found
+               ? std::string_view()
+               : std::string_view(reinterpret_cast<const char*>(value->data), value->len);
+}
+
+ngx_int_t set_value(ngx_http_request_t* r, std::string_view label, std::string_view text,
+                    ngx_http_variable_value_t* value) {
+    const std::size_t room = key::needs_escape(text) ? 3 * text.size() : text.size();
+    auto* data = static_cast<char*>(ngx_pnalloc(r->pool, label.size() + room));
+    if (data == nullptr) {
+        return NGX_ERROR;
+    }
+    const std::size_t size = label.copy(data, label.size());
+    value->len = static_cast<unsigned>(size + key::escape(text, data + size));
+    value->data = reinterpret_cast<u_char*>(data);
+    value->valid = 1;
+    value->no_cacheable = 0;
+    value->not_found = 0;
+    return NGX_OK;
+}
+
+// The client's own address, which nginx's realip module may have taken from a trusted proxy.
+ngx_int_t set_address(ngx_http_request_t* r, const KeySource& source, ngx_http_variable_value_t* value) {
+    const sockaddr* address = r->connection->sockaddr;
+    char name[key::kLongestAddress];
+    if (address->sa_family == AF_INET) {
+        const auto* v4 = reinterpret_cast<const sockaddr_in*>(address);
+        const auto* bytes = reinterpret_cast<const unsigned char*>(&v4->sin_addr);
+        return set_value(r, {name, print_address(bytes, 4, source.prefixes, name)}, {}, value);
+    }
+#if (NGX_HAVE_INET6)
+    if (address->sa_family == AF_INET6) {
+        const auto* v6 = reinterpret_cast<const sockaddr_in6*>(address);
+        return set_value(r, {name, print_address(v6->sin6_addr.s6_addr, 16, source.prefixes, name)}, {},
+                         value);
+    }
+#endif
+    return set_value(r, "ip:", view(r->connection->addr_text), value);
+}
+
+std::string_view text_of(ngx_http_request_t* r, const KeySource& source,
+                         char (&number)[key::kLongestNumber]) {
+    switch (source.kind) {
+        case KeySource::Kind::kHeader:
+            return header_of(r, source.name);
+        case KeySource::Kind::kCookie:
+            return cookie_of(r, source.name);
+        case KeySource::Kind::kArgument:
+            return argument_of(r, source.name);
+        case KeySource::Kind::kClaim:
+            return request_claim(r, view(source.name), number);
+        default:
+            return variable_of(r, source.variable);
+    }
+}
+
+}  // namespace
+
+ngx_int_t get_client_key(ngx_http_request_t* r, ngx_http_variable_value_t* value, uintptr_t data) {
+    const auto& client = *reinterpret_cast<const ClientKey*>(data);
+    const auto* sources = static_cast<const KeySource*>(client.sources.elts);
+    for (ngx_uint_t i = 0; i < client.sources.nelts; i++) {
+        if (sources[i].kind == KeySource::Kind::kAddress) {
+            return set_address(r, sources[i], value);
+        }
+        char number[key::kLongestNumber];
+        const std::string_view text = text_of(r, sources[i], number);
+        if (!text.empty()) {
+            return set_value(r, view(sources[i].label), text, value);
+        }
+    }
+    value->not_found = 1;
+    return NGX_OK;
+}
+
+}  // namespace rate_limit
