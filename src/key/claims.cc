@@ -57,6 +57,10 @@ std::string_view text_of(const json_t* claim, char (&number)[kLongestNumber]) {
 }  // namespace
 
 Json parse_object(const unsigned char* text, std::size_t size) {
+    // jansson overlooks a zero after a number.
+    if (std::memchr(text, 0, size) != nullptr) {
+        return {};
+    }
     json_error_t error;
     Json json(json_loadb(reinterpret_cast<const char*>(text), size, JSON_REJECT_DUPLICATES, &error));
     return json_is_object(json.get()) ? json : Json();

@@ -62,7 +62,8 @@ std::string_view text_of(const json_t* jwk, const char* name) {
                                  : std::string_view();
 }
 
-// One of a description's numbers or secrets, as bytes.
+// One of a description's numbers or secrets, as bytes. None if it is not base64url: libjwt would read some
+// more.
 std::string bytes_of(const json_t* jwk, const char* name) {
     unsigned char bytes[kLongestEncoded];
     std::size_t size = 0;
@@ -119,6 +120,9 @@ std::string why_unused(const json_t* jwk) {
     if (!json_is_object(jwk)) {
         return "it is not an object";
     }
+    if (json_object_get(jwk, "kid") != nullptr && !json_is_string(json_object_get(jwk, "kid"))) {
+        return "its kid is not a text";
+    }
     if ((json_object_get(jwk, "use") != nullptr && text_of(jwk, "use") != "sig") || !may_verify(jwk)) {
         return "it is not meant to verify signatures";
     }
@@ -128,8 +132,9 @@ std::string why_unused(const json_t* jwk) {
     if (text_of(jwk, "kty") == "RSA" && !is_exponent(bytes_of(jwk, "e"))) {
         return "its exponent is not one";
     }
-    if (text_of(jwk, "kty") == "oct" && looks_public(bytes_of(jwk, "k"))) {
-        return "its secret is a public key";
+    const std::string secret = bytes_of(jwk, "k");
+    if (text_of(jwk, "kty") == "oct" && (secret.empty() || looks_public(secret))) {
+        return secret.empty() ? "its secret is not in base64url" : "its secret is a public key";
     }
     return {};
 }

@@ -68,9 +68,10 @@ std::string_view trim_secret(std::string_view content) {
         }
     }
     const Json as_json(json_stringn(text.data(), text.size()));  // null if it is not UTF-8
-    const bool is_text = as_json && std::none_of(text.begin(), text.end(), [](char c) {
-                             return (static_cast<unsigned char>(c) < ' ' && c != '\t') || c == '\x7f';
-                         });
+    const bool is_text =
+        as_json && std::none_of(text.begin(), text.end(), [](char c) {
+            return static_cast<unsigned char>(c) < ' ' && c != '\t' && c != '\r' && c != '\n';
+        });
     return is_text ? text : content;
 }
 
@@ -227,6 +228,16 @@ std::string Keys::add_set(std::string_view content, double leeway, std::vector<s
         return "has no key that can be used: " + why + kAccepted;
     }
     return {};
+}
+
+const char* Keys::crowded(std::size_t most) const {
+    for (const Algorithm& algorithm : kAlgorithms) {
+        const auto fits = [&](const Key& key) { return key.algorithm == algorithm.id; };
+        if (static_cast<std::size_t>(std::count_if(keys_.begin(), keys_.end(), fits)) > most) {
+            return jwt_alg_str(algorithm.id);
+        }
+    }
+    return nullptr;
 }
 
 }  // namespace rate_limit::key

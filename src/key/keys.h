@@ -36,6 +36,9 @@ class Keys {
 
     const std::vector<Key>& all() const { return keys_; }
 
+    // The name of an algorithm that more than `most` keys are for; null if there is none.
+    const char* crowded(std::size_t most) const;
+
   private:
     struct Free {
         void operator()(jwk_set_t* set) const { jwks_free(set); }

@@ -2,19 +2,16 @@
 #include "key/verifier.h"
 
 #include <openssl/err.h>
-#include <openssl/evp.h>
 
 #include <algorithm>
 #include <cstring>
 #include <limits>
-#include <new>
 
 #include "key/base64url.h"
 
 namespace rate_limit::key {
 namespace {
 
-constexpr std::size_t kWays = 8;  // places that a token may be remembered in
 constexpr double kAlways = std::numeric_limits<double>::infinity();
 
 static_assert(kLongestToken <= kLongestEncoded, "a part of a token is decoded at once");
@@ -100,60 +97,8 @@ const char* verdict_text(Verdict verdict) {
                                       "its signature is wrong",
                                       "its claims are malformed",
                                       "it has expired",
-                                      "it is not valid yet",
-                                      "there is no memory"};
+                                      "it is not valid yet"};
     return kTexts[static_cast<unsigned>(verdict)];
-}
-
-Verifier::Verifier() = default;
-
-Verifier::~Verifier() {
-    EVP_MD_CTX_free(context_);
-    EVP_MD_free(sha256_);
-}
-
-bool Verifier::digest_of(std::string_view text, Digest* digest) {
-    if (context_ == nullptr) {
-        sha256_ = EVP_MD_fetch(nullptr, "SHA256", nullptr);
-        context_ = EVP_MD_CTX_new();
-    }
-    return context_ != nullptr && sha256_ != nullptr && EVP_DigestInit_ex(context_, sha256_, nullptr) == 1 &&
-           EVP_DigestUpdate(context_, text.data(), text.size()) == 1 &&
-           EVP_DigestFinal_ex(context_, digest->bytes, nullptr) == 1;
-}
-
-// A token's places begin where its digest says.
-Verifier::Token* Verifier::find(const Digest& digest) {
-    std::uint32_t number = 0;
-    std::memcpy(&number, digest.bytes, sizeof(number));
-    return &tokens_[number % (kMostTokens / kWays) * kWays];
-}
-
-void Verifier::forget(Token* token) {
-    bytes_ -= token->size;
-    *token = {};
-}
-
-void Verifier::remember(const Token& token, double now) {
-    if (tokens_ == nullptr) {
-        tokens_.reset(new (std::nothrow) Token[kMostTokens]());
-    }
-    if (tokens_ == nullptr || token.size > kMostBytesOfOne) {
-        return;
-    }
-    Token* const places = find(token.digest);
-    // A free place is best, then one of a token that has expired, then that which was used least lately.
-    const auto worth = [now](const Token& place) {
-        return !place.claims ? 0 : place.expires <= now ? 1 : place.used + 2;
-    };
-    Token* place = std::min_element(places, places + kWays,
-                                    [&](const Token& a, const Token& b) { return worth(a) < worth(b); });
-    forget(place);
-    for (; bytes_ + token.size > kMostBytes; hand_++) {
-        forget(&tokens_[hand_ % kMostTokens]);
-    }
-    *place = token;
-    bytes_ += token.size;
 }
 
 Verdict Verifier::check_signature(std::string_view text, const Json& header, double* leeway) {
@@ -190,16 +135,17 @@ Verdict Verifier::check_signature(std::string_view text, const Json& header, dou
 // Reads all of a token but whether its time has come and not passed.
 Verdict Verifier::read(std::string_view text, Token* token) {
     Parts parts;
-    if (!split(text, &parts) || parts.header.size() > kLongestHeader || parts.signature.empty() ||
-        !is_base64url(parts.claims) || !is_base64url(parts.signature)) {
+    if (!split(text, &parts) || parts.signature.empty() || !is_base64url(parts.claims) ||
+        !is_base64url(parts.signature)) {
         return Verdict::kMalformed;
     }
     std::size_t unused = 0;
     const Json header = decode_object(parts.header, &unused);
-    if (!header) {
+    const json_t* id = json_object_get(header.get(), "kid");
+    if (!header || (id != nullptr && !json_is_string(id))) {
         return Verdict::kMalformed;
     }
-    token->claims = decode_object(parts.claims, &token->size);
+    token->claims = decode_object(parts.claims, &token->memory);
     token->not_before = -kAlways;
     token->expires = kAlways;
     if (!token->claims || !read_time(token->claims, "nbf", &token->not_before) ||
@@ -217,27 +163,17 @@ Verifier::Result Verifier::verify(std::string_view text, double now) {
     if (text.size() > kLongestToken) {
         return {Verdict::kTooLong, {}};
     }
+    const Digest digest = digest_of(text);
     Token fresh = {};
-    if (!digest_of(text, &fresh.digest)) {
-        return {Verdict::kNoMemory, {}};
-    }
-    Token* token = nullptr;
-    for (std::size_t i = 0; tokens_ != nullptr && token == nullptr && i < kWays; i++) {
-        Token& place = find(fresh.digest)[i];
-        if (place.claims && std::memcmp(&place.digest, &fresh.digest, sizeof(Digest)) == 0) {
-            token = &place;
-        }
-    }
+    const Token* token = cache_.find(digest);
     if (token == nullptr) {
         const Verdict verdict = read(text, &fresh);
         if (verdict != Verdict::kValid) {
             return {verdict, {}};
         }
-        fresh.used = ++uses_;
-        remember(fresh, now);
+        cache_.remember(digest, fresh);
         token = &fresh;
     }
-    token->used = ++uses_;
     if (now >= token->expires) {
         return {Verdict::kExpired, {}};
     }

@@ -2,14 +2,11 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <string_view>
 
 #include "key/claims.h"
 #include "key/keys.h"
-
-typedef struct evp_md_ctx_st EVP_MD_CTX;
-typedef struct evp_md_st EVP_MD;
+#include "key/token_cache.h"
 
 namespace rate_limit::key {
 
@@ -25,7 +22,6 @@ enum class Verdict : std::uint8_t {
     kBadClaims,  // no object, a name twice, or an `exp` or `nbf` that is no number
     kExpired,
     kNotYetValid,
-    kNoMemory,
 };
 
 // In words, for the log.
@@ -43,11 +39,6 @@ class Verifier {
     // What is added to `keys` must be there before the first token.
     Keys keys;
 
-    Verifier();
-    ~Verifier();
-    Verifier(const Verifier&) = delete;
-    Verifier& operator=(const Verifier&) = delete;
-
     // Verifies the token `text`. `now` is the time of day in seconds. Allocates only for a token that it has
     // not seen, or has forgotten.
     Result verify(std::string_view text, double now);
@@ -55,43 +46,15 @@ class Verifier {
     // How many signatures were computed; for tests.
     std::uint64_t computed() const { return computed_; }
 
-    // How many tokens are remembered at most, how many bytes their claims may take in memory, and how many
-    // those of one token: one with more is verified each time.
-    static constexpr std::size_t kMostTokens = 4096;
-    static constexpr std::size_t kMostBytes = 16 << 20;
-    static constexpr std::size_t kMostBytesOfOne = 64 << 10;
-
-    // How many keys a token is tried with at most, and the longest header of one in base64url.
+    // How many keys a token is tried with at most.
     static constexpr std::size_t kMostTries = 8;
-    static constexpr std::size_t kLongestHeader = 4096;
 
   private:
-    struct Digest {
-        unsigned char bytes[32];
-    };
-    struct Token {
-        Digest digest;
-        Json claims;  // empty in a free place
-        double not_before;
-        double expires;
-        std::uint64_t used;  // when, as a number that grows
-        std::size_t size;    // bytes that the claims take
-    };
-
-    bool digest_of(std::string_view text, Digest* digest);
-    Token* find(const Digest& digest);
-    void remember(const Token& token, double now);
-    void forget(Token* token);
     Verdict read(std::string_view text, Token* token);
     Verdict check_signature(std::string_view text, const Json& header, double* leeway);
 
-    EVP_MD_CTX* context_ = nullptr;
-    EVP_MD* sha256_ = nullptr;
-    std::unique_ptr<Token[]> tokens_;
-    std::uint64_t uses_ = 0;
+    TokenCache cache_;
     std::uint64_t computed_ = 0;
-    std::size_t bytes_ = 0;
-    std::size_t hand_ = 0;  // where the search for bytes to free goes on
 };
 
 }  // namespace rate_limit::key

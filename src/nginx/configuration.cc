@@ -6,9 +6,9 @@
 namespace rate_limit {
 namespace {
 
-bool is_name(char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
-}
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+bool is_name(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || is_digit(c) || c == '_'; }
 
 bool starts_with(std::string_view text, std::string_view prefix) {
     return text.substr(0, prefix.size()) == prefix;
@@ -103,6 +103,13 @@ Zone* find_zone(const ngx_http_rate_limit_main_conf_t* conf, const ngx_str_t& na
     return nullptr;
 }
 
+std::string_view variable_value(ngx_http_request_t* r, ngx_int_t index) {
+    const ngx_http_variable_value_t* value = ngx_http_get_flushed_variable(r, static_cast<ngx_uint_t>(index));
+    return value == nullptr || value->not_found
+               ? std::string_view()
+               : std::string_view(reinterpret_cast<const char*>(value->data), value->len);
+}
+
 bool compile_value(ngx_conf_t* cf, const ngx_command_t* cmd, ngx_str_t* text,
                    ngx_http_complex_value_t* value) {
     std::string_view rest = view(*text);
@@ -122,13 +129,13 @@ bool compile_value(ngx_conf_t* cf, const ngx_command_t* cmd, ngx_str_t* text,
 }
 
 bool is_variable_name(std::string_view text) {
-    return !text.empty() && std::all_of(text.begin(), text.end(), is_name);
+    return !text.empty() && !is_digit(text[0]) && std::all_of(text.begin(), text.end(), is_name);
 }
 
 bool is_defined_variable(ngx_conf_t* cf, std::string_view name) {
     auto* cmcf =
         static_cast<ngx_http_core_main_conf_t*>(ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module));
-    if (name[0] >= '0' && name[0] <= '9') {
+    if (is_digit(name[0])) {
         return true;
     }
     const auto* keys = static_cast<ngx_hash_key_t*>(cmcf->variables_keys->keys.elts);
@@ -218,7 +225,8 @@ void* ngx_http_rate_limit_create_main_conf(ngx_conf_t* cf) {
     if (conf == nullptr || ngx_array_init(&conf->zones, cf->pool, 4, sizeof(void*)) != NGX_OK ||
         ngx_array_init(&conf->limits, cf->pool, 4, sizeof(void*)) != NGX_OK ||
         ngx_array_init(&conf->servers, cf->pool, 1, sizeof(void*)) != NGX_OK ||
-        ngx_array_init(&conf->keys, cf->pool, 1, sizeof(void*)) != NGX_OK) {
+        ngx_array_init(&conf->keys, cf->pool, 1, sizeof(void*)) != NGX_OK ||
+        ngx_array_init(&conf->tokens, cf->pool, 1, sizeof(void*)) != NGX_OK) {
         return nullptr;
     }
     return conf;

@@ -25,6 +25,9 @@ bool option(const ngx_str_t& word, std::string_view name, ngx_str_t* value);
 // Null, or an error if an option stands twice among the words from `first` on.
 char* refuse_repeated(ngx_conf_t* cf, const ngx_command_t* cmd, ngx_uint_t first);
 
+// The text of a variable, empty if it has none. It is read anew if it may have changed.
+std::string_view variable_value(ngx_http_request_t* r, ngx_int_t index);
+
 // Reads text with variables; false after an error was logged.
 bool compile_value(ngx_conf_t* cf, const ngx_command_t* cmd, ngx_str_t* text,
                    ngx_http_complex_value_t* value);
@@ -32,7 +35,7 @@ bool compile_value(ngx_conf_t* cf, const ngx_command_t* cmd, ngx_str_t* text,
 // The zone of this name; null if there is none.
 Zone* find_zone(const ngx_http_rate_limit_main_conf_t* conf, const ngx_str_t& name);
 
-// Whether a text can be the name of a variable.
+// Whether a text can be the name of a variable; a group of a regular expression is none.
 bool is_variable_name(std::string_view text);
 
 // Whether nginx, a module or the configuration as far as it is read defines a variable.

@@ -3,6 +3,7 @@
 
 #include "key/lookup.h"
 #include "key/verifier.h"
+#include "nginx/configuration.h"
 #include "nginx/request.h"
 
 namespace rate_limit {
@@ -24,11 +25,8 @@ std::string_view bearer_token(ngx_http_request_t* r) {
 }
 
 std::string_view token_of(ngx_http_request_t* r, const ngx_http_rate_limit_srv_conf_t& conf) {
-    if (conf.token == nullptr) {
-        return bearer_token(r);
-    }
-    ngx_str_t text;
-    return ngx_http_complex_value(r, conf.token, &text) == NGX_OK ? view(text) : std::string_view();
+    const auto* source = static_cast<const TokenSource*>(conf.token);
+    return source == nullptr ? bearer_token(r) : key::trim(variable_value(r, source->variable));
 }
 
 key::Json read_claims(ngx_http_request_t* r) {
@@ -104,7 +102,18 @@ bool add_claim_variables(ngx_conf_t* cf) {
     return true;
 }
 
-bool resolve_claim_variables(ngx_conf_t* cf, const ngx_http_rate_limit_main_conf_t& conf) {
+bool resolve_tokens(ngx_conf_t* cf, const ngx_http_rate_limit_main_conf_t& conf) {
+    auto** sources = static_cast<TokenSource**>(conf.tokens.elts);
+    for (ngx_uint_t i = 0; i < conf.tokens.nelts; i++) {
+        if (!is_defined_variable(cf, view(sources[i]->name))) {
+            ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
+                          "\"rate_limit_jwt_source\": variable \"$%V\" does not exist; accepted are "
+                          "variables that nginx, a "
+                          "module or the configuration defines in %V:%ui",
+                          &sources[i]->name, &sources[i]->file, sources[i]->line);
+            return false;
+        }
+    }
     const auto* cmcf =
         static_cast<ngx_http_core_main_conf_t*>(ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module));
     const auto* used = static_cast<ngx_http_variable_t*>(cmcf->variables.elts);

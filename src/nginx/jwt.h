@@ -6,6 +6,14 @@
 
 namespace rate_limit {
 
+// A rate_limit_jwt_source.
+struct TokenSource {
+    ngx_str_t name;      // of its variable
+    ngx_int_t variable;  // its index
+    ngx_str_t file;      // where the directive stands
+    ngx_uint_t line;
+};
+
 // A claim of the request's token as text, empty if there is none or if the token is not valid. The token is
 // verified when it is first asked for, and once in a request. The text lives as long as the request, or as
 // `number`.
@@ -15,7 +23,7 @@ std::string_view request_claim(ngx_http_request_t* r, std::string_view path,
 // Adds the variables $rate_limit_jwt_CLAIM; false if there is no memory.
 bool add_claim_variables(ngx_conf_t* cf);
 
-// False after an error was logged: a variable of a claim is used, and there are no keys.
-bool resolve_claim_variables(ngx_conf_t* cf, const ngx_http_rate_limit_main_conf_t& conf);
+// Checks what can be told only when the whole configuration is read; false after an error was logged.
+bool resolve_tokens(ngx_conf_t* cf, const ngx_http_rate_limit_main_conf_t& conf);
 
 }  // namespace rate_limit

@@ -4,6 +4,7 @@
 
 #include "key/verifier.h"
 #include "nginx/configuration.h"
+#include "nginx/jwt.h"
 
 namespace rate_limit {
 namespace {
@@ -97,6 +98,14 @@ char* add_keys(ngx_conf_t* cf, const ngx_command_t* cmd, double leeway, key::Ver
         ngx_conf_log_error(NGX_LOG_WARN, cf, 0, "\"%V\": in \"%V\" ignored is %s", &cmd->name, &words[2],
                            why.c_str());
     }
+    const char* crowded = verifier->keys.crowded(key::Verifier::kMostTries);
+    if (crowded != nullptr) {
+        ngx_conf_log_error(NGX_LOG_WARN, cf, 0,
+                           "\"%V\": with \"%V\" there are more than %uz keys for %s; a token that names no "
+                           "key id is tried with "
+                           "so many of them",
+                           &cmd->name, &words[2], key::Verifier::kMostTries, crowded);
+    }
     explicit_bzero(content.data(), content.size());
     return wrong.empty() ? NGX_CONF_OK : refuse(cf, cmd, "\"%V\" %s", &words[2], wrong.c_str());
 }
@@ -125,20 +134,34 @@ char* read_jwt_key(ngx_conf_t* cf, ngx_command_t* cmd, ngx_http_rate_limit_srv_c
 }
 
 char* read_jwt_source(ngx_conf_t* cf, ngx_command_t* cmd, ngx_http_rate_limit_srv_conf_t* conf) {
+    constexpr char kAccepted[] = "accepted is one variable that holds the token, such as $cookie_token";
     ngx_str_t* words = words_of(cf);
-    if (cf->args->nelts != 2 || words[1].len < 2 || words[1].data[0] != '$') {
-        return refuse(cf, cmd,
-                      "\"%V\" is not a variable; accepted is one that holds the token, such as $cookie_token",
-                      &words[cf->args->nelts > 2 ? 2 : cf->args->nelts - 1]);
+    if (cf->args->nelts != 2) {
+        return cf->args->nelts == 1
+                   ? refuse(cf, cmd, "a variable is missing; %s", kAccepted)
+                   : refuse(cf, cmd, "\"%V\" is one word too many; %s", &words[2], kAccepted);
+    }
+    if (words[1].len == 0 || words[1].data[0] != '$' || !is_variable_name(view(words[1]).substr(1))) {
+        return refuse(cf, cmd, "\"%V\" is not a variable; %s", &words[1], kAccepted);
     }
     if (conf->token != nullptr) {
         return refuse(cf, cmd, "\"%V\" follows an earlier one; accepted is the directive once here",
                       &words[1]);
     }
-    conf->token = pool_new<ngx_http_complex_value_t>(cf->pool);
-    return conf->token != nullptr && compile_value(cf, cmd, &words[1], conf->token)
-               ? NGX_CONF_OK
-               : static_cast<char*>(NGX_CONF_ERROR);
+    auto* main = static_cast<ngx_http_rate_limit_main_conf_t*>(
+        ngx_http_conf_get_module_main_conf(cf, ngx_http_rate_limit_module));
+    auto* source = pool_new<TokenSource>(cf->pool);
+    auto** slot = static_cast<TokenSource**>(ngx_array_push(&main->tokens));
+    if (source == nullptr || slot == nullptr) {
+        return static_cast<char*>(NGX_CONF_ERROR);
+    }
+    *slot = source;
+    conf->token = source;
+    source->name = ngx_str(view(words[1]).substr(1));
+    source->variable = ngx_http_get_variable_index(cf, &source->name);
+    source->file = cf->conf_file->file.name;
+    source->line = cf->conf_file->line;
+    return source->variable != NGX_ERROR ? NGX_CONF_OK : static_cast<char*>(NGX_CONF_ERROR);
 }
 
 }  // namespace

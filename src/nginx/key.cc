@@ -43,13 +43,6 @@ std::string_view argument_of(ngx_http_request_t* r, const ngx_str_t& name) {
     return text == nullptr ? std::string_view() : std::string_view(text, key::decode_argument(encoded, text));
 }
 
-std::string_view variable_of(ngx_http_request_t* r, ngx_int_t index) {
-    const ngx_http_variable_value_t* value = ngx_http_get_flushed_variable(r, static_cast<ngx_uint_t>(index));
-    return value == nullptr || value->not_found
-               ? std::string_view()
-               : std::string_view(reinterpret_cast<const char*>(value->data), value->len);
-}
-
 ngx_int_t set_value(ngx_http_request_t* r, std::string_view label, std::string_view text,
                     ngx_http_variable_value_t* value) {
     const std::size_t room = key::needs_escape(text) ? 3 * text.size() : text.size();
@@ -97,7 +90,7 @@ std::string_view text_of(ngx_http_request_t* r, const KeySource& source,
         case KeySource::Kind::kClaim:
             return request_claim(r, view(source.name), number);
         default:
-            return variable_of(r, source.variable);
+            return variable_value(r, source.variable);
     }
 }
 

@@ -43,6 +43,9 @@ bool make_label(ngx_conf_t* cf, const ngx_str_t& word, KeySource* source) {
     if (source->kind != KeySource::Kind::kClaim) {
         ngx_strlow(data, word.data, word.len);
     }
+    if (source->kind == KeySource::Kind::kHeader) {
+        std::replace(data, data + word.len, u_char{'_'}, u_char{'-'});
+    }
     data[word.len] = ':';
     source->label = {word.len + 1, data};
     return true;

@@ -217,7 +217,7 @@ bool resolve_zone(ngx_conf_t* cf, const ngx_http_rate_limit_main_conf_t* conf, Z
 bool resolve_configuration(ngx_conf_t* cf) {
     auto* conf = static_cast<ngx_http_rate_limit_main_conf_t*>(
         ngx_http_conf_get_module_main_conf(cf, ngx_http_rate_limit_module));
-    if (!resolve_keys(cf, *conf) || !resolve_claim_variables(cf, *conf)) {
+    if (!resolve_keys(cf, *conf) || !resolve_tokens(cf, *conf)) {
         return false;
     }
     auto** zones = static_cast<Zone**>(conf->zones.elts);

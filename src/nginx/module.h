@@ -16,13 +16,14 @@ typedef struct {
     ngx_array_t   limits;            /* of pointers to AppliedLimit: every rate_limit of the configuration */
     ngx_array_t   servers;           /* of pointers to RedisServer */
     ngx_array_t   keys;              /* of pointers to ClientKey */
+    ngx_array_t   tokens;            /* of pointers to TokenSource */
     ngx_flag_t    has_jwt_keys;      /* somewhere in the configuration */
 } ngx_http_rate_limit_main_conf_t;
 
 
 typedef struct {
-    void                      *verifier;  /* a key::Verifier; NULL without rate_limit_jwt_key */
-    ngx_http_complex_value_t  *token;     /* of rate_limit_jwt_source; NULL for the bearer token */
+    void         *verifier;          /* a key::Verifier; NULL without rate_limit_jwt_key */
+    void         *token;             /* a TokenSource; NULL for the bearer token */
 } ngx_http_rate_limit_srv_conf_t;
 
 
