@@ -3,25 +3,25 @@
 
 #include <openssl/evp.h>
 
+#include <algorithm>
+
 namespace rate_limit::key {
-namespace {
-
-bool is_plain(char c) { return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9'); }
-
-}  // namespace
+bool is_base64url(std::string_view text) {
+    return std::all_of(text.begin(), text.end(), [](char c) {
+        return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' ||
+               c == '_';
+    });
+}
 
 bool decode_base64url(std::string_view text, unsigned char* out, std::size_t* size) {
     constexpr std::size_t kGroup = 4;  // characters that make three bytes
     unsigned char padded[kLongestEncoded + kGroup];
     const std::size_t last = text.size() % kGroup;
-    if (text.size() > kLongestEncoded || last == 1) {
+    if (text.size() > kLongestEncoded || last == 1 || !is_base64url(text)) {
         return false;
     }
     for (std::size_t i = 0; i < text.size(); i++) {
         const char c = text[i];
-        if (!is_plain(c) && c != '-' && c != '_') {
-            return false;
-        }
         padded[i] = static_cast<unsigned char>(c == '-' ? '+' : c == '_' ? '/' : c);
     }
     const std::size_t padding = last == 0 ? 0 : kGroup - last;

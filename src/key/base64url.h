@@ -9,6 +9,9 @@ namespace rate_limit::key {
 
 constexpr std::size_t kLongestEncoded = 16384;  // characters that are decoded at once
 
+// Whether a text has only characters of base64url.
+bool is_base64url(std::string_view text);
+
 // Decodes `text` of at most kLongestEncoded characters into `out`, which has room for three bytes for every
 // four characters, or what is left of four. False if it is not base64url.
 bool decode_base64url(std::string_view text, unsigned char* out, std::size_t* size);

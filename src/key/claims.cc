@@ -58,7 +58,7 @@ std::string_view text_of(const json_t* claim, char (&number)[kLongestNumber]) {
 
 Json parse_object(const unsigned char* text, std::size_t size) {
     // jansson overlooks a zero after a number.
-    if (std::memchr(text, 0, size) != nullptr) {
+    if (size == 0 || std::memchr(text, 0, size) != nullptr) {
         return {};
     }
     json_error_t error;

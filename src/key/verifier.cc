@@ -3,7 +3,6 @@
 
 #include <openssl/err.h>
 
-#include <algorithm>
 #include <cstring>
 #include <limits>
 
@@ -63,13 +62,6 @@ Json decode_object(std::string_view part, std::size_t* memory) {
     }
     *memory = memory_of(text, size);
     return parse_object(text, size);
-}
-
-bool is_base64url(std::string_view text) {
-    return std::all_of(text.begin(), text.end(), [](char c) {
-        return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' ||
-               c == '_';
-    });
 }
 
 std::string_view text_of(const json_t* value) {

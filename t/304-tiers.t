@@ -1,0 +1,239 @@
+# Tiers: each client's rate by its plan, from a claim, a header or an address, and the same from memory and from Redis.
+use strict;
+use warnings;
+
+use lib 't/lib';
+use RateLimit qw(start_nginx);
+use RateLimit::Async qw(statuses);
+use RateLimit::Redis qw(start_redis);
+use Test::More;
+use Token qw(new_key token key_file);
+
+my @algorithms = qw(token_bucket leaky_bucket gcra fixed_window sliding_window sliding_buckets sliding_log);
+my %stores     = (memory => '', redis => 'redis=main deny_cache=off');
+my @stores     = sort keys %stores;
+
+my $key   = new_key('P-256');
+my $file  = key_file('public.pem', $key->{public});
+my $redis = start_redis();
+
+my ($zones, $locations) = ('', '');
+
+# A zone NAME_STORE and a location /NAME/STORE for each store.
+sub place {
+    my ($name, $rate, $options, $words) = @_;
+    for my $store (@stores) {
+        $zones     .= "rate_limit_zone \$who zone=${name}_$store:1m rate=$rate $options $stores{$store};\n";
+        $locations .= "location = /$name/$store { rate_limit zone=${name}_$store " . ($words // '') . "; empty_gif; }\n";
+    }
+    return;
+}
+
+place('claim',   '$by_claim',   'algorithm=token_bucket');
+place('header',  '$by_header',  'algorithm=token_bucket');
+place('address', '$by_address', 'algorithm=token_bucket');
+place('user',    '$by_user',    'algorithm=token_bucket');
+place('told',    '$rate_limit_jwt_rate', 'algorithm=token_bucket');
+place('open',    '$arg_rate',   'algorithm=token_bucket');
+place('closed',  '$arg_rate',   'algorithm=token_bucket on_error=closed');
+place('cost',    '2000000r/366d', 'algorithm=token_bucket', 'cost=$cost');
+for my $algorithm (@algorithms) {
+    my $nodelay = $algorithm eq 'leaky_bucket' ? 'nodelay' : '';
+    my $burst   = $algorithm =~ /leaky|gcra/   ? 'burst=4' : '';
+    place($algorithm, '$arg_rate', "algorithm=$algorithm $burst", $nodelay);
+}
+for my $store (@stores) {
+    $locations .= "location = /good/$store { rate_limit zone=header_$store; rate_limit zone=open_$store; empty_gif; }\n";
+}
+
+my $nginx = start_nginx(
+    http => <<"HTTP" . <<'HTTP',
+rate_limit_redis main @{[ $redis->url ]} timeout=5s;
+rate_limit_jwt_key ES256 $file;
+$zones
+HTTP
+rate_limit_key $who jwt:sub header:x-client ip;
+map $rate_limit_jwt_plan $by_claim {
+    default   2r/d;
+    gold      5r/d;
+    admin     off;
+    both      3r/h,4r/d;
+    loose     9r/h,4r/d;
+    three     1r/s,1r/h,1r/d;
+    broken    many;
+    none      "";
+    42        4r/d;
+    true      3r/d;
+}
+map $http_x_plan $by_header { default 2r/d; gold 5r/d; admin off; broken nonsense; }
+map $who $by_user { default 2r/d; jwt:sub:boss off; jwt:sub:gold 5r/d; header:x-client:gold 4r/d; "~^ip:" 1r/d; }
+geo $by_address { default 2r/d; 192.0.2.0/24 5r/d; 10.0.0.0/8 off; 2001:db8::/32 4r/d; }
+map $arg_n $cost {
+    default   $arg_n;
+    space     " 1";
+    after     "1 ";
+    tab       "	1";
+    nothing   "";
+}
+HTTP
+    server => <<"SERVER" . <<'SERVER',
+$locations
+SERVER
+set_real_ip_from 127.0.0.1;
+real_ip_header X-Forwarded-For;
+add_header X-Status $rate_limit_status always;
+add_header X-Error $rate_limit_error always;
+SERVER
+);
+
+# The answer of one store: status and what remains, or what was not decided; and whether any header tells of a limit.
+sub answer {
+    my ($path, @headers) = @_;
+    my $response = $nginx->request(path => $path, headers => \@headers);
+    my $left     = $response->header('X-RateLimit-Remaining');
+    my $status   = $response->header('X-Status') // '-';
+    my $told     = grep { defined $response->header($_) } qw(X-RateLimit-Limit X-RateLimit-Remaining X-RateLimit-Reset Retry-After);
+    return join ' ', $response->{status}, $left // '-', $status =~ /BYPASSED|ERROR/ ? $status : (), !defined $left && $told ? 'TELLS' : ();
+}
+
+# The same requests to each store: all must answer as expected.
+sub both {
+    my ($title, $expected, $path, $count, @headers) = @_;
+    for my $store (@stores) {
+        my $whole = $path =~ s{^(/\w+)}{$1/$store}r;
+        is join(', ', map { answer($whole, @headers) } 1 .. $count), $expected, "$store: $title";
+    }
+    return;
+}
+
+sub bearer { my (%claims) = @_; return (Authorization => 'Bearer ' . token($key, 'ES256', \%claims)) }
+
+# A plan by a claim.
+both('a plan that is not known', '200 1, 200 0, 429 0', '/claim', 3, bearer(sub => 'a', plan => 'tin'));
+both('no plan',                  '200 1, 200 0, 429 0', '/claim', 3, bearer(sub => 'b'));
+both('a plan',                   '200 4, 200 3, 200 2, 200 1, 200 0, 429 0', '/claim', 6, bearer(sub => 'c', plan => 'gold'));
+both('several rates',            '200 2, 200 1, 200 0, 429 0', '/claim', 4, bearer(sub => 'd', plan => 'both'));
+both('several rates, the second binds', '200 3, 200 2, 200 1, 200 0, 429 0', '/claim', 5, bearer(sub => 'd2', plan => 'loose'));
+both('off: no limit, and no header', '200 - BYPASSED, 200 - BYPASSED, 200 - BYPASSED', '/claim', 3, bearer(sub => 'e', plan => 'admin'));
+both('a plan that is a number',  '200 3', '/claim', 1, bearer(sub => 'f', plan => 42));
+both('a plan that is true',      '200 2', '/claim', 1, bearer(sub => 'g', plan => JSON::PP::true));
+both('a plan that is a list',    '200 1', '/claim', 1, bearer(sub => 'h', plan => ['admin']));
+both('a plan that is an object', '200 1', '/claim', 1, bearer(sub => 'i', plan => { admin => 1 }));
+both('a token of nobody',        '200 1', '/claim', 1, 'X-Client' => 'j', Authorization => 'Bearer ' . token(new_key('P-256'), 'ES256', { plan => 'admin' }));
+both('an expired token',         '200 1', '/claim', 1, 'X-Client' => 'k', bearer(plan => 'admin', exp => 1));
+both('a plan whose rate is none: the zone is left out', '200 - ERROR', '/claim', 1, bearer(sub => 'l', plan => 'broken'));
+both('a plan whose rate is empty',                      '200 - ERROR', '/claim', 1, bearer(sub => 'l', plan => 'none'));
+both('a plan of more rates than there is room for',     '200 - ERROR', '/claim', 1, bearer(sub => 'l', plan => 'three'));
+
+both('a rate in the token itself', '200 2, 200 1, 200 0, 429 0', '/told', 4, bearer(sub => 'm', rate => '3r/d'));
+both('off in the token itself',    '200 - BYPASSED', '/told', 1, bearer(sub => 'm', rate => 'off'));
+both('no rate in the token',       '200 - ERROR', '/told', 1, bearer(sub => 'm'));
+both('a number for a rate',        '200 - ERROR', '/told', 1, bearer(sub => 'm', rate => 5));
+
+# A plan by a header, the client itself, or its address.
+both('a plan by a header',       '200 4', '/header', 1, 'X-Client' => 'a', 'X-Plan' => 'gold');
+both('no header',                '200 1', '/header', 1, 'X-Client' => 'b');
+both('off by a header',          '200 - BYPASSED, 200 - BYPASSED', '/header', 2, 'X-Client' => 'c', 'X-Plan' => 'admin');
+both('a plan by the key: a token',       '200 4', '/user', 1, bearer(sub => 'gold'));
+both('a plan by the key: not a header',  '200 3', '/user', 1, 'X-Client' => 'gold');
+both('a plan by the key: off',           '200 - BYPASSED', '/user', 1, bearer(sub => 'boss'));
+both('who only says so is somebody else', '200 1', '/user', 1, 'X-Client' => 'boss');
+both('a plan by the key: an address',    '200 0, 429 0', '/user', 2);
+both('a plan by an address',     '200 4', '/address', 1, 'X-Forwarded-For' => '192.0.2.7');
+both('IPv6',                     '200 3', '/address', 1, 'X-Forwarded-For' => '2001:db8::1');
+both('off by an address',        '200 - BYPASSED', '/address', 1, 'X-Forwarded-For' => '10.9.9.9');
+both('another address',          '200 1', '/address', 1, 'X-Forwarded-For' => '198.51.100.7');
+both('a header, not its address', '200 4', '/address', 1, 'X-Client' => 'x', 'X-Forwarded-For' => '192.0.2.7');
+
+# A new plan in the middle of a window.
+both('a client uses up its plan',       '200 1, 200 0, 429 0', '/claim', 3, bearer(sub => 'mover'));
+both('a better plan, less what was used', '200 2, 200 1, 200 0, 429 0', '/claim', 4, bearer(sub => 'mover', plan => 'gold'));
+both('back again',                      '429 0', '/claim', 1, bearer(sub => 'mover'));
+both('no limit at all',                 '200 - BYPASSED', '/claim', 1, bearer(sub => 'mover', plan => 'admin'));
+both('forgets nothing',                 '429 0', '/claim', 1, bearer(sub => 'mover', plan => 'gold'));
+both('a plan of two rates knows what was used in a day', '429 0', '/claim', 1, bearer(sub => 'mover', plan => 'loose'));
+both('a broken plan',                   '200 - ERROR', '/claim', 1, bearer(sub => 'mover', plan => 'broken'));
+both('forgets nothing either',          '429 0', '/claim', 1, bearer(sub => 'mover', plan => 'gold'));
+
+for my $algorithm (grep { !/leaky|gcra/ } @algorithms) {
+    my $at = sub { return "/$algorithm?rate=$_[0]" };
+    both("$algorithm: two of three",                '200 2, 200 1', $at->('3r/366d'), 2, 'X-Client' => 'up');
+    both("$algorithm: up",                          '200 6',        $at->('9r/366d'), 1, 'X-Client' => 'up');
+    both("$algorithm: down to what was used",       '429 0',        $at->('3r/366d'), 1, 'X-Client' => 'up');
+    both("$algorithm: down to less",                '429 0',        $at->('1r/366d'), 1, 'X-Client' => 'up');
+    both("$algorithm: up by one",                   '200 0',        $at->('4r/366d'), 1, 'X-Client' => 'up');
+    both("$algorithm: rejections cost nothing",     '200 5',        $at->('10r/366d'), 1, 'X-Client' => 'up');
+}
+for my $algorithm (qw(leaky_bucket gcra)) {
+    my $at = sub { return "/$algorithm?rate=$_[0]" };
+    both("$algorithm: three of five",               '200 4, 200 3, 200 2', $at->('1r/366d'), 3, 'X-Client' => 'up');
+    both("$algorithm: another rate, the same level", '200 1',              $at->('2r/366d'), 1, 'X-Client' => 'up');
+    both("$algorithm: up to the end",               '200 0, 429 0',        $at->('1r/366d'), 2, 'X-Client' => 'up');
+}
+
+# Who comes down from a better plan waits no longer than one who never had it.
+for my $algorithm (@algorithms) {
+    for my $change ([ '10r/h', '2r/h' ], [ '10r/366d', '2r/h' ], [ '90r/h', '1r/h' ], [ '10r/s', '3r/366d' ]) {
+        my ($from, $to) = @{$change};
+        for my $store (@stores) {
+            my $ask = sub {
+                my ($client, $rate) = @_;
+                return $nginx->get("/$algorithm/$store?rate=$rate", 'X-Client' => "$client $from $to");
+            };
+            my $last;
+            $ask->('rich', $from) for 1 .. 9;
+            for (1 .. 10) {
+                $last = $ask->('poor', $to);
+                last if $last->{status} == 429;
+            }
+            my $fallen = $ask->('rich', $to);
+            my ($waits, $longest) = map { $_->header('Retry-After') // 0 } $fallen, $last;
+            cmp_ok $last->{status}, '==', 429, "$store: $algorithm: $to is used up";
+            cmp_ok $waits, '<=', $longest + 1, "$store: $algorithm: from $from to $to the wait is no longer";
+        }
+    }
+}
+
+# What is no rate.
+for my $rate ('many', '0r/s', '-1r/s', '1r/s,', '', '%31r/d', '1r/s;2r/s', '1000000001r/s', 'OFF', 'off,1r/s', 'x' x 3000) {
+    my $title = length $rate > 40 ? 'a long text' : "\"$rate\"";
+    both("$title: open",   '200 - ERROR', "/open?rate=$rate",   1, 'X-Client' => 'wrong');
+    both("$title: closed", '503 - ERROR', "/closed?rate=$rate", 1, 'X-Client' => 'wrong');
+}
+both('another zone of the request still holds', '200 1 ERROR, 200 0 ERROR, 429 0', '/good?rate=many', 3, 'X-Client' => 'good');
+both('the zone goes on with a good rate', '200 0, 429 0', '/closed?rate=1r/366d', 2, 'X-Client' => 'wrong');
+for my $zone (map { ("open_$_", "closed_$_") } @stores) {
+    my @lines = $nginx->error_log =~ /(.*\[error\].* rate ".*" of zone "$zone".*)/g;
+    ok @lines >= 1 && @lines <= 2, "zone $zone: a bad rate is logged once a minute" or diag scalar @lines;
+}
+
+# What a request costs. Of each row: what is written, and what is left of two millions.
+my @costs = (
+    [ '0',       '200 2000000' ],
+    [ '1',       '200 1999999' ],
+    [ '7',       '200 1999993' ],
+    [ '007',     undef ],
+    [ '1000000', '200 1000000' ],
+    map { [ $_, '200 1999999', 'wrong' ] } '1000001', '-1', '-0', '+1', '1.5', '1e3', '0x10', 'abc', '1a', 'nothing', 'space', 'after', 'tab',
+    '4294967297', '18446744073709551617', '99999999999999999999999', '1' x 500,
+);
+my %written = (nothing => '', space => ' 1', after => '1 ');
+for my $row (@costs) {
+    my ($text, $left, $wrong) = @{$row};
+    my $title = length $text > 40 ? length($text) . ' digits' : $text;
+    if (!defined $left) {
+        is answer("/cost/memory?n=$text", 'X-Client' => $text), answer("/cost/redis?n=$text", 'X-Client' => $text), "cost $title: one for both";
+        next;
+    }
+    both("cost $title", $left, "/cost?n=$text", 1, 'X-Client' => $text);
+    my $logged = quotemeta substr $written{$text} // $text, 0, 30;
+    $logged = '.*1' if $text eq 'tab';
+    for my $store (@stores) {
+        my @lines = $nginx->error_log =~ /(.*\[error\].*cost "$logged.*" for zone "cost_$store".*n=\Q$text\E .*)/g;
+        is scalar @lines, $wrong ? 1 : 0, "$store: cost $title: " . ($wrong ? 'logged' : 'nothing to log');
+    }
+}
+is scalar(grep { /[^ -~]/ } split /\n/, $nginx->error_log), 0, 'nothing but printable ASCII is logged';
+unlike $nginx->error_log, qr/exited on signal|\[(?:alert|crit)\]/, 'no worker died';
+
+done_testing;
