@@ -83,7 +83,7 @@ SERVER
 subtest 'a limit that Redis could not decide is not asked for again after a redirect' => sub {
     my $mute  = start_fake(replies => { EVALSHA => silence() });
     my $nginx = start_nginx(
-        http => "rate_limit_redis main @{[ $mute->url ]} timeout=50ms;\n"
+        http => "rate_limit_redis main @{[ $mute->url ]} timeout=1s;\n"
             . "rate_limit_zone \$http_x_client zone=a:1m rate=2r/d redis=main;\n",
         server => "add_header X-Error \$rate_limit_error always;\nlocation / { rate_limit zone=a; }\n",
     );
