@@ -80,6 +80,8 @@ void test_other_characters_are_refused_wherever_they_stand(void**) {
         if (c != 0 && std::string_view(kLetters).find(static_cast<char>(c)) != std::string_view::npos) {
             continue;
         }
+        const char alone = static_cast<char>(c);
+        assert_false(is_base64url({&alone, 1}));
         for (const std::size_t size : {1U, 2U, 3U, 4U, 6U, 7U, 8U, 66U, 67U, 68U}) {
             for (std::size_t at = 0; at < size; at++) {
                 std::string text(size, 'A');
@@ -110,6 +112,12 @@ void test_white_space_is_refused(void**) {
     }
 }
 
+void test_the_letters_are_those_of_rfc_4648(void**) {
+    assert_true(is_base64url(kLetters));
+    assert_true(is_base64url(""));
+    assert_false(is_base64url("AAAA=AAAA"));
+}
+
 void test_the_longest_text_is_decoded(void**) {
     for (const std::size_t size : {kLongestEncoded, kLongestEncoded - 1, kLongestEncoded - 2}) {
         std::string bytes(size * 3 / 4, '\0');
@@ -136,6 +144,7 @@ int main() {
         cmocka_unit_test(test_padding_is_refused),
         cmocka_unit_test(test_a_single_character_left_over_is_refused),
         cmocka_unit_test(test_white_space_is_refused),
+        cmocka_unit_test(test_the_letters_are_those_of_rfc_4648),
         cmocka_unit_test(test_the_longest_text_is_decoded),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

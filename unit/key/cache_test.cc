@@ -248,8 +248,8 @@ std::size_t heap() { return mallinfo2().uordblks + mallinfo2().hblkhd; }
 // Of so many tokens that their claims would take more if all were remembered.
 void test_remembered_claims_take_no_more_memory_than_they_may(void**) {
     for (const std::string& more : large_claims()) {
-        const std::size_t empty = heap();
         const std::string text = "{" + more + "}";
+        const std::size_t empty = heap();
         const Json claims = parse_object(bytes_of(text), text.size());
         const std::size_t count = kCounted ? TokenCache::kMostBytes / (heap() - empty) + 200 : 20;
         assert_in_range(count, 20, kMost);

@@ -208,6 +208,23 @@ void test_an_ec_key_is_of_the_curve_of_its_algorithm(void**) {
     assert_refused("ES512", p256_key().public_pem(), "ES512");
 }
 
+// One of 128 keys of P-256 has such a coordinate, and half of those of P-521.
+void test_coordinates_that_begin_with_zeros_are_whole(void**) {
+    const char* const curves[][2] = {{"P-256", "ES256"}, {"P-521", "ES512"}};
+    for (const auto& curve : curves) {
+        Signer signer = Signer::ec(curve[0]);
+        for (unsigned tries = 0; signer.number("qx")[0] != '\0'; tries++) {
+            assert_in_range(tries, 0, 10'000);
+            signer = Signer::ec(curve[0]);
+        }
+        Verifying verifier;
+        assert_added(verifier.keys.add(curve[1], signer.public_pem(), 0));
+        assert_true(verifier.accepts(signed_token(header_of(curve[1]), kAlice, signer, curve[1])));
+        Verifying set(set_of({signer.jwk()}));
+        assert_true(set.accepts(signed_token(header_of(curve[1]), kAlice, signer, curve[1])));
+    }
+}
+
 void test_a_key_that_cannot_sign_is_refused(void**) {
     assert_refused("EdDSA", Signer::of_type("X25519").public_pem(), "EdDSA");
     assert_refused("EdDSA", Signer::of_type("X448").public_pem(), "EdDSA");
@@ -300,6 +317,7 @@ int main() {
         cmocka_unit_test(test_of_several_keys_in_a_pem_file_each_must_fit),
         cmocka_unit_test(test_an_rsa_key_has_at_least_2048_bits),
         cmocka_unit_test(test_an_ec_key_is_of_the_curve_of_its_algorithm),
+        cmocka_unit_test(test_coordinates_that_begin_with_zeros_are_whole),
         cmocka_unit_test(test_a_key_that_cannot_sign_is_refused),
         cmocka_unit_test(test_what_is_no_pem_is_refused),
         cmocka_unit_test(test_a_truncated_pem_is_refused_at_every_length),
