@@ -54,8 +54,13 @@ my @urls = (
     'redis://127.0.0.1,127.0.0.2', 'rediss://', 'rediss://:6379', 'rediss:127.0.0.1', 'unix:', 'unix:relative.sock',
     'unix:/' . 'x' x 120, 'redis://' . 'x' x 64 . '.test',
 );
-# May become right when Sentinel and Cluster come; until then they are wrong.
-my @later = ('redis+sentinel://h1,h2,h3/master/0', 'redis+cluster://h1,h2,h3');
+my @sentinels = (
+    'redis+sentinel://', 'redis+sentinel:///limits', 'redis+sentinel://127.0.0.1', 'redis+sentinel://127.0.0.1/',
+    'redis+sentinel://127.0.0.1,/limits', 'redis+sentinel://127.0.0.1//0', 'redis+sentinel://127.0.0.1/limits/x',
+    'redis+sentinel://127.0.0.1,nowhere.invalid/limits', 'rediss+sentinel://127.0.0.1/limits',
+);
+# May become right when Cluster comes; until then it is wrong.
+my @later = ('redis+cluster://h1,h2,h3');
 
 # Options of rate_limit_redis that are wrong with a URL.
 my @options = (
@@ -150,7 +155,7 @@ for my $row (@redis) {
     my ($title, $text, $word) = @{$row};
     refuses($title, $text, 'rate_limit_redis', $word);
 }
-refuses("the URL $_", "rate_limit_redis main $_", 'rate_limit_redis') for @urls, @later;
+refuses("the URL $_", "rate_limit_redis main $_", 'rate_limit_redis') for @urls, @sentinels, @later;
 for my $row (@options) {
     my ($word, $before) = @{$row};
     my ($name) = $word =~ /^(\w+=)/;

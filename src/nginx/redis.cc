@@ -2,6 +2,8 @@
 #include "nginx/redis.h"
 
 #include "nginx/event_loop.h"
+#include "redis/client.h"
+#include "redis/sentinels.h"
 #include "redis/tls.h"
 
 namespace rate_limit {
@@ -23,9 +25,26 @@ RedisServer* find_redis(const ngx_http_rate_limit_main_conf_t* conf, const ngx_s
     return nullptr;
 }
 
+namespace {
+
+redis::Client* make_client(const RedisServer& server) {
+    const redis::Address& address = server.settings.address;
+    if (address.sentinels.empty()) {
+        return redis::Client::make(server.settings, server.addresses, nginx_loop());
+    }
+    auto* sentinels =
+        redis::Sentinels::make(server.sentinels, address.sentinels, address.primary, nginx_loop());
+    return sentinels != nullptr
+               ? redis::Client::make_with(server.settings, std::unique_ptr<redis::Locator>(sentinels),
+                                          nginx_loop())
+               : nullptr;
+}
+
+}  // namespace
+
 Remote* redis_remote(RedisServer* server) {
     if (server->remote == nullptr) {
-        redis::Client* client = redis::Client::make(server->settings, server->addresses, nginx_loop());
+        redis::Client* client = make_client(*server);
         if (client != nullptr) {
             server->remote = Remote::make(client, server->options, nginx_loop());
             if (server->remote == nullptr) {

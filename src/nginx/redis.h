@@ -18,6 +18,7 @@ struct RedisServer {
 
     ngx_str_t name = {};
     redis::Settings settings;
+    redis::Settings sentinels;  // how to speak to Sentinels, if the address has any
     Remote::Options options;
     std::vector<std::string> addresses;  // numeric, as known when the configuration was read
     Remote* remote = nullptr;            // made by each worker when it first needs it

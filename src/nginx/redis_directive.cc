@@ -3,6 +3,7 @@
 
 #include "nginx/configuration.h"
 #include "nginx/redis.h"
+#include "redis/command.h"
 #include "redis/resolver.h"
 #include "redis/tls.h"
 #include "store/script_text.h"
@@ -44,6 +45,7 @@ struct RedisReader {
     char* read_file_name(const ngx_str_t& word, ngx_str_t value, std::string* name) const;
     char* read_prefix(const ngx_str_t& word, const ngx_str_t& value) const;
     char* read_tls_word(const ngx_str_t& word, bool* taken);
+    char* find_hosts(const ngx_str_t& url) const;
     char* finish(const ngx_str_t& url) const;
     char* check(const ngx_str_t& url) const;
 };
@@ -223,18 +225,32 @@ char* RedisReader::check(const ngx_str_t& url) const {
     return nullptr;
 }
 
+// Looks up the hosts of the URL.
+char* RedisReader::find_hosts(const ngx_str_t& url) const {
+    redis::Address& address = server->settings.address;
+    const std::string* missing = nullptr;
+    for (redis::Seed& seed : address.sentinels) {
+        seed.addresses = redis::resolve(seed.host);
+        missing = seed.addresses.empty() ? &seed.host : missing;
+    }
+    if (address.path.empty() && address.sentinels.empty()) {
+        server->addresses = redis::resolve(address.host);
+        missing = server->addresses.empty() ? &address.host : missing;
+    }
+    return missing == nullptr
+               ? nullptr
+               : refuse(cf, cmd, "host \"%s\" in \"%s\" has no address; accepted are names that resolve",
+                        missing->c_str(), masked(url).c_str());
+}
+
 char* RedisReader::finish(const ngx_str_t& url) const {
     if (char* wrong = check(url)) {
         return wrong;
     }
     redis::Settings& settings = server->settings;
     redis::parse_address(view(url), &settings.address);
-    if (settings.address.path.empty()) {
-        server->addresses = redis::resolve(settings.address.host);
-        if (server->addresses.empty()) {
-            return refuse(cf, cmd, "host \"%s\" in \"%s\" has no address; accepted are names that resolve",
-                          settings.address.host.c_str(), masked(url).c_str());
-        }
+    if (char* wrong = find_hosts(url)) {
+        return wrong;
     }
     if (settings.address.tls) {
         std::string wrong;
@@ -248,9 +264,10 @@ char* RedisReader::finish(const ngx_str_t& url) const {
     }
     settings.name = view(server->name);
     settings.script = kScript;
-    const std::string key = server->options.prefix + "probe";
-    settings.probe = "*5\r\n$3\r\nSET\r\n$" + std::to_string(key.size()) + "\r\n" + key +
-                     "\r\n$1\r\n1\r\n$2\r\nPX\r\n$1\r\n1\r\n";
+    settings.probe = redis::format_command({"SET", server->options.prefix + "probe", "1", "PX", "1"});
+    settings.greet_by_probe = !settings.address.sentinels.empty();
+    server->sentinels.name = settings.name;
+    server->sentinels.connect_timeout = settings.connect_timeout;
     return nullptr;
 }
 

@@ -9,6 +9,7 @@ namespace rate_limit::redis {
 namespace {
 
 constexpr std::uint32_t kMostDatabases = 1U << 16;
+constexpr std::uint16_t kSentinelPort = 26379;
 constexpr std::size_t kLongestPath = 107;  // as Linux has it
 
 bool cut_prefix(std::string_view* text, std::string_view prefix) {
@@ -102,10 +103,40 @@ const char* parse_host(std::string_view text, Address* address) {
     return nullptr;
 }
 
+const char* parse_database(std::string_view text, Address* address) {
+    return text.empty() || parse_number(text, kMostDatabases - 1, &address->database)
+               ? nullptr
+               : "the database is not a number";
+}
+
+// Reads "host:port,host" and "primary/db".
+const char* parse_sentinels(std::string_view hosts, std::string_view path, Address* address) {
+    while (true) {
+        const std::size_t comma = hosts.find(',');
+        Address seed;
+        seed.port = kSentinelPort;
+        if (const char* wrong = parse_host(hosts.substr(0, comma), &seed)) {
+            return wrong;
+        }
+        address->sentinels.push_back({seed.host, seed.port});
+        if (comma == std::string_view::npos) {
+            break;
+        }
+        hosts.remove_prefix(comma + 1);
+    }
+    const std::size_t slash = path.find('/');
+    address->primary = path.substr(0, slash);
+    if (address->primary.empty()) {
+        return "the name of the primary is missing";
+    }
+    return slash == std::string_view::npos ? nullptr : parse_database(path.substr(slash + 1), address);
+}
+
 }  // namespace
 
 const char kAddressAccepted[] =
-    "accepted are redis://[user:password@]host[:port][/db], rediss:// for TLS, and unix:PATH";
+    "accepted are redis://[user:password@]host[:port][/db], rediss:// for TLS, unix:PATH, and "
+    "redis+sentinel://[user:password@]host[:port],.../primary[/db]";
 
 const char* parse_address(std::string_view text, Address* address) {
     if (cut_prefix(&text, "unix:")) {
@@ -115,9 +146,10 @@ const char* parse_address(std::string_view text, Address* address) {
         }
         return text.empty() || text.front() != '/' ? "the path of a unix socket starts with /" : nullptr;
     }
-    address->tls = cut_prefix(&text, "rediss://");
-    if (!address->tls && !cut_prefix(&text, "redis://")) {
-        return "it starts with neither redis:// nor rediss:// nor unix:";
+    const bool sentinel = cut_prefix(&text, "redis+sentinel://");
+    address->tls = !sentinel && cut_prefix(&text, "rediss://");
+    if (!sentinel && !address->tls && !cut_prefix(&text, "redis://")) {
+        return "it starts with neither redis:// nor rediss:// nor redis+sentinel:// nor unix:";
     }
     const std::size_t at = text.rfind('@');
     if (at != std::string_view::npos) {
@@ -126,15 +158,17 @@ const char* parse_address(std::string_view text, Address* address) {
         }
         text.remove_prefix(at + 1);
     }
+    std::string_view path;
     const std::size_t slash = text.find('/');
     if (slash != std::string_view::npos) {
-        const std::string_view database = text.substr(slash + 1);
-        if (!database.empty() && !parse_number(database, kMostDatabases - 1, &address->database)) {
-            return "the database is not a number";
-        }
+        path = text.substr(slash + 1);
         text = text.substr(0, slash);
     }
-    return parse_host(text, address);
+    if (sentinel) {
+        return parse_sentinels(text, path, address);
+    }
+    const char* wrong = parse_database(path, address);
+    return wrong != nullptr ? wrong : parse_host(text, address);
 }
 
 }  // namespace rate_limit::redis

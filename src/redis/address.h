@@ -4,8 +4,16 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace rate_limit::redis {
+
+// One of several servers that know the way to others.
+struct Seed {
+    std::string host;
+    std::uint16_t port = 0;
+    std::vector<std::string> addresses = {};  // numeric, as known so far; parse_address leaves it empty
+};
 
 struct Address {
     std::string host;  // a name or a numeric address without brackets; empty for a unix socket
@@ -15,10 +23,13 @@ struct Address {
     std::string password;
     std::uint32_t database = 0;
     bool tls = false;
+    std::vector<Seed> sentinels;  // empty if the server is where `host` or `path` says
+    std::string primary;          // its name among the Sentinels
 };
 
-// Reads redis://[[user]:password@]host[:port][/db], rediss://… or unix:PATH. User and password may be
-// percent-encoded. Returns null, or a sentence without a full stop that says what is wrong.
+// Reads redis://[[user]:password@]host[:port][/db], rediss://…, unix:PATH or
+// redis+sentinel://[[user]:password@]host[:port],…/primary[/db]. User and password may be percent-encoded.
+// Returns null, or a sentence without a full stop that says what is wrong.
 const char* parse_address(std::string_view text, Address* address);
 
 // What parse_address accepts, for error messages.

@@ -5,6 +5,9 @@
 
 #include <algorithm>
 #include <new>
+#include <utility>
+
+#include "redis/host.h"
 
 namespace rate_limit::redis {
 namespace {
@@ -13,11 +16,18 @@ constexpr Milliseconds kComplainEvery = 10'000;
 
 }  // namespace
 
-Client::Client(const Settings& settings, const std::vector<std::string>& addresses, Loop* loop)
-    : settings_(settings), loop_(loop), connection_(settings, loop, this), addresses_(addresses) {}
+Client::Client(const Settings& settings, std::unique_ptr<Locator> locator, Loop* loop)
+    : settings_(settings), loop_(loop), connection_(settings, loop, this), locator_(std::move(locator)) {
+    locator_->set_owner(this);
+}
 
 Client* Client::make(const Settings& settings, const std::vector<std::string>& addresses, Loop* loop) {
-    auto* client = new (std::nothrow) Client(settings, addresses, loop);
+    auto* host = new (std::nothrow) Host(settings.address, addresses);
+    return host != nullptr ? make_with(settings, std::unique_ptr<Locator>(host), loop) : nullptr;
+}
+
+Client* Client::make_with(const Settings& settings, std::unique_ptr<Locator> locator, Loop* loop) {
+    auto* client = new (std::nothrow) Client(settings, std::move(locator), loop);
     if (client == nullptr) {
         return nullptr;
     }
@@ -37,9 +47,6 @@ Client::~Client() {
         fail_waiting(Error::kClosed);
     }
     connection_.close();
-    if (lookup_ != nullptr) {
-        lookup_->forget();
-    }
     while (free_ != nullptr) {
         Call* call = free_;
         free_ = call->next;
@@ -136,6 +143,13 @@ void Client::answered(Call* call, const void* answer) {
     }
     complain(error, text);
     finish(call, error, {});
+    if (error == Error::kReadOnly && locator_->wants_primary()) {
+        // It was the primary, and is no longer. Not from here: hiredis is at work.
+        locator_->doubt();
+        if (breaker_.trip()) {
+            on_open(error, text);
+        }
+    }
 }
 
 void Client::distrust(Error error, std::string_view line) {
@@ -256,34 +270,49 @@ void Client::on_probe(const void* answer) {
     if (reply->type == REDIS_REPLY_ERROR) {
         const std::string_view text(reply->str, reply->len);
         complain(classify(text), text);
+        if (classify(text) == Error::kReadOnly && locator_->wants_primary()) {
+            locator_->doubt();
+        }
         retry_->arm(breaker_.next_delay(loop_->random()));
         return;
     }
     succeed(breaker_.half_close());
 }
 
-// While a name is being looked up, what was known of it before is better than nothing.
 void Client::connect() {
-    if (lookup_ != nullptr && lookup_->done()) {
-        if (!lookup_->addresses().empty()) {
-            addresses_ = lookup_->addresses();
-        } else {
-            complain(Error::kUnresolved, "the host has no address now");
-        }
-        lookup_->forget();
-        lookup_ = nullptr;
+    const Locator::Place place = locator_->place();
+    if (place.address.empty() && place.trouble == nullptr) {
+        // It will be known, and on_moved() called.
+        retry_->arm(settings_.connect_timeout);
+        return;
     }
-    std::string address;
-    if (!addresses_.empty()) {
-        address = addresses_[next_address_ % addresses_.size()];
+    if (place.address.empty()) {
+        fail_connection(Error::kUnresolved, place.trouble);
+        return;
+    }
+    if (place.trouble != nullptr) {
+        complain(Error::kUnresolved, place.trouble);
     }
     std::string line;
-    if (address.empty() && settings_.address.path.empty()) {
-        fail_connection(Error::kUnresolved, "the host has no address");
-    } else if (!connection_.open(address, &line)) {
+    if (!connection_.open(place, &line)) {
         fail_connection(Error::kRefused, line);
     } else {
         retry_->arm(settings_.connect_timeout);
+    }
+}
+
+// The server is elsewhere: whoever waits for the old one waits in vain.
+void Client::on_moved() {
+    if (connection_.connected()) {
+        greeted_ = false;
+        probing_ = false;
+        fail_waiting(Error::kClosed);
+        connection_.close();
+    }
+    if (breaker_.open() || first_ != nullptr) {
+        retry_->arm(0);
+    } else {
+        retry_->disarm();
     }
 }
 
@@ -315,12 +344,8 @@ void Client::on_lost(Error error, std::string_view line) {
 
 void Client::fail_connection(Error error, std::string_view line) {
     const std::string kept(line);
-    const Address& address = settings_.address;
-    if (lookup_ == nullptr && address.path.empty() && !is_numeric(address.host)) {
-        lookup_ = Lookup::start(address.host);
-    }
+    locator_->doubt();
     greeted_ = false;
-    next_address_++;
     complain(error, kept);
     if (breaker_.trip()) {
         counts_.opened++;

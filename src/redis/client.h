@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,8 +13,8 @@
 #include "redis/buffer.h"
 #include "redis/connection.h"
 #include "redis/error.h"
+#include "redis/locator.h"
 #include "redis/loop.h"
-#include "redis/resolver.h"
 
 namespace rate_limit::redis {
 
@@ -48,9 +49,12 @@ struct Counts {
     std::uint64_t opened = 0;  // the breaker
 };
 
-class Client final : private Connection::Owner {
+class Client final : private Connection::Owner, private Locator::Owner {
   public:
-    // `addresses` are the numeric ones of the settings' host, as known so far. Null if there is no memory.
+    // Takes over `locator`, which says where the server is. Null if there is no memory.
+    static Client* make_with(const Settings& settings, std::unique_ptr<Locator> locator, Loop* loop);
+
+    // The same for the settings' own host, whose numeric addresses as known so far are given.
     static Client* make(const Settings& settings, const std::vector<std::string>& addresses, Loop* loop);
     ~Client();
     Client(const Client&) = delete;
@@ -73,11 +77,12 @@ class Client final : private Connection::Owner {
     const Settings& settings() const { return settings_; }
 
   private:
-    Client(const Settings& settings, const std::vector<std::string>& addresses, Loop* loop);
+    Client(const Settings& settings, std::unique_ptr<Locator> locator, Loop* loop);
 
     static void on_reply(redisAsyncContext* context, void* reply, void* self);
     void on_ready() override;
     void on_lost(Error error, std::string_view line) override;
+    void on_moved() override;
     void on_deadline();
     void on_retry();
     void on_probe(const void* answer);
@@ -103,9 +108,7 @@ class Client final : private Connection::Owner {
     Counts counts_;
     Alarm* deadline_ = nullptr;
     Alarm* retry_ = nullptr;
-    std::vector<std::string> addresses_;
-    std::size_t next_address_ = 0;
-    Lookup* lookup_ = nullptr;
+    std::unique_ptr<Locator> locator_;
     bool greeted_ = false;       // the connection was ready
     bool probing_ = false;       // a probe is unanswered
     Milliseconds heard_at_ = 0;  // when Redis last said anything

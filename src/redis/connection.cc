@@ -23,14 +23,14 @@ std::string_view error_text(const redisAsyncContext* context) {
 
 }  // namespace
 
-bool Connection::open(const std::string& address, std::string* line) {
+bool Connection::open(const Locator::Place& place, std::string* line) {
     redisOptions options = {};
     if (settings_.address.path.empty()) {
-        REDIS_OPTIONS_SET_TCP(&options, address.c_str(), settings_.address.port);
+        REDIS_OPTIONS_SET_TCP(&options, place.address.c_str(), place.port);
         // A numeric address is of one family only; asking for both spares hiredis a second try.
         options.options |= REDIS_OPT_PREFER_IP_UNSPEC;
     } else {
-        REDIS_OPTIONS_SET_UNIX(&options, settings_.address.path.c_str());
+        REDIS_OPTIONS_SET_UNIX(&options, place.address.c_str());
     }
     redisAsyncContext* context = redisAsyncConnectWithOptions(&options);
     if (context == nullptr || context->err != 0 || !loop_->attach(context)) {
@@ -117,8 +117,15 @@ bool Connection::greet() {
         greetings_++;
         said = said && say({"SELECT", std::to_string(address.database)}, on_greeting);
     }
-    greetings_++;
-    return said && say({"SCRIPT", "LOAD", settings_.script}, on_greeting);
+    if (settings_.greet_by_probe) {
+        greetings_++;
+        said = said && send(settings_.probe, on_greeting, this);
+    }
+    if (!settings_.script.empty()) {
+        greetings_++;
+        said = said && say({"SCRIPT", "LOAD", settings_.script}, on_greeting);
+    }
+    return said;
 }
 
 void Connection::on_connect(redisAsyncContext* context, int status) {

@@ -7,6 +7,7 @@
 
 #include "redis/address.h"
 #include "redis/error.h"
+#include "redis/locator.h"
 #include "redis/loop.h"
 
 struct redisAsyncContext;
@@ -22,8 +23,9 @@ struct Settings {
     Address address;
     std::string server_name;              // that a TLS server must prove to be; empty: not checked
     ssl_ctx_st* tls = nullptr;            // if address.tls
-    std::string_view script;              // loaded into Redis with each connection
+    std::string_view script;              // loaded into Redis with each connection; empty for none
     std::string probe;                    // a whole command in RESP that writes, to see whether Redis can
+    bool greet_by_probe = false;          // a server that cannot write is not greeted as if it could
     Milliseconds timeout = 20;            // of a call
     Milliseconds connect_timeout = 1000;  // until the greeting is answered
 };
@@ -49,9 +51,9 @@ class Connection {
     Connection(const Connection&) = delete;
     Connection& operator=(const Connection&) = delete;
 
-    // Starts to connect, to a numeric address or to the unix socket. False, with the reason in `*line`, if
-    // that failed at once; the owner is told of later failures.
-    bool open(const std::string& address, std::string* line);
+    // Starts to connect. False, with the reason in `*line`, if that failed at once; the owner is told of
+    // later failures.
+    bool open(const Locator::Place& place, std::string* line);
 
     // Ends it, and tells nobody but the commands that wait: they get a null reply.
     void close();

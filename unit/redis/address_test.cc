@@ -172,9 +172,41 @@ void test_other_schemes_are_refused(void**) {
     }
 }
 
+void test_sentinels_and_the_name_of_their_primary(void**) {
+    Address address;
+    assert_null(parse_address("redis+sentinel://us%65r:p%40ss@a,b:26380,[::1]:5/limits/3", &address));
+    assert_int_equal(address.sentinels.size(), 3);
+    assert_string_equal(address.sentinels[0].host.c_str(), "a");
+    assert_int_equal(address.sentinels[0].port, 26379);
+    assert_string_equal(address.sentinels[1].host.c_str(), "b");
+    assert_int_equal(address.sentinels[1].port, 26380);
+    assert_string_equal(address.sentinels[2].host.c_str(), "::1");
+    assert_int_equal(address.sentinels[2].port, 5);
+    assert_string_equal(address.primary.c_str(), "limits");
+    assert_int_equal(address.database, 3);
+    assert_string_equal(address.user.c_str(), "user");
+    assert_string_equal(address.password.c_str(), "p@ss");
+    for (const char* text : {"redis+sentinel://a/limits", "redis+sentinel://a/limits/"}) {
+        Address one;
+        assert_null(parse_address(text, &one));
+        assert_int_equal(one.sentinels.size(), 1);
+        assert_int_equal(one.database, 0);
+    }
+    for (const char* text : {"redis+sentinel://", "redis+sentinel:///limits", "redis+sentinel://a,/limits",
+                             "redis+sentinel://,a/limits", "redis+sentinel://a,,b/limits"}) {
+        assert_refused(text, "the host is missing");
+    }
+    for (const char* text : {"redis+sentinel://a", "redis+sentinel://a/", "redis+sentinel://a//0"}) {
+        assert_refused(text, "the name of the primary is missing");
+    }
+    assert_refused("redis+sentinel://a/limits/x", "the database");
+    assert_refused("redis+sentinel://a:0/limits", "the port");
+    assert_refused("rediss+sentinel://a/limits", "redis+sentinel://");
+}
+
 void test_what_is_accepted_is_said(void**) {
     const std::string_view accepted = kAddressAccepted;
-    for (const char* form : {"redis://", "rediss://", "unix:"}) {
+    for (const char* form : {"redis://", "rediss://", "redis+sentinel://", "unix:"}) {
         assert_true(accepted.find(form) != std::string_view::npos);
     }
 }
@@ -200,6 +232,7 @@ int main() {
         cmocka_unit_test(test_a_host_is_needed),
         cmocka_unit_test(test_a_unix_socket_is_a_whole_path),
         cmocka_unit_test(test_other_schemes_are_refused),
+        cmocka_unit_test(test_sentinels_and_the_name_of_their_primary),
         cmocka_unit_test(test_what_is_accepted_is_said),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

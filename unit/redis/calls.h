@@ -60,6 +60,10 @@ class Calls {
         : settings_(settings), loop_(loop), client_(Client::make(settings_, addresses, loop)) {
         assert_non_null(client_);
     }
+    Calls(const Settings& settings, TestLoop* loop, std::unique_ptr<Locator> locator)
+        : settings_(settings), loop_(loop), client_(Client::make_with(settings_, std::move(locator), loop)) {
+        assert_non_null(client_);
+    }
     ~Calls() {
         end();
         for (const Asked& asked : asked_) {

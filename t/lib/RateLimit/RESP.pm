@@ -13,6 +13,7 @@
 #   send(@words), receive       each by itself; receive returns errors instead of dying
 #   send_raw($bytes)            what encode_command would not send
 #   at_end                      true if the peer has closed
+#   is_over                     true if the peer has closed by now, for a connection on which no answer is awaited
 #   close
 package RateLimit::RESP;
 use strict;
@@ -121,6 +122,11 @@ sub at_end {
     my ($self) = @_;
     my $deadline = time + $patience;
     return !$self->more($deadline - time);
+}
+
+sub is_over {
+    my ($self) = @_;
+    return !$self->more;
 }
 
 # Waits for bytes, and reads them; false at the end. Without a time, reads what is there.

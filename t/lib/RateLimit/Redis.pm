@@ -9,6 +9,7 @@
 #                               A restarted one is empty, since it keeps nothing on disk, unless `config` says otherwise
 #   tls_files                   certificates, made once for a test: a reference to a hash of file names (CERTIFICATES)
 #   redis_port                  the next free port of RL_REDIS_PORTS; release_port(PORT, …) gives some back
+#   control_user                name and password of a user whom every server lets do everything, and whom none counts
 #
 # OPTIONS
 #   server      'redis' (default), 'valkey', or a file      config      further lines of the configuration
@@ -64,7 +65,7 @@ use RateLimit qw(slurp wait_for);
 use RateLimit::RESP;
 use Time::HiRes qw(sleep time);
 
-our @EXPORT_OK = qw(start_redis tls_files redis_port release_port);
+our @EXPORT_OK = qw(start_redis tls_files redis_port release_port control_user);
 
 my @ports   = split ' ', $ENV{RL_REDIS_PORTS} // '';
 my $control = 'test_control';                          # a user who may do everything, whatever the test forbids others
@@ -74,6 +75,8 @@ my %running;                                           # 1 by process id
 my $files;
 
 sub redis_port { return shift @ports // croak 'RL_REDIS_PORTS has too few ports' }
+
+sub control_user { return ($control, $secret) }
 
 # They go to the end of the line, so that whoever still tries the old server does not find a new one.
 sub release_port {
@@ -238,6 +241,7 @@ sub connect {    ## no critic (ProhibitBuiltinHomonyms)
 
 sub command {
     my ($self, @words) = @_;
+    delete $self->{control} if $self->{control} && $self->{control}->is_over;
     $self->{control} //= $self->connect;
     my $reply = eval { $self->{control}->command(@words) };
     return $reply unless $@;

@@ -1,0 +1,36 @@
+// A server that is where its name says.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "redis/address.h"
+#include "redis/locator.h"
+#include "redis/resolver.h"
+
+namespace rate_limit::redis {
+
+// Its addresses are tried in turn. After a failure the name is looked up again, in a thread of its own;
+// meanwhile what was known of it before is better than nothing.
+class Host final : public Locator {
+  public:
+    // `addresses` are the numeric ones of the host, as known so far.
+    Host(const Address& address, const std::vector<std::string>& addresses)
+        : address_(address), addresses_(addresses) {}
+    ~Host() override;
+    Host(const Host&) = delete;
+    Host& operator=(const Host&) = delete;
+
+    void set_owner(Owner*) override {}
+    Place place() override;
+    void doubt() override;
+    bool wants_primary() const override { return false; }
+
+  private:
+    const Address& address_;
+    std::vector<std::string> addresses_;
+    std::size_t next_ = 0;
+    Lookup* lookup_ = nullptr;
+};
+
+}  // namespace rate_limit::redis

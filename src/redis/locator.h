@@ -1,0 +1,42 @@
+// Where the server is that a client wants: known once and for all, looked up by name, or told by Sentinels.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace rate_limit::redis {
+
+// Belongs to one client and its thread.
+class Locator {
+  public:
+    struct Place {
+        std::string address;  // numeric, or a unix socket's path; empty if it is not known
+        std::uint16_t port = 0;
+        const char* trouble = nullptr;  // what went wrong with finding out, if anything did
+    };
+
+    // Who is told.
+    class Owner {
+      public:
+        // The server is somewhere else than it was, or is known at last. Called from the loop.
+        virtual void on_moved() = 0;
+
+      protected:
+        ~Owner() = default;
+    };
+
+    virtual ~Locator() = default;
+
+    virtual void set_owner(Owner* owner) = 0;
+
+    // Where to connect to now. May begin to find out.
+    virtual Place place() = 0;
+
+    // There was nobody, or somebody else: it is time to ask anew.
+    virtual void doubt() = 0;
+
+    // Whether a server that does not accept writes is the wrong one, rather than a failure of the right one.
+    virtual bool wants_primary() const = 0;
+};
+
+}  // namespace rate_limit::redis

@@ -1,0 +1,64 @@
+// A primary that Sentinels know: one of them is asked for it, and tells when it changes.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "redis/address.h"
+#include "redis/connection.h"
+#include "redis/locator.h"
+#include "redis/resolver.h"
+
+namespace rate_limit::redis {
+
+// Keeps one connection, to any Sentinel that answers: it asks for the primary and then listens for
+// +switch-master. When the connection is lost, or the primary in doubt, the next Sentinel is asked.
+class Sentinels final : public Locator, private Connection::Owner {
+  public:
+    // `settings` are those of the Sentinels, not of the servers that they watch, and live as long as this.
+    // Null if there is no memory.
+    static Sentinels* make(const Settings& settings, const std::vector<Seed>& seeds, std::string_view primary,
+                           Loop* loop);
+    ~Sentinels() override;
+    Sentinels(const Sentinels&) = delete;
+    Sentinels& operator=(const Sentinels&) = delete;
+
+    void set_owner(Locator::Owner* owner) override { owner_ = owner; }
+    Place place() override;
+    void doubt() override;
+    bool wants_primary() const override { return true; }
+
+  private:
+    Sentinels(const Settings& settings, const std::vector<Seed>& seeds, std::string_view primary, Loop* loop);
+
+    static void on_primary(redisAsyncContext* context, void* answer, void* self_pointer);
+    static void on_message(redisAsyncContext* context, void* answer, void* self_pointer);
+    void on_ready() override;
+    void on_lost(Error error, std::string_view line) override;
+    void on_timer();
+
+    void ask();
+    void fail(std::string_view line);
+    void learn(std::string_view host, std::string_view port);
+    void settle(const std::string& address);
+    void say(Severity severity, std::string_view line);
+
+    const Settings& settings_;
+    std::vector<Seed> seeds_;
+    std::string primary_;
+    Loop* loop_;
+    Connection connection_;
+    Locator::Owner* owner_ = nullptr;
+    Alarm* timer_ = nullptr;  // until the Sentinel must have answered, or until the next is asked
+    std::size_t next_ = 0;
+    unsigned failures_ = 0;  // in a row
+    bool asking_ = false;    // a Sentinel is expected to answer
+    Milliseconds asked_at_ = 0;
+    Place place_;
+    std::uint16_t port_ = 0;  // of a primary whose name is being looked up
+    Lookup* lookup_ = nullptr;
+    Milliseconds said_at_ = 0;
+};
+
+}  // namespace rate_limit::redis

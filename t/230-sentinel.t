@@ -1,0 +1,124 @@
+# Limits whose Redis is named by Sentinels: they follow the primary, and nobody sees an error meanwhile.
+use strict;
+use warnings;
+
+use lib 't/lib';
+use RateLimit qw(start_nginx wait_for);
+use RateLimit::Sentinels qw(start_sentinels);
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+my $limits  = start_sentinels();
+my $clients = 0;
+
+sub new_client { return 'client' . ++$clients }
+
+sub conf {
+    my ($url, %options) = @_;
+    my $on_error = $options{on_error} // 'open';
+    return (
+        workers => $options{workers} // 1,
+        http    => "rate_limit_redis fleet $url timeout=200ms;\n"
+            . "rate_limit_zone \$http_x_client zone=a:1m rate=2r/d redis=fleet on_error=$on_error deny_cache=off;\n",
+        server => "location / { rate_limit zone=a; add_header X-Store \$rate_limit_store always;\n"
+            . "    add_header X-Error \$rate_limit_error always; empty_gif; }\n",
+    );
+}
+
+# "STATUS STORE" of so many requests of one client.
+sub ask {
+    my ($nginx, $client, $count) = @_;
+    return join ', ', map { my $r = $nginx->get('/', 'X-Client' => $client); "$r->{status} " . $r->header('X-Store') } 1 .. $count;
+}
+
+# Sends requests of new clients until one is decided by Redis. Returns the statuses that were seen, and the time.
+sub until_decided {
+    my ($nginx) = @_;
+    my %seen;
+    wait_for('a decision of Redis', sub {
+        my $answer = $nginx->get('/', 'X-Client' => new_client());
+        $seen{ $answer->{status} }++;
+        return $answer->header('X-Store') eq 'redis';
+    });
+    return (time, sort keys %seen);
+}
+
+my $enforced = '200 redis, 200 redis, 429 redis';
+my $nginx    = start_nginx(conf($limits->url, workers => 2));
+
+is ask($nginx, new_client(), 3), $enforced, 'limits come from the primary that the Sentinels name';
+
+subtest 'a primary is killed' => sub {
+    my $killed = $limits->kill_primary;
+    my %seen;
+    my $promoted;
+    wait_for('the next primary', sub {
+        $seen{ $nginx->get('/', 'X-Client' => new_client())->{status} }++;
+        my $other = $limits->primary;
+        return $promoted = $other->port != $killed->port && $other->command('ROLE')->[0] eq 'master' && time;
+    });
+    my ($decided, @statuses) = until_decided($nginx);
+    is join(' ', sort keys %seen), '200', 'nobody saw an error until another was promoted';
+    is "@statuses", '200', 'nor after that';
+    cmp_ok $decided - $promoted, '<', 2, sprintf 'limits were enforced %.2f s after the promotion', $decided - $promoted;
+    is ask($nginx, new_client(), 3), $enforced, 'exactly';
+    like $nginx->error_log, qr/\[notice\] .*redis "fleet": the primary is now 127\.0\.0\.1:@{[ $limits->primary->port ]}/, 'and it is logged';
+    $limits->revive($killed);
+    $limits->wait_until_settled;
+};
+
+subtest 'a primary hands over' => sub {
+    my $old = $limits->primary;
+    my $new = $limits->failover;
+    isnt $new->port, $old->port, 'another is the primary';
+    my $moved = time;
+    my ($decided, @statuses) = until_decided($nginx);
+    is "@statuses", '200', 'nobody saw an error';
+    cmp_ok $decided - $moved, '<', 2, 'limits are enforced again';
+    is ask($nginx, new_client(), 3), $enforced, 'exactly';
+    $limits->wait_until_settled;
+};
+
+subtest 'a replica that is still taken for the primary is found out' => sub {
+    my $other = start_nginx(conf($limits->url, on_error => 'closed'));
+    is ask($other, new_client(), 1), '200 redis', 'a worker knows the primary';
+    $limits->failover;
+    wait_for('an answer of the new primary', sub { $other->get('/', 'X-Client' => new_client())->{status} == 200 });
+    is ask($other, new_client(), 3), $enforced, 'and follows';
+    unlike $other->error_log, qr/\[(?:alert|crit|emerg)\]|exited on signal/, 'without anything worse';
+    $other->stop;
+    $limits->wait_until_settled;
+};
+
+subtest 'Sentinels come and go' => sub {
+    my @sentinels = $limits->sentinels;
+    $sentinels[0]->kill;
+    my $other = start_nginx(conf($limits->url));
+    until_decided($other);
+    is ask($other, new_client(), 3), $enforced, 'one that does not answer is passed over';
+    $_->kill for @sentinels[ 1, 2 ];
+    is ask($other, new_client(), 3), $enforced, 'without any the primary that is known serves on';
+    $_->restart for @sentinels;
+    $limits->wait_until_settled;
+    my $old = $limits->primary;
+    my $new = $limits->failover;
+    isnt $new->port, $old->port, 'they are back';
+    until_decided($other);
+    is ask($other, new_client(), 3), $enforced, 'and are followed again';
+    $other->stop;
+};
+
+subtest 'no Sentinel at all' => sub {
+    $_->kill for $limits->sentinels;
+    my %want = (open => '200 fallback', closed => '503 fallback', local => '200 fallback, 200 fallback, 429 fallback');
+    for my $on_error (sort keys %want) {
+        my $other = start_nginx(conf($limits->url, on_error => $on_error));
+        my $count = () = $want{$on_error} =~ /fallback/g;
+        is ask($other, new_client(), $count), $want{$on_error}, "a request goes by on_error=$on_error";
+        like $other->error_log, qr/redis "fleet": Sentinel 127\.0\.0\.1:\d+: /, 'and it is logged which is missing';
+        $other->stop;
+    }
+};
+
+unlike $nginx->error_log, qr/\[(?:alert|crit|emerg)\]|exited on signal/, 'nothing worse is logged';
+done_testing;

@@ -1,0 +1,352 @@
+# The nodes of a real Redis Cluster, and what one wants to do to them and to its slots.
+#
+#   use lib 't/lib';
+#   use RateLimit::Cluster qw(start_cluster);
+#
+# FUNCTIONS
+#   start_cluster(%options)     starts the nodes, gives each master its share of the slots, and waits until they serve
+#                               them; returns an object (METHODS). Dies with a server's own words if one does not start.
+#                               They end when the object goes away. A node takes two ports of RL_REDIS_PORTS
+#
+# OPTIONS
+#   masters     how many (3)                                replicas        of each master (1)
+#   node_timeout    ms of silence after which a node is missed (1000)
+#   All others are those of start_redis, for each node. With the line 'cluster-require-full-coverage no' in `config`,
+#   what is left of a cluster goes on when a master is lost.
+#
+# METHODS, which wait for 20 seconds at most; a node is an object of RateLimit::Redis
+#   url(%parts)                 redis+cluster://127.0.0.1:PORT,… for rate_limit_redis; parts: user, password,
+#                               nodes => [those to name] (all)
+#   nodes                       all nodes in the order of their start, the first masters before the first replicas
+#   masters                     those that have slots now, in the order of their first slots
+#   replicas($master)           the nodes that run and replicate it
+#   slot_of($key)               by CLUSTER KEYSLOT
+#   owner($slot), node_of($key) the master that has the slot now, even if it has just ended
+#   key_of($slot, $prefix)      a key in the slot, with what comes before its {tag} if given
+#   first_slot($master)         its lowest slot
+#   id($node)                   by CLUSTER MYID
+#   count_keys                  keys in all masters that run
+#   kill($node)                 SIGKILL
+#   revive($node)               starts it again with the part that it had, but empty; if a replica took over, it becomes
+#                               one of that
+#   failover($master)           lets a replica take over in the regular way, and waits for it; returns the new master
+#   wait_until_ok               waits until all nodes that run agree who has which slot, all slots are served, and all
+#                               replicas follow their masters
+#
+# MOVING A SLOT, as redis-cli --cluster reshard does
+#   move_slot($slot, $to)       all of it: begin_move, move_keys, finish_move
+#   begin_move($slot, $to)      from now on, the owner answers ASK for keys that it does not have
+#   move_keys($slot, @keys)     of a move that has begun, these keys or else all: TRYAGAIN for a command that needs
+#                               one that was moved and one that was not
+#   finish_move($slot)          moves what is left, and tells the nodes; from now on, the old owner answers MOVED
+#   cancel_move($slot)          for a move of which no key was moved yet
+package RateLimit::Cluster;
+use strict;
+use warnings;
+
+use Carp qw(croak);
+use Exporter qw(import);
+use List::Util qw(first sum0);
+use RateLimit qw(wait_for);
+use RateLimit::Redis qw(start_redis redis_port control_user);
+
+our @EXPORT_OK = qw(start_cluster);
+
+my $slots     = 16_384;
+my @crc_table = map { crc_of_byte($_) } 0 .. 255;
+my $tried     = 0;
+my @tags;    # by slot
+
+sub start_cluster {
+    my (%options) = @_;
+    my %is = (masters => 3, replicas => 1, node_timeout => 1000);
+    for my $name (keys %is) {
+        $is{$name} = delete $options{$name} if exists $options{$name};
+    }
+    my $self = bless { nodes => [], options => \%options, owner => $$ }, __PACKAGE__;
+    $self->start_node($is{node_timeout}) for 1 .. $is{masters} * (1 + $is{replicas});
+    my @nodes   = $self->nodes;
+    my @masters = splice @nodes, 0, $is{masters};
+    $self->share_slots(@masters);
+    $self->introduce;
+    for my $index (0 .. $#nodes) {
+        my $master = $self->id($masters[ $index % @masters ]);
+        wait_for('a node to know its master',
+            sub { eval { $nodes[$index]->command('CLUSTER', 'REPLICATE', $master) } // $@ !~ /Unknown node/ });
+    }
+    $self->wait_until_ok;
+    return $self;
+}
+
+sub start_node {
+    my ($self, $timeout) = @_;
+    my ($user, $password) = control_user();
+    my $bus   = redis_port();
+    my @lines = (
+        'cluster-enabled yes',
+        "cluster-port $bus",
+        'cluster-announce-ip 127.0.0.1',
+        "cluster-node-timeout $timeout",
+        'cluster-replica-validity-factor 0',
+        "masteruser $user",
+        qq(masterauth "$password"),
+    );
+    push @lines, 'tls-cluster yes', 'tls-replication yes' if $self->{options}{tls};
+    my $config = join "\n", @lines, $self->{options}{config} // '';
+    my $node   = start_redis(%{ $self->{options} }, config => $config);
+    $node->{bus} = $bus;
+    push @{ $node->{taken} }, $bus;
+    push @{ $self->{nodes} }, $node;
+    return;
+}
+
+sub share_slots {
+    my ($self, @masters) = @_;
+    my $first = 0;
+    for my $index (0 .. $#masters) {
+        my $next = int $slots * ($index + 1) / @masters;
+        $masters[$index]->command('CLUSTER', 'ADDSLOTS', $first .. $next - 1);
+        $first = $next;
+    }
+    return;
+}
+
+# Each to each: by gossip alone it takes seconds.
+sub introduce {
+    my ($self) = @_;
+    my @nodes = $self->nodes;
+    $nodes[$_]->command('CLUSTER', 'SET-CONFIG-EPOCH', $_ + 1) for 0 .. $#nodes;
+    while (my $node = shift @nodes) {
+        $node->command('CLUSTER', 'MEET', '127.0.0.1', $_->port, $_->{bus}) for @nodes;
+    }
+    return;
+}
+
+sub nodes { my ($self) = @_; return @{ $self->{nodes} } }
+
+# Those that can answer.
+sub awake { my (@nodes) = @_; return grep { $_->pid && !$_->{paused} } @nodes }
+
+sub any {
+    my ($self) = @_;
+    return (awake($self->nodes))[0] // croak 'no node runs';
+}
+
+sub at_port {
+    my ($self, $port) = @_;
+    return first { $_->port == $port } $self->nodes;
+}
+
+sub url {
+    my ($self, %parts) = @_;
+    my $password = $parts{password} // $self->{options}{password};
+    my $url      = $self->{options}{tls} ? 'rediss+cluster://' : 'redis+cluster://';
+    $url .= ($parts{user} // '') . ":$password@" if defined $password;
+    return $url . join ',', map { '127.0.0.1:' . $_->port } @{ $parts{nodes} // $self->{nodes} };
+}
+
+# Who has which slots as a node sees it: { first, last, port } in order.
+sub ranges {
+    my ($node) = @_;
+    my $shown  = $node->command('CLUSTER', 'SLOTS');
+    my @ranges = map { { first => $_->[0], last => $_->[1], port => $_->[2][1] } } @{$shown};
+    @ranges = sort { $a->{first} <=> $b->{first} } @ranges;
+    return @ranges;
+}
+
+sub masters {
+    my ($self) = @_;
+    my %seen;
+    return map { $self->at_port($_) } grep { !$seen{$_}++ } map { $_->{port} } ranges($self->any);
+}
+
+sub replicas {
+    my ($self, $master) = @_;
+    my @replicas;
+    for my $node (awake($self->nodes)) {
+        my $role = $node->command('ROLE');
+        push @replicas, $node if $role->[0] eq 'slave' && $role->[2] == $master->port;
+    }
+    return @replicas;
+}
+
+sub slot_of {
+    my ($self, $key) = @_;
+    return $self->any->command('CLUSTER', 'KEYSLOT', $key);
+}
+
+sub owner {
+    my ($self, $slot) = @_;
+    my $range = first { $_->{first} <= $slot && $slot <= $_->{last} } ranges($self->any);
+    croak "nobody has the slot $slot" unless $range;
+    return $self->at_port($range->{port});
+}
+
+sub node_of {
+    my ($self, $key) = @_;
+    return $self->owner($self->slot_of($key));
+}
+
+sub first_slot {
+    my ($self, $master) = @_;
+    my $range = first { $_->{port} == $master->port } ranges($self->any);
+    return $range ? $range->{first} : croak $master->port . ' has no slot';
+}
+
+sub key_of {
+    my ($self, $slot, $prefix) = @_;
+    while (!defined $tags[$slot]) {
+        my $tag = 't' . $tried++;
+        $tags[ crc16($tag) % $slots ] //= $tag;
+    }
+    return ($prefix // '') . "{$tags[$slot]}";
+}
+
+sub crc16 {
+    my ($text) = @_;
+    my $crc = 0;
+    $crc = $crc << 8 & 0xffff ^ $crc_table[ $crc >> 8 ^ $_ ] for unpack 'C*', $text;
+    return $crc;
+}
+
+# The polynomial is x¹⁶ + x¹² + x⁵ + 1.
+sub crc_of_byte {
+    my ($byte) = @_;
+    my $crc = $byte << 8;
+    $crc = ($crc << 1 ^ ($crc & 0x8000 ? 0x1021 : 0)) & 0xffff for 1 .. 8;
+    return $crc;
+}
+
+sub id {
+    my ($self, $node) = @_;
+    return $node->{cluster_id} //= $node->command('CLUSTER', 'MYID');
+}
+
+sub count_keys {
+    my ($self) = @_;
+    return sum0 map { $_->command('DBSIZE') } awake($self->masters);
+}
+
+sub kill {    ## no critic (ProhibitBuiltinHomonyms)
+    my ($self, $node) = @_;
+    $node->kill;
+    return;
+}
+
+sub revive {
+    my ($self, $node) = @_;
+    $node->restart;
+    return;
+}
+
+sub failover {
+    my ($self, $master) = @_;
+    my ($replica) = $self->replicas($master) or croak $master->port . ' has no replica';
+    $replica->command('CLUSTER', 'FAILOVER');
+    wait_for('a failover', sub { $replica->command('ROLE')->[0] eq 'master' });
+    $self->wait_until_ok;
+    return $replica;
+}
+
+sub wait_until_ok {
+    my ($self) = @_;
+    my $missing;
+    my $ok = sub { return ($missing = eval { $self->trouble } // $@) eq '' };
+    eval { wait_for('the cluster', $ok) } or croak $@ . $missing;
+    return;
+}
+
+# What is not yet as wait_until_ok wants it.
+sub trouble {
+    my ($self) = @_;
+    my $view;
+    for my $node (awake($self->nodes)) {
+        my ($state) = $node->command('CLUSTER', 'INFO') =~ /^cluster_state:(\w+)/m;
+        return $node->port . " says $state" if $state ne 'ok';
+        my @ranges = ranges($node);
+        return $node->port . ' does not know an owner of each slot'
+            if $slots != sum0 map { $_->{last} - $_->{first} + 1 } @ranges;
+        for my $port (map { $_->{port} } @ranges) {
+            return $node->port . " believes in $port, which does not run" unless awake($self->at_port($port));
+        }
+        my $seen = join ' ', map {"$_->{first}-$_->{last}:$_->{port}"} @ranges;
+        return $node->port . " sees $seen, and another $view" if $seen ne ($view //= $seen);
+        my $stranger = $self->stranger($node);
+        return $node->port . " does not see $stranger as it is" if $stranger;
+    }
+    for my $replica (map { awake($self->replicas($_)) } $self->masters) {
+        return $replica->port . ' is not in step' if $replica->info('master_link_status') ne 'up';
+    }
+    return '';
+}
+
+# The first node that another does not see as what it is: up, and a replica if it is one.
+sub stranger {
+    my ($self, $node) = @_;
+    my %flags;
+    for my $line (split /\n/, $node->command('CLUSTER', 'NODES')) {
+        my ($port, $flags) = $line =~ /^\w+ [^ ]*:(\d+)@\S* (\S+)/ or next;
+        $flags{$port} = $flags =~ /fail|handshake|noaddr/ ? 'missing' : $flags =~ /master/ ? 'master' : 'slave';
+    }
+    for my $other (awake($self->nodes)) {
+        my $role = $other->command('ROLE');
+        return $other->port if ($flags{ $other->port } // '') ne $role->[0];
+    }
+    return;
+}
+
+sub move_slot {
+    my ($self, $slot, $to) = @_;
+    $self->begin_move($slot, $to);
+    $self->finish_move($slot);
+    return;
+}
+
+sub begin_move {
+    my ($self, $slot, $to) = @_;
+    my $from = $self->owner($slot);
+    $to->command('CLUSTER', 'SETSLOT', $slot, 'IMPORTING', $self->id($from));
+    $from->command('CLUSTER', 'SETSLOT', $slot, 'MIGRATING', $self->id($to));
+    $self->{moves}{$slot} = [ $from, $to ];
+    return;
+}
+
+sub move_keys {
+    my ($self, $slot, @keys) = @_;
+    my ($from, $to) = @{ $self->{moves}{$slot} // croak "the slot $slot does not move" };
+    my ($user, $password) = control_user();
+    my @migrate = ('MIGRATE', '127.0.0.1', $to->port, '', 0, 5000, 'AUTH2', $user, $password, 'KEYS');
+    return $from->command(@migrate, @keys) if @keys;
+    while (my @some = @{ $from->command('CLUSTER', 'GETKEYSINSLOT', $slot, 100) }) {
+        $from->command(@migrate, @some);
+    }
+    return;
+}
+
+# The new owner is the first to know, so that at no time nobody is.
+sub finish_move {
+    my ($self, $slot) = @_;
+    $self->move_keys($slot);
+    my ($from, $to) = @{ delete $self->{moves}{$slot} };
+    my @others = grep { $_ != $from && $_ != $to } awake($self->masters);
+    $_->command('CLUSTER', 'SETSLOT', $slot, 'NODE', $self->id($to)) for $to, $from, @others;
+    $self->wait_until_ok;
+    return;
+}
+
+sub cancel_move {
+    my ($self, $slot) = @_;
+    my $nodes = delete $self->{moves}{$slot} // croak "the slot $slot does not move";
+    $_->command('CLUSTER', 'SETSLOT', $slot, 'STABLE') for @{$nodes};
+    return;
+}
+
+# All at once, even if the test still holds one: a node that outlived the others would look for them at their ports.
+sub DESTROY {
+    my ($self) = @_;
+    return if $self->{owner} != $$;
+    $_->kill for grep {defined} $self->nodes;
+    return;
+}
+
+1;
