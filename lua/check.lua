@@ -3,9 +3,7 @@
 -- A check is a table that is used again and again. Of each rate it has the view: the moment at which it is judged,
 -- and what the algorithm calls `start`, `a`, `b` and `moved`. Whoever writes gets the new value of the key, false for
 -- none, and the moment until which it matters; nothing at all if the key stays as it is.
---
--- `slots`, `moments` and `answer` are main.lua's: where keys are that stand several times, and where answers go.
-local function checks(slots, moments, answer)
+local function checks()
     local find_places, convert_places = places_of_rates()
     local read_state, write_state = state(convert_places)
 
@@ -153,6 +151,7 @@ local function checks(slots, moments, answer)
 
     local function sealed(check, matters)
         local policy = check.policy
+        matters = matters + (check.longer or 0)
         if policy.min_interval > 0 and check.admitted > 0 then
             matters = math.max(matters, check.admitted + policy.min_interval)
         end
@@ -203,11 +202,12 @@ local function checks(slots, moments, answer)
         return sealed(check, matters)
     end
 
-    local function charge(check)
+    -- Of its cost only `part` is still to be written, if one is given: the views have the rest.
+    local function charge(check, part)
         if check.cost == 0 then
             return write_uncharged(check, 0)
         end
-        local matters = write_rates(check, check.cost)
+        local matters = write_rates(check, part or check.cost)
         if check.policy.min_interval > 0 then
             check.admitted = check.admitted_at
         end
@@ -233,6 +233,8 @@ local function checks(slots, moments, answer)
         if check.cost == 0 then
             return
         end
+        -- Whoever was admitted before has waited for long enough.
+        check.admitted = 0
         return sealed(check, write_rates(check, -check.cost))
     end
 
@@ -245,7 +247,7 @@ local function checks(slots, moments, answer)
         local algorithm, flags, rates, places, size, ceiling, delay, min_interval, rate =
             from_bytes('<BBBBI4I4I4I8', text, at)
         -- Whether state may have to outlive what the rates of one request tell.
-        local lives = places > 1 or (algorithm == 6 and flags >= 4)
+        local lives = places > 1 or (algorithm == 6 and flags % 8 >= 4)
         local policy = {
             algorithm = algorithm, rates = rates, places = places, size = size, min_interval = min_interval,
             count_all = flags % 4 >= 2, lives = lives, long = lives or min_interval > 0,
@@ -258,7 +260,10 @@ local function checks(slots, moments, answer)
         end
         for i = 1, rates do
             local limit, count, seconds = from_bytes('<I4I4I4', text, rate + (i - 1) * 12)
-            local made = { seconds = seconds, place_mark = 1 + seconds % 251 }
+            local made = {
+                limit = limit, count = count, seconds = seconds, place_mark = 1 + seconds % 251,
+                owed = flags >= 8 and limit + math.max(limit, count) or limit,
+            }
             made.evaluate, made.write, made.decode =
                 maker_of(algorithm)(limit, count, seconds, flags, size, ceiling, delay, longest)
             policy[i] = made
@@ -266,43 +271,5 @@ local function checks(slots, moments, answer)
         return policy
     end
 
-    local policies, group, group_slots = {}, {}, {}
-
-    -- All or nothing: the limits of a group are charged if all allow, else refused; or given back.
-    local function settle_group(size, refund)
-        local admitted = true
-        for i = 1, size do
-            admitted = admitted and group[i].allowed
-        end
-        local change = refund and give_back or admitted and charge or refuse
-        for i = 1, size do
-            local check, slot = group[i], group_slots[i]
-            local value, matters = change(check)
-            if matters and (value or values[slot]) then
-                if moments then
-                    values[slot], moments[slot] = value, matters
-                else
-                    keep(KEYS[slot], value, matters)
-                end
-            end
-            if not refund then
-                answer(check.allowed, check.rate, check.remaining, check.reset, check.retry, check.delay,
-                    check.excess)
-            end
-        end
-    end
-
-    -- Decides a group of `kind`, whose first key is at `index` and whose limits begin at `at`.
-    return function(kind, index, at)
-        local size = kind % 128
-        for i = 1, size do
-            local number, cost = from_bytes('<BI4', ARGV[2], at + (i - 1) * 5)
-            local slot = moments and slots[KEYS[index + i - 1]] or index + i - 1
-            local check = group[i] or new_check()
-            group[i], group_slots[i] = check, slot
-            policies[number] = policies[number] or read_policy(number)
-            evaluate(check, policies[number], values[slot], cost)
-        end
-        settle_group(size, kind >= 128)
-    end
+    return new_check, read_policy, evaluate, charge, refuse, give_back
 end

@@ -5,9 +5,11 @@
 -- the time) and a part counted in units of 1/period of a request (45 bits). The last 4 bytes are left out if zero.
 --
 -- `base`: what is too many is told as what is beyond so many requests.
-local level = (uses[0] or uses[1] or uses[2]) and function(base, limit, count, seconds, ceiling, delay)
+local level = (uses[0] or uses[1] or uses[2]) and function(base, limit, count, seconds, flags, ceiling, delay)
     local period = seconds * 1000000
-    local most = limit > ceiling and limit or ceiling
+    -- What others have admitted may be owed beyond the limit.
+    local most = flags >= 8 and limit + (limit > count and limit or count) or limit
+    most = most > ceiling and most or ceiling
     local free = delay < 2 ^ 32 - 1 and delay + 1
 
     -- The level at `now`: the moment, whole requests and the part, and whether the state has to follow.

@@ -8,7 +8,8 @@ do
     while at <= #text do
         local algorithm, flags, rates, places, size, ceiling, delay, min_interval, rate =
             from_bytes('<BBBBI4I4I4I8', text, at)
-        if rates == 1 and places == 1 and min_interval == 0 and flags % 4 < 2 and (algorithm ~= 6 or flags < 4) then
+        local plain = flags % 4 < 2 and (algorithm ~= 6 or flags % 8 < 4)
+        if rates == 1 and places == 1 and min_interval == 0 and plain then
             local limit, count, seconds = from_bytes('<I4I4I4', text, rate)
             simple[1 + number * 256], simple[-1 - number * 256] =
                 maker_of(algorithm)(limit, count, seconds, flags, size, ceiling, delay, seconds)
@@ -65,7 +66,7 @@ while at <= length do
     local evaluate, value = simple[kind], values[slot]
     -- What has any of these lengths may be a long value: see state.lua.
     if not evaluate or (value and (#value > 16 or #value == 9) and string.byte(value, 9) >= 128) then
-        decide_group = decide_group or checks(slots, moments, answer)
+        decide_group = decide_group or group_decider(slots, moments, answer)
         local size = kind % 128
         decide_group(kind % 256, index, at + 1)
         at, index = at + 1 + size * 5, index + size

@@ -5,7 +5,7 @@
 -- has n entries.
 local sliding_log = uses[6] and function(limit, _, seconds, flags, capacity, _, _, longest)
     local HEADER = 9
-    local period, varied = seconds * 1000000, flags >= 4
+    local period, varied = seconds * 1000000, flags % 8 >= 4
     longest = longest * 1000000
     -- Where rates differ, what is too old for this one may matter to the next.
     local horizon = varied and 366 * 86400 * 1000000 or longest

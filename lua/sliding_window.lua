@@ -3,7 +3,9 @@
 -- State: the end of the window (52 bits), the mark of its period (12 bits), its count and the one before, of both the
 -- low halves first (16 bits each). The high halves are left out if zero.
 local sliding_window = uses[4] and function(limit, _, seconds, flags)
-    local period, mark, count_all = seconds * 1000000, seconds % 4093 * 16, flags % 4 >= 2
+    local period, mark = seconds * 1000000, seconds % 4093 * 16
+    -- What was counted beyond the limit is believed only as far as someone may have counted it.
+    local most = flags % 4 >= 2 and 2 ^ 32 or flags >= 8 and limit * 2 or limit
 
     -- The window at `now`: the moment, the end, the count and the one before, and whether the state has to follow.
     local function view(place)
@@ -38,13 +40,11 @@ local sliding_window = uses[4] and function(limit, _, seconds, flags)
             time = moved and now or finish - period
             finish = time + period
         end
-        if not count_all then
-            if count > limit then
-                count = limit
-            end
-            if before > limit then
-                before = limit
-            end
+        if count > most then
+            count = most
+        end
+        if before > most then
+            before = most
         end
         return time, finish, count, before, moved
     end

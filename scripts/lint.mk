@@ -5,7 +5,7 @@ out := build/lint
 headers := $(wildcard src/*/*.h)
 # The C shim, and the header that it shares with C++, follow nginx's own style.
 shared := $(addprefix src/,$(shell sed -n 's/^\#include "\(.*\)"/\1/p' src/nginx/*.c))
-formatted := $(filter-out $(shared),$(wildcard src/*/*.cc src/*/*.h unit/*.h unit/*/*.cc unit/*/*.h bench/*.cc))
+formatted := $(filter-out $(shared),$(wildcard src/*/*.cc src/*/*.h unit/*.h unit/*/*.cc unit/*/*.h bench/*.cc bench/*/*.cc bench/*/*.h))
 shell := $(shell grep -lE '^\#!.*\b(ba)?sh$$' .ci/* scripts/*)
 perl := $(shell grep -lE '^\#!.*\bperl$$' scripts/*) $(wildcard t/*.t t/lib/*.pm t/lib/*/*.pm)
 lua := $(wildcard lua/*)
@@ -42,9 +42,9 @@ $(out)/perl: $(perl)
 	perlcritic --gentle --quiet $(perl)
 	@touch $@
 
-# The files of lua/ are parts of one script, and see each other's names only there.
+# The files of lua/ are parts of two scripts, and see each other's names only there.
 $(out)/lua: $(lua) .luacheckrc
-	cd lua && cat $$(cat ORDER) >../$(out)/script.lua
-	luacheck --quiet --no-color $(out)/script.lua
-	! ls lua | grep -vxF -f lua/ORDER -e ORDER
+	cd lua && cat $$(cat ORDER) >../$(out)/script.lua && cat $$(cat ORDER.sync) >../$(out)/sync_script.lua
+	luacheck --quiet --no-color $(out)/script.lua $(out)/sync_script.lua
+	! ls lua | grep -vxF -f lua/ORDER -f lua/ORDER.sync -e ORDER -e ORDER.sync
 	@touch $@

@@ -1,5 +1,6 @@
-# Builds programs with all of src/ that needs no nginx: unit/FOLDER/NAME_test.cc, unit/fuzz/NAME_fuzz.cc and
-# bench/NAME_bench.cc. The goal is `programs` (the tests), `fuzzers`, `benchmarks`, or some programs.
+# Builds programs with all of src/ that needs no nginx: unit/FOLDER/NAME_test.cc, unit/fuzz/NAME_fuzz.cc,
+# bench/NAME_bench.cc and bench/simulate.cc; and bench/load.cc without it. The goal is `programs` (the tests), `fuzzers`,
+# `benchmarks`, or some programs.
 # OUT is where to; HIREDIS and LIBJWT are the folders of the two libraries; CXX is the compiler, FLAGS are its for src/,
 # and TEST_FLAGS those for the rest: RapidCheck's templates are slow to compile.
 
@@ -10,7 +11,7 @@ LIBJWT ?= build/libjwt
 FLAGS ?= -O2 -g
 TEST_FLAGS ?= -O1 -g1
 
-CXXFLAGS := -std=c++17 -Wall -Wextra -Werror -Isrc -Iunit -Ibuild/generated \
+CXXFLAGS := -std=c++17 -Wall -Wextra -Werror -Isrc -Iunit -Ibench -Ibuild/generated \
     -isystem $(HIREDIS)/include -isystem $(LIBJWT)/include -MMD -MP
 libraries := $(HIREDIS)/lib/libhiredis_ssl.a $(HIREDIS)/lib/libhiredis.a $(LIBJWT)/lib/libjwt.a
 script := build/generated/store/script_text.h
@@ -18,6 +19,7 @@ sources := $(filter-out src/nginx/%,$(wildcard src/*/*.cc))
 objects := $(sources:%.cc=$(OUT)/%.o)
 programs := $(patsubst unit/%.cc,$(OUT)/%,$(wildcard unit/*/*_test.cc))
 fuzzers := $(patsubst unit/fuzz/%.cc,$(OUT)/%,$(wildcard unit/fuzz/*_fuzz.cc))
+simulation := $(patsubst %.cc,$(OUT)/%.o,$(wildcard bench/simulation/*.cc))
 benchmarks := $(patsubst bench/%.cc,$(OUT)/%,$(wildcard bench/*_bench.cc))
 
 # An object is as old as the moment at which its compilation began: a header that is changed meanwhile is newer.
@@ -53,6 +55,14 @@ $(OUT)/%_fuzz: $(objects) $(OUT)/unit/fuzz/%_fuzz.o $(libraries)
 $(OUT)/%_bench: $(objects) $(OUT)/bench/%_bench.o $(libraries)
 	$(call link,-lbenchmark_main -lbenchmark)
 
+# The traffic of scripts/timelines: a program by itself.
+$(OUT)/load: $(OUT)/bench/load.o
+	$(CXX) $(TEST_FLAGS) -o $@ $<
+
+# The simulation of scripts/simulate.
+$(OUT)/simulate: $(objects) $(OUT)/bench/simulate.o $(simulation) $(libraries)
+	$(call link)
+
 # The tests' own code may throw: RapidCheck does.
 $(OUT)/src/%.o: src/%.cc scripts/unit.mk $(libraries) | $(script)
 	$(call compile,$(FLAGS) -fno-exceptions)
@@ -60,4 +70,4 @@ $(OUT)/src/%.o: src/%.cc scripts/unit.mk $(libraries) | $(script)
 $(OUT)/%.o: %.cc scripts/unit.mk $(libraries) | $(script)
 	$(call compile,$(TEST_FLAGS))
 
--include $(wildcard $(OUT)/src/*/*.d $(OUT)/unit/*/*.d $(OUT)/bench/*.d)
+-include $(wildcard $(OUT)/src/*/*.d $(OUT)/unit/*/*.d $(OUT)/bench/*.d $(OUT)/bench/*/*.d)

@@ -207,7 +207,7 @@ SERVER
     push @clients, 'sha256:' . sha256_hex('y' x 8000);
     my $name_of = sub {
         my ($client) = @_;
-        return length $client > 128 || $client =~ /^sha256:/ ? 'sha256:' . sha256_hex($client) : $client;
+        return length $client > 128 || $client =~ /^(?:sha256:|\})/ ? 'sha256:' . sha256_hex($client) : $client;
     };
     $redis->command('FLUSHALL');
     for my $client (grep {length} @clients) {

@@ -258,7 +258,7 @@ my @rows = (
     },
     {
         error  => 'a cluster without that slot',
-        reason => 'other',
+        reason => 'clusterdown',
         detail => qr/.*CLUSTERDOWN/,
         server => sub { return start_redis(cluster => '0-1', ready => 0) },
     },

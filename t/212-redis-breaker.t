@@ -107,7 +107,7 @@ subtest 'late answers close the breaker, and harm nobody' => sub {
         $redis->resume;
         cmp_ok recovery($nginx), '<', 2, "round $round: and Redis is asked again";
     }
-    is $redis->clients, 1, 'over the same connection';
+    is $redis->clients, 2, 'over the same connection, beside the one that no request waits for';
     my @got = map { $nginx->get('/open', 'X-Client' => 'after') } 1 .. 4;
     is join(' ', map { $_->{status} } @got), '200 200 429 429', 'each gets its own answer';
     is join(' ', map { $_->header('X-RateLimit-Remaining') } @got), '1 0 0 0', 'and numbers';
@@ -177,7 +177,8 @@ subtest 'retries come later and later, and do not flood the server' => sub {
     }
     my $tries = $fake->connections + $fake->count;
     cmp_ok $tries, '>=', 2,  "it is tried again ($tries tries and commands in three seconds)";
-    cmp_ok $tries, '<=', 40, 'but not often';
+    # By the connection of requests, and by that of the background.
+    cmp_ok $tries, '<=', 80, 'but not often';
 };
 
 subtest '64 connections that hammer while Redis is paused for two seconds' => sub {

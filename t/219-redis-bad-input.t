@@ -57,10 +57,16 @@ my @urls = (
 my @sentinels = (
     'redis+sentinel://', 'redis+sentinel:///limits', 'redis+sentinel://127.0.0.1', 'redis+sentinel://127.0.0.1/',
     'redis+sentinel://127.0.0.1,/limits', 'redis+sentinel://127.0.0.1//0', 'redis+sentinel://127.0.0.1/limits/x',
-    'redis+sentinel://127.0.0.1,nowhere.invalid/limits', 'rediss+sentinel://127.0.0.1/limits',
+    'redis+sentinel://127.0.0.1,nowhere.invalid/limits', 'rediss+sentinel://127.0.0.1', 'rediss+sentinel://nowhere.invalid/limits',
 );
-# May become right when Cluster comes; until then it is wrong.
-my @later = ('redis+cluster://h1,h2,h3');
+my @clusters = map { ("redis+cluster$_", "rediss+cluster$_") } (
+    ':127.0.0.1', '://', ':///', ':///0', '://,', '://:6379', '://127.0.0.1,', '://,127.0.0.1', '://127.0.0.1,,127.0.0.2', '://127.0.0.1,:6380',
+    '://127.0.0.1/1', '://127.0.0.1/0', '://127.0.0.1/limits', '://127.0.0.1,127.0.0.2/1', '://127.0.0.1/1,127.0.0.2',
+    '://127.0.0.1:', '://127.0.0.1:0', '://127.0.0.1:65536', '://127.0.0.1:abc', '://127.0.0.1,127.0.0.2:x',
+    '://[::1', '://[]', '://[::1],', '://::1', '://nowhere.invalid', '://127.0.0.1,nowhere.invalid', '://nowhere.invalid,127.0.0.1',
+    '://u:p@', '://u:p@,127.0.0.1', '://u:%zz@127.0.0.1', '://127.0.0.1,u:p@127.0.0.2', '://127.0.0.1?x=1', '://127.0.0.1#x',
+    '://' . 'x' x 64 . '.test',
+);
 
 # Options of rate_limit_redis that are wrong with a URL.
 my @options = (
@@ -70,6 +76,7 @@ my @options = (
             db= db=-1 db=abc db=65536 db=1.5 user= password_file= verify=on verify=off sni=x) ),
     ( map { [ $_, $good ] } "ca=$files->{ca}", "cert=$files->{client}", "key=$files->{client_key}" ),
     ( map { [ $_, $tls ] } qw(verify= verify=yes verify=ON verify=1 sni= ca= cert= key=) ),
+    ( map { [ qq("prefix=$_"), $good ] } '{app}:', 'a{', 'a}', '{}' ),
     [ "password_file=$dir/absent", $good ],
     [ "password_file=$dir",        $good ],
     [ "password_file=$empty",      $good ],
@@ -77,6 +84,12 @@ my @options = (
     [ "password_file=$password",   'rate_limit_redis main redis://:p@127.0.0.1' ],
     [ 'user=app',                  "rate_limit_redis main redis://other:p\@127.0.0.1" ],
     [ 'db=1',                      'rate_limit_redis main redis://127.0.0.1/2' ],
+    [ 'db=1',                      'rate_limit_redis main redis+cluster://127.0.0.1' ],
+    [ 'db=0',                      'rate_limit_redis main redis+cluster://127.0.0.1,127.0.0.2' ],
+    [ 'db=1',                      'rate_limit_redis main rediss+cluster://127.0.0.1' ],
+    ( map { [ $_, 'rate_limit_redis main redis+cluster://127.0.0.1' ] } "ca=$files->{ca}", qw(sni=x verify=off) ),
+    [ "password_file=$password",   'rate_limit_redis main redis+cluster://:p@127.0.0.1' ],
+    [ 'user=app',                  'rate_limit_redis main redis+cluster://other:p@127.0.0.1,127.0.0.2' ],
     [ "ca=$files->{ca}",           "$tls verify=off" ],
     [ "cert=$files->{client}",     $tls ],
     [ "key=$files->{client_key}",  $tls ],
@@ -97,6 +110,13 @@ my @zones = (
     [ 'deny_cache= without redis=',   "$zone deny_cache=1s",                              'deny_cache=1s' ],
     [ 'deny_cache=off without redis=', "$zone deny_cache=off",                            'deny_cache=off' ],
     [ 'deny_cache= and count=all',    "$zone redis=main count=all deny_cache=1s",         'deny_cache=1s' ],
+    ( map { [ "sync=$_", "$zone redis=main sync=$_", "sync=$_" ] } '', qw(0 0ms 5ms 9ms -1s 2h 61m 1d abc on off 1x 1.5s 99999999999999999999s) ),
+    [ 'sync= is a variable',          "$zone redis=main sync=\$arg_t",                    'sync=$arg_t' ],
+    [ 'sync= twice',                  "$zone redis=main sync=1s sync=2s",                 'sync=2s' ],
+    [ 'sync= without redis=',         "$zone sync=1s",                                    'sync=1s' ],
+    ( map { [ "sync= and on_error=$_", "$zone redis=main sync=1s on_error=$_", "on_error=$_" ] } qw(open closed local) ),
+    ( map { [ "on_error=$_ and sync=", "$zone redis=main on_error=$_ sync=1s", "on_error=$_" ] } qw(open local) ),
+    ( map { [ "sync= and deny_cache=$_", "$zone redis=main sync=1s deny_cache=$_", "deny_cache=$_" ] } qw(1s off) ),
 );
 
 my @passing = (
@@ -117,11 +137,27 @@ my @passing = (
     [ 'TLS',                         $tls ],
     [ 'every option of TLS',         "$tls ca=$files->{ca} cert=$files->{client} key=$files->{client_key} sni=redis.test verify=on" ],
     [ 'TLS without verification',    "$tls verify=off sni=redis.test" ],
+    [ 'a cluster',                   'rate_limit_redis main redis+cluster://127.0.0.1' ],
+    [ 'a cluster of names',          'rate_limit_redis main redis+cluster://localhost,localhost:7000,127.0.0.1:7001' ],
+    [ 'a cluster by IPv6',           'rate_limit_redis main redis+cluster://[::1]:7000,[::1]' ],
+    [ 'a cluster with a password',   'rate_limit_redis main redis+cluster://app:a%40b@127.0.0.1:7000,127.0.0.1:7001' ],
+    [ 'a cluster, every option',
+        "rate_limit_redis main redis+cluster://127.0.0.1 timeout=20ms connect_timeout=1s prefix=p: batch=64 user=app password_file=$password" ],
+    [ 'a cluster over TLS',
+        "rate_limit_redis main rediss+cluster://127.0.0.1,localhost ca=$files->{ca} cert=$files->{client} key=$files->{client_key} sni=redis.test" ],
+    [ 'a zone in a cluster',         "rate_limit_redis main redis+cluster://127.0.0.1; $zone redis=main" ],
     [ 'two of them',                 "$good; rate_limit_redis second unix:/tmp/redis.sock" ],
     [ 'a zone',                      "$good; $zone redis=main" ],
     [ 'a zone before its Redis',     "$zone redis=main; $good" ],
     ( map { [ "on_error=$_", "$good; $zone redis=main on_error=$_" ] } qw(open closed local) ),
     ( map { [ "deny_cache=$_", "$good; $zone redis=main deny_cache=$_" ] } qw(off 1ms 1s 1h) ),
+    ( map { [ "sync=$_", "$good; $zone redis=main sync=$_" ] } qw(10ms 100ms 1s 1m 60m 1h) ),
+    ( map { [ "sync= and algorithm=$_", "$good; $zone redis=main sync=1s algorithm=$_" ] }
+        qw(token_bucket leaky_bucket gcra fixed_window sliding_window sliding_buckets) ),
+    [ 'sync= before redis=',         "$good; $zone sync=1s redis=main" ],
+    [ 'sync= and a variable rate',   "$good; rate_limit_zone \$uri zone=a:1m rate=\$arg_r redis=main sync=1s" ],
+    [ 'sync= and min_interval=',     "$good; $zone redis=main sync=1s min_interval=1s algorithm=token_bucket" ],
+    [ 'sync= and count=all',         "$good; $zone redis=main sync=1s count=all" ],
     [ 'count=all',                   "$good; $zone redis=main count=all" ],
     [ 'count=all, deny_cache=off',   "$good; $zone redis=main count=all deny_cache=off" ],
     ( map { [ "algorithm=$_", "$good; $zone redis=main algorithm=$_" ] }
@@ -142,7 +178,7 @@ sub refuses {
     push @faults, 'more lines than one' if @others;
     push @faults, 'the directive is not named' if $line !~ /"$directive"/;
     push @faults, "\"$word\" is not named" if defined $word && index($line, $word) < 0;
-    push @faults, 'what is accepted is not said' if $line !~ /accepted|takes|is made of|once/;
+    push @faults, 'what is accepted is not said' if $line !~ /accepted|takes|is made of|once|has no meaning with/;
     push @faults, 'the place is not named' if $line !~ m{nginx\.conf:\d+|zone "a"};
     ok !@faults, "$directive: $title" or diag join '; ', @faults, "nginx says: $check->{stderr}";
     return;
@@ -155,10 +191,10 @@ for my $row (@redis) {
     my ($title, $text, $word) = @{$row};
     refuses($title, $text, 'rate_limit_redis', $word);
 }
-refuses("the URL $_", "rate_limit_redis main $_", 'rate_limit_redis') for @urls, @sentinels, @later;
+refuses("the URL $_", "rate_limit_redis main $_", 'rate_limit_redis') for @urls, @sentinels, @clusters;
 for my $row (@options) {
     my ($word, $before) = @{$row};
-    my ($name) = $word =~ /^(\w+=)/;
+    my ($name) = $word =~ /^"?(\w+=)/;
     refuses("$word after $before", "$before $word", 'rate_limit_redis', $name);
 }
 refuses("$_ twice", "$good $_ $_", 'rate_limit_redis', $_) for @twice;
@@ -166,7 +202,7 @@ for my $row (@zones) {
     my ($title, $text, $word) = @{$row};
     refuses($title, "$good; $text", 'rate_limit_zone', $word);
 }
-for my $words ('redis://app:sesame@127.0.0.1:abc', 'redis://:sesame@', 'redis//app:sesame@127.0.0.1', 'redis://127.0.0.1 password=sesame') {
+for my $words ('redis+cluster://app:sesame@127.0.0.1/1', 'redis+cluster://app:sesame@', 'redis://app:sesame@127.0.0.1:abc', 'redis://:sesame@', 'redis//app:sesame@127.0.0.1', 'redis://127.0.0.1 password=sesame') {
     my $check = check_config(http => "rate_limit_redis main $words;");
     isnt $check->{exit}, 0, "$words is wrong";
     unlike $check->{stderr}, qr/sesame/, 'and its password is not printed';

@@ -56,6 +56,19 @@ void write_rate(const Quota& quota, const View& view, std::uint64_t cost, std::u
     }
 }
 
+// Beyond its limit, only a level needs to be told how far it may go.
+void impose_rate(const Quota& quota, View view, std::uint64_t cost, std::uint64_t* words) {
+    switch (quota.policy.algorithm) {
+        case Algorithm::kFixedWindow:
+        case Algorithm::kSlidingWindow:
+        case Algorithm::kSlidingBuckets:
+            return write_rate(quota, view, cost, words);
+        default:
+            Level::impose(quota, &view, cost);
+            return Level::write(quota, view, words);
+    }
+}
+
 template <class A>
 void write_refunded(const Quota& quota, View view, std::uint64_t cost, std::uint64_t* words) {
     A::refund(quota, &view, cost);
@@ -237,6 +250,9 @@ void Check::give_back(std::uint64_t* state) const {
     if (policy_->rates.size == 0 || cost_ == 0) {
         return;
     }
+    if (policy_->min_interval != 0) {
+        state[interval_index(*shape_)] = 0;
+    }
     if (policy_->algorithm == Algorithm::kSlidingLog) {
         SlidingLog::refund(*shape_, views_[0], log_horizon(*policy_, *shape_), cost_, state);
         return;
@@ -248,12 +264,29 @@ void Check::give_back(std::uint64_t* state) const {
     }
 }
 
+void Check::impose(std::uint64_t* state) const {
+    if (cost_ == 0 || policy_->algorithm == Algorithm::kSlidingLog) {
+        charge(state);
+        return;
+    }
+    move_to_places(state);
+    const std::size_t words = words_per_rate(*shape_);
+    for (std::uint32_t i = 0; i < policy_->rates.size; i++) {
+        impose_rate(quota_of(*policy_, *shape_, i), views_[i], cost_, state + places_.to[i] * words);
+    }
+    finish_charge(state);
+}
+
 void Check::charge(std::uint64_t* state) const {
     if (cost_ == 0) {
         write_uncharged(state, 0);
         return;
     }
     write(state, cost_);
+    finish_charge(state);
+}
+
+void Check::finish_charge(std::uint64_t* state) const {
     if (policy_->min_interval != 0) {
         state[interval_index(*shape_)] = static_cast<std::uint64_t>(admitted_at_);
     }

@@ -37,6 +37,9 @@ class Check {
     // Writes to `state` that the request was admitted.
     void charge(std::uint64_t* state) const;
 
+    // Writes to `state` that the request was admitted elsewhere, whether it would have been here or not.
+    void impose(std::uint64_t* state) const;
+
     // Writes to `state` what a request leaves behind that is not admitted, here or by another limit: nothing,
     // unless rejected requests count or the clock was set back. If they count, the decision's numbers change
     // accordingly.
@@ -44,8 +47,9 @@ class Check {
 
     // Writes to `state` that a request of the cost given to evaluate(), which was admitted shortly before,
     // was not made after all: under each rate that much less is used, or nothing. At the moment of the charge
-    // this leaves the client with what it had; later it gives back the newest of what still counts. What
-    // min_interval remembers stays. The decision of such a check means nothing.
+    // this leaves the client with what it had; later it gives back the newest of what still counts.
+    // min_interval remembers nothing then: whoever was admitted before that request has waited for long
+    // enough. The decision of such a check means nothing.
     void give_back(std::uint64_t* state) const;
 
     const Decision& decision() const { return decision_; }
@@ -56,6 +60,7 @@ class Check {
     void write(std::uint64_t* state, std::uint32_t cost) const;
     void move_to_places(std::uint64_t* state) const;
     void write_uncharged(std::uint64_t* state, std::uint32_t cost) const;
+    void finish_charge(std::uint64_t* state) const;
     void write_weight(std::uint64_t* state) const;
 
     // Set by evaluate; a check is made on the stack of every request, so nothing is set before.

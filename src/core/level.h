@@ -23,7 +23,7 @@ struct Level {
         v.a = (words[0] >> kTimeBits) | ((words[1] >> kPartBits) << kLowBits);
         v.b = words[1] & ((std::uint64_t{1} << kPartBits) - 1);
         settle(last, now, &v);
-        const std::uint64_t most = std::max<std::uint64_t>(quota.limit, quota.policy.ceiling);
+        const std::uint64_t most = std::max<std::uint64_t>(most_owed(quota), quota.policy.ceiling);
         if (v.a >= most) {
             v.a = most;
             v.b = 0;
@@ -68,6 +68,17 @@ struct Level {
         v->a += cost;
     }
 
+    // Raises the level by what was admitted elsewhere, though it may be full.
+    static void impose(const Quota& quota, View* v, std::uint64_t cost) {
+        const std::uint64_t most = most_owed(quota);
+        if (v->a + cost < most) {
+            v->a += cost;
+        } else if (v->a < most) {
+            v->a = most;
+            v->b = 0;
+        }
+    }
+
     static void refund(const Quota&, View* v, std::uint64_t cost) {
         v->b = v->a < cost ? 0 : v->b;
         v->a -= std::min(v->a, cost);
@@ -79,6 +90,10 @@ struct Level {
     }
 
   private:
+    static std::uint64_t most_owed(const Quota& quota) {
+        return quota.limit + (quota.policy.debt ? std::max<std::uint64_t>(quota.limit, quota.rate.count) : 0);
+    }
+
     static void drain(const Quota& quota, std::uint64_t elapsed, View* v) {
         const Wide before = multiply(v->a, quota.period) + v->b;
         const Wide gone = multiply(elapsed, quota.rate.count);

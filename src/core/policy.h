@@ -29,6 +29,7 @@ struct Policy {
     Algorithm algorithm = Algorithm::kSlidingWindow;
     bool align_first = false;   // fixed_window: windows start with a client's first request, not on the clock
     bool count_all = false;     // a rejected request is counted too
+    bool debt = false;          // what others have admitted beyond the limit counts, up to one quota more
     std::uint32_t burst = 0;    // leaky_bucket, gcra: requests beyond the first that may come at once
     std::uint32_t ceiling = 0;  // leaky_bucket, gcra: the most that another policy of the zone admits at once
     std::uint32_t capacity = 0;      // token_bucket: tokens; 0 for the rate's count
@@ -49,6 +50,12 @@ inline std::uint32_t capacity_of(const Policy& policy, const Rate& rate) {
         default:
             return rate.count;
     }
+}
+
+// Whether what is used is a level that time lowers: see level.h.
+inline bool is_level(Algorithm algorithm) {
+    return algorithm == Algorithm::kTokenBucket || algorithm == Algorithm::kLeakyBucket ||
+           algorithm == Algorithm::kGcra;
 }
 
 // How long the quota of capacity_of lasts a client that uses it evenly.

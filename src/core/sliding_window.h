@@ -33,8 +33,9 @@ struct SlidingWindow {
             v.moved = changed && (v.a | v.b) != 0;
         }
         if (!quota.policy.count_all) {
-            v.a = std::min(v.a, quota.limit);
-            v.b = std::min(v.b, quota.limit);
+            const std::uint64_t most = quota.policy.debt ? quota.limit * 2 : quota.limit;
+            v.a = std::min(v.a, most);
+            v.b = std::min(v.b, most);
         }
         return v;
     }

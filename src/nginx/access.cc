@@ -128,7 +128,7 @@ bool gather_limit(ngx_http_request_t* r, const AppliedLimit* applied, Items* ite
     item.policy = policy;
     item.cost = cost_of(r, *applied);
     item.source = Source::kMemory;
-    items->remote = items->remote || applied->zone->redis != nullptr;
+    items->remote = items->remote || asks_redis(*applied->zone);
     return true;
 }
 
@@ -264,17 +264,13 @@ ngx_int_t follow(ngx_http_request_t* r, Item* items, std::size_t count, bool rej
 }
 
 ngx_int_t decide_from_memory(ngx_http_request_t* r, Items* items, RequestState* state) {
-    Limit limits[kMaxLimits];
+    Limits limits;
     for (std::size_t i = 0; i < items->count; i++) {
         const Item& item = items->list[i];
-        Table* table = item.applied->zone->table;
-        limits[i].table = table;
-        limits[i].policy = item.policy;
-        limits[i].client = table->hash(view(item.key));
-        limits[i].cost = item.cost;
+        limits.add(item.applied->zone->table, *item.policy, view(item.key), item.cost);
     }
     const Micros now = wall_clock();
-    const Verdict verdict = check(limits, items->count, now, zone_host());
+    const Verdict verdict = check(limits.data(), limits.size(), now, zone_host());
     if (verdict == Verdict::kBusy) {
         for (std::size_t i = 0; i < items->count; i++) {
             fail(items, *items->list[i].applied->zone);
@@ -364,14 +360,15 @@ PendingGroup* make_pending(ngx_http_request_t* r, const Items& items) {
     for (std::size_t i = 0; i < items.count; i++) {
         const Item& item = items.list[i];
         const Zone& zone = *item.applied->zone;
-        Remote* remote = zone.redis != nullptr ? redis_remote(zone.redis) : nullptr;
-        if (zone.redis != nullptr && remote == nullptr) {
+        Remote* remote = asks_redis(zone) ? redis_remote(zone.redis) : nullptr;
+        if (asks_redis(zone) && remote == nullptr) {
             return nullptr;
         }
         pending->items[i] = item;
-        pending->limits[i] = {view(zone.name), view(item.key), item.policy,     &zone.shape,
-                              item.cost,       zone.table,     remote,          zone.denials,
-                              zone.deny_for,   zone.on_error,  Source::kNobody, {}};
+        const Membership* membership = remote != nullptr ? zone.redis->membership : nullptr;
+        pending->limits[i] = {view(zone.name), view(item.key),  item.policy, &zone.shape,  item.cost,
+                              zone.table,      remote,          membership,  zone.denials, zone.deny_for,
+                              zone.on_error,   Source::kNobody, {}};
     }
     new (&pending->group) Group(pending->limits, room, items.count, zone_host(), wall_clock, wake_request);
     pending->group.data = r;

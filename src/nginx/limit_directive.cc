@@ -1,4 +1,5 @@
 // The directive rate_limit, and what can be checked only when the whole configuration is read.
+#include "nginx/background.h"
 #include "nginx/configuration.h"
 #include "nginx/jwt.h"
 #include "nginx/key.h"
@@ -195,6 +196,9 @@ bool resolve_zone(ngx_conf_t* cf, const ngx_http_rate_limit_main_conf_t* conf, Z
                           &zone->redis_name, &zone->name, &names, &zone->file, zone->line);
             return false;
         }
+        if (zone->on_error == OnError::kLocal && !add_membership(cf, zone->redis)) {
+            return false;
+        }
     }
     const ngx_http_complex_value_t* values[] = {&zone->key, zone->rate};
     for (const ngx_http_complex_value_t* value : values) {
@@ -239,6 +243,9 @@ bool resolve_configuration(ngx_conf_t* cf) {
     }
     for (ngx_uint_t i = 0; i < conf->limits.nelts; i++) {
         limits[i]->policy.ceiling = limits[i]->zone->policy.ceiling;
+        // What was admitted under any of them is charged by the zone's own.
+        std::uint32_t& burst = limits[i]->zone->policy.burst;
+        burst = ngx_max(burst, limits[i]->policy.burst);
     }
     return true;
 }

@@ -18,6 +18,8 @@ typedef struct {
     ngx_array_t   keys;              /* of pointers to ClientKey */
     ngx_array_t   tokens;            /* of pointers to TokenSource */
     ngx_flag_t    has_jwt_keys;      /* somewhere in the configuration */
+
+    ngx_connection_t  *watch;        /* of a worker that works in the background; see background.cc */
 } ngx_http_rate_limit_main_conf_t;
 
 
@@ -59,6 +61,7 @@ char *ngx_http_rate_limit_merge_loc_conf(ngx_conf_t *cf, void *parent, void *chi
 ngx_int_t ngx_http_rate_limit_add_variables(ngx_conf_t *cf);
 ngx_int_t ngx_http_rate_limit_init(ngx_conf_t *cf);
 ngx_int_t ngx_http_rate_limit_init_module(ngx_cycle_t *cycle);
+ngx_int_t ngx_http_rate_limit_init_process(ngx_cycle_t *cycle);
 void ngx_http_rate_limit_exit_process(ngx_cycle_t *cycle);
 
 char *ngx_http_rate_limit_redis(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
@@ -67,6 +70,7 @@ char *ngx_http_rate_limit_jwt_key(ngx_conf_t *cf, ngx_command_t *cmd, void *conf
 char *ngx_http_rate_limit_jwt_source(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 char *ngx_http_rate_limit_zone(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 char *ngx_http_rate_limit(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
+char *ngx_http_rate_limit_metrics(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 char *ngx_http_rate_limit_status(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 char *ngx_http_rate_limit_word(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 char *ngx_http_rate_limit_flag(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);

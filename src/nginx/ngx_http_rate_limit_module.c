@@ -113,6 +113,13 @@ static ngx_command_t  ngx_http_rate_limit_commands[] = {
       offsetof(ngx_http_rate_limit_loc_conf_t, log_level),
       &ngx_http_rate_limit_log_level_words },
 
+    { ngx_string("rate_limit_metrics"),
+      NGX_HTTP_LOC_CONF|NGX_CONF_NOARGS,
+      ngx_http_rate_limit_metrics,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
+
       ngx_null_command
 };
 
@@ -139,7 +146,7 @@ ngx_module_t  ngx_http_rate_limit_module = {
     NGX_HTTP_MODULE,                       /* module type */
     NULL,                                  /* init master */
     ngx_http_rate_limit_init_module,       /* init module */
-    NULL,                                  /* init process */
+    ngx_http_rate_limit_init_process,      /* init process */
     NULL,                                  /* init thread */
     NULL,                                  /* exit thread */
     ngx_http_rate_limit_exit_process,      /* exit process */

@@ -1,14 +1,17 @@
 // Makes a worker's clients when they are first needed, and ends them with it.
 #include "nginx/redis.h"
 
+#include "nginx/background.h"
 #include "nginx/event_loop.h"
 #include "redis/client.h"
+#include "redis/cluster.h"
 #include "redis/sentinels.h"
 #include "redis/tls.h"
 
 namespace rate_limit {
 
 RedisServer::~RedisServer() {
+    stop_background(this);
     delete remote;
     if (settings.tls != nullptr) {
         redis::free_tls(settings.tls);
@@ -25,30 +28,27 @@ RedisServer* find_redis(const ngx_http_rate_limit_main_conf_t* conf, const ngx_s
     return nullptr;
 }
 
-namespace {
-
-redis::Client* make_client(const RedisServer& server) {
+redis::Service* make_redis_service(const RedisServer& server, const redis::Settings& settings) {
     const redis::Address& address = server.settings.address;
-    if (address.sentinels.empty()) {
-        return redis::Client::make(server.settings, server.addresses, nginx_loop());
+    if (address.seeds.empty()) {
+        return redis::Client::make(settings, server.addresses, nginx_loop());
     }
-    auto* sentinels =
-        redis::Sentinels::make(server.sentinels, address.sentinels, address.primary, nginx_loop());
+    if (address.primary.empty()) {
+        return redis::Cluster::make(settings, address.seeds, nginx_loop());
+    }
+    auto* sentinels = redis::Sentinels::make(server.sentinels, address.seeds, address.primary, nginx_loop());
     return sentinels != nullptr
-               ? redis::Client::make_with(server.settings, std::unique_ptr<redis::Locator>(sentinels),
-                                          nginx_loop())
+               ? redis::Client::make_with(settings, std::unique_ptr<redis::Locator>(sentinels), nginx_loop())
                : nullptr;
 }
 
-}  // namespace
-
 Remote* redis_remote(RedisServer* server) {
     if (server->remote == nullptr) {
-        redis::Client* client = make_client(*server);
-        if (client != nullptr) {
-            server->remote = Remote::make(client, server->options, nginx_loop());
+        redis::Service* service = make_redis_service(*server, server->settings);
+        if (service != nullptr) {
+            server->remote = Remote::make(service, server->options, nginx_loop());
             if (server->remote == nullptr) {
-                delete client;
+                delete service;
             }
         }
     }
@@ -64,6 +64,7 @@ extern "C" void ngx_http_rate_limit_exit_process(ngx_cycle_t* cycle) {
     if (conf == nullptr) {
         return;
     }
+    rate_limit::stop_background(cycle);
     auto** servers = static_cast<rate_limit::RedisServer**>(conf->servers.elts);
     for (ngx_uint_t i = 0; i < conf->servers.nelts; i++) {
         delete servers[i]->remote;

@@ -6,9 +6,12 @@
 
 #include "nginx/module.h"
 #include "redis/connection.h"
+#include "store/instances.h"
 #include "store/remote.h"
 
 namespace rate_limit {
+
+struct Background;
 
 struct RedisServer {
     RedisServer() = default;
@@ -18,10 +21,14 @@ struct RedisServer {
 
     ngx_str_t name = {};
     redis::Settings settings;
-    redis::Settings sentinels;  // how to speak to Sentinels, if the address has any
+    redis::Settings sentinels;   // how to speak to Sentinels, if the address has any
+    redis::Settings background;  // for what no request waits for
     Remote::Options options;
     std::vector<std::string> addresses;  // numeric, as known when the configuration was read
     Remote* remote = nullptr;            // made by each worker when it first needs it
+    ngx_shm_zone_t* shm = nullptr;       // null unless the instances that share it are counted
+    Membership* membership = nullptr;    // in that memory
+    Background* work = nullptr;          // of each worker, if there is any
 };
 
 // The server of this name; null if there is none.
@@ -29,5 +36,8 @@ RedisServer* find_redis(const ngx_http_rate_limit_main_conf_t* conf, const ngx_s
 
 // This worker's way to a server; null if there is no memory.
 Remote* redis_remote(RedisServer* server);
+
+// A way of its own, with settings that are the server's but for some. Null if there is no memory.
+redis::Service* make_redis_service(const RedisServer& server, const redis::Settings& settings);
 
 }  // namespace rate_limit

@@ -13,10 +13,11 @@ namespace {
 
 constexpr std::uint64_t kMostBatch = 1024;
 constexpr std::size_t kLongestPassword = 4096;
+constexpr redis::Milliseconds kBackgroundTimeout = 1000;
 constexpr char kRedisForm[] = "NAME URL [option=value ...]";
 constexpr char kRedisOptions[] =
-    "timeout=, connect_timeout=, prefix=, batch=, user=, db=, password_file=, ca=, cert=, key=, sni= and "
-    "verify=";
+    "timeout=, connect_timeout=, prefix=, batch=, user=, db=, password_file=, sentinel_user=, "
+    "sentinel_password_file=, ca=, cert=, key=, sni= and verify=";
 
 // A URL for the log, without what may be a password.
 std::string masked(const ngx_str_t& url) {
@@ -37,11 +38,12 @@ struct RedisReader {
     RedisServer* server;
     redis::TlsFiles files = {};
     ngx_str_t tls_word = {};  // an option that only TLS has
-    ngx_str_t user_word = {}, db_word = {}, password_word = {};
+    ngx_str_t user_word = {}, db_word = {}, password_word = {}, sentinel_word = {};
 
     char* read_word(const ngx_str_t& word);
     char* read_time(const ngx_str_t& word, const ngx_str_t& value, redis::Milliseconds* time) const;
-    char* read_password(const ngx_str_t& word, ngx_str_t value);
+    char* read_password(const ngx_str_t& word, ngx_str_t value, std::string* password) const;
+    char* read_user(const ngx_str_t& word, const ngx_str_t& value, std::string* user) const;
     char* read_file_name(const ngx_str_t& word, ngx_str_t value, std::string* name) const;
     char* read_prefix(const ngx_str_t& word, const ngx_str_t& value) const;
     char* read_tls_word(const ngx_str_t& word, bool* taken);
@@ -72,7 +74,12 @@ char* RedisReader::read_file_name(const ngx_str_t& word, ngx_str_t value, std::s
     return nullptr;
 }
 
-char* RedisReader::read_password(const ngx_str_t& word, ngx_str_t value) {
+char* RedisReader::read_user(const ngx_str_t& word, const ngx_str_t& value, std::string* user) const {
+    *user = view(value);
+    return value.len != 0 ? nullptr : refuse(cf, cmd, "\"%V\" names nobody; accepted is a user", &word);
+}
+
+char* RedisReader::read_password(const ngx_str_t& word, ngx_str_t value, std::string* password) const {
     std::string name;
     if (char* wrong = read_file_name(word, value, &name)) {
         return wrong;
@@ -99,8 +106,7 @@ char* RedisReader::read_password(const ngx_str_t& word, ngx_str_t value) {
                       "most %uz bytes",
                       &word, kLongestPassword);
     }
-    server->settings.address.password = line;
-    password_word = word;
+    *password = line;
     return nullptr;
 }
 
@@ -162,12 +168,20 @@ char* RedisReader::read_word(const ngx_str_t& word) {
         return read_prefix(word, value);
     }
     if (option(word, "password_file", &value)) {
-        return read_password(word, value);
+        password_word = word;
+        return read_password(word, value, &server->settings.address.password);
     }
     if (option(word, "user", &value)) {
         user_word = word;
-        server->settings.address.user = view(value);
-        return value.len != 0 ? nullptr : refuse(cf, cmd, "\"%V\" names nobody; accepted is a user", &word);
+        return read_user(word, value, &server->settings.address.user);
+    }
+    if (option(word, "sentinel_password_file", &value)) {
+        sentinel_word = word;
+        return read_password(word, value, &server->sentinels.address.password);
+    }
+    if (option(word, "sentinel_user", &value)) {
+        sentinel_word = word;
+        return read_user(word, value, &server->sentinels.address.user);
     }
     if (option(word, "batch", &value)) {
         if (!parse_number(view(value), kMostBatch, &number) || number == 0) {
@@ -203,6 +217,14 @@ char* RedisReader::check(const ngx_str_t& url) const {
         return refuse(cf, cmd, "\"%s\" is not a URL: %s; %s", masked(url).c_str(), wrong,
                       redis::kAddressAccepted);
     }
+    if (address.primary.empty() && sentinel_word.len != 0) {
+        return refuse(cf, cmd, "\"%V\" is for Sentinels; it is accepted with redis+sentinel://",
+                      &sentinel_word);
+    }
+    if (!address.seeds.empty() && address.primary.empty() && db_word.len != 0) {
+        return refuse(cf, cmd, "\"%V\" contradicts the URL: a cluster has no databases; accepted is none",
+                      &db_word);
+    }
     const bool user = !address.user.empty() && user_word.len != 0;
     const bool password = !address.password.empty() && password_word.len != 0;
     const bool database = address.database != 0 && db_word.len != 0;
@@ -229,11 +251,11 @@ char* RedisReader::check(const ngx_str_t& url) const {
 char* RedisReader::find_hosts(const ngx_str_t& url) const {
     redis::Address& address = server->settings.address;
     const std::string* missing = nullptr;
-    for (redis::Seed& seed : address.sentinels) {
+    for (redis::Seed& seed : address.seeds) {
         seed.addresses = redis::resolve(seed.host);
         missing = seed.addresses.empty() ? &seed.host : missing;
     }
-    if (address.path.empty() && address.sentinels.empty()) {
+    if (address.path.empty() && address.seeds.empty()) {
         server->addresses = redis::resolve(address.host);
         missing = server->addresses.empty() ? &address.host : missing;
     }
@@ -262,12 +284,21 @@ char* RedisReader::finish(const ngx_str_t& url) const {
             settings.server_name = settings.address.host;
         }
     }
+    server->options.budget = static_cast<Micros>(settings.timeout) * 1000;
+    settings.probe_key = server->options.prefix + "probe";
     settings.name = view(server->name);
     settings.script = kScript;
-    settings.probe = redis::format_command({"SET", server->options.prefix + "probe", "1", "PX", "1"});
-    settings.greet_by_probe = !settings.address.sentinels.empty();
-    server->sentinels.name = settings.name;
-    server->sentinels.connect_timeout = settings.connect_timeout;
+    settings.probe = redis::format_command({"SET", settings.probe_key, "1", "PX", "1"});
+    settings.greet_by_probe = !settings.address.primary.empty();
+    server->background = settings;
+    server->background.script = kSyncScript;
+    server->background.timeout = std::max(settings.timeout, kBackgroundTimeout);
+    redis::Settings& sentinels = server->sentinels;
+    sentinels.name = settings.name;
+    sentinels.connect_timeout = settings.connect_timeout;
+    sentinels.address.tls = settings.address.tls;
+    sentinels.tls = settings.tls;
+    sentinels.server_name = settings.server_name;
     return nullptr;
 }
 

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "nginx/background.h"
 #include "nginx/clock.h"
 
 namespace rate_limit {
@@ -95,7 +96,8 @@ ngx_int_t make_memory(Zone* zone) {
         zone->denials = Denials::create(memory, share, keys[0]);
     }
     if (needs_table(*zone)) {
-        zone->table = Table::create(memory + share, size - share, zone->shape, keys[1]);
+        zone->table =
+            Table::create(memory + share, size - share, zone->shape, keys[1], needs_accounts(*zone));
     }
     if ((zone->denials == nullptr && needs_denials(*zone)) ||
         (zone->table == nullptr && needs_table(*zone))) {
@@ -138,7 +140,7 @@ const Host& zone_host() {
 
 std::size_t zone_least_size(const Zone& zone) {
     // Beside what is needed: the page allocator's header, and its entry for each page.
-    std::size_t need = needs_table(zone) ? Table::least_size(zone.shape) : 0;
+    std::size_t need = needs_table(zone) ? Table::least_size(zone.shape, needs_accounts(zone)) : 0;
     if (needs_denials(zone)) {
         need = std::max(need + Denials::least_size() + kLine, need + need / 3 + kLine);
     }
@@ -163,8 +165,10 @@ void zone_plan_memory(Zone* zone) {
         return;
     }
     const Zone& old = *zone_of(running);
-    const bool same_parts =
-        (old.table != nullptr) == needs_table(*zone) && (old.denials != nullptr) == needs_denials(*zone);
+    const bool had_accounts = old.table != nullptr && old.table->has_accounts();
+    const bool same_parts = (old.table != nullptr) == needs_table(*zone) &&
+                            had_accounts == needs_accounts(*zone) &&
+                            (old.denials != nullptr) == needs_denials(*zone);
     if (same_parts && (old.table == nullptr || old.table->shape() == zone->shape)) {
         return;
     }
@@ -189,6 +193,10 @@ bool zone_remind(Zone* zone, Micros every) {
 
 // The new configuration stands: nginx may now free the memory that was replaced, and keep what replaced it.
 extern "C" ngx_int_t ngx_http_rate_limit_init_module(ngx_cycle_t* cycle) {
+    if (ngx_process == NGX_PROCESS_SINGLE) {
+        // A process without workers would go on with zones that are gone.
+        rate_limit::stop_background(const_cast<ngx_cycle_t*>(ngx_cycle));
+    }
     rate_limit::for_each_zone(cycle, [](rate_limit::Zone* zone, ngx_shm_zone_t* memory) {
         if (zone->replaces != nullptr) {
             // A process without workers goes on using both.

@@ -16,12 +16,13 @@ struct Zone {
     ngx_str_t name;
     ngx_http_complex_value_t key;
     ngx_http_complex_value_t* rate;  // of rate=$variable, else null and policy.rates is set
-    Policy policy;
+    Policy policy;  // once the whole configuration is read, with the largest burst of its limits
     Shape shape;
     OnError on_error;
     ngx_str_t redis_name;  // empty for a zone in memory
     RedisServer* redis;    // of that name, once the whole configuration is read
     Micros deny_for;       // deny_cache=; 0 for off
+    ngx_msec_t sync;       // sync=; 0 if each request asks Redis
     ngx_shm_zone_t* shm;
     Table* table;      // null if it is not needed: the zone is in Redis, and not on_error=local
     Denials* denials;  // null if it is not needed
@@ -51,11 +52,14 @@ struct AppliedLimit {
 // Adds the memory of a zone to the configuration that is being read.
 bool zone_add_memory(ngx_conf_t* cf, Zone* zone, std::size_t size);
 
-// Whether a zone's memory holds a table, and whether it holds denials.
-inline bool needs_table(const Zone& zone) {
-    return zone.redis_name.len == 0 || zone.on_error == OnError::kLocal;
-}
-inline bool needs_denials(const Zone& zone) { return zone.redis_name.len != 0 && zone.deny_for != 0; }
+// Whether Redis decides each request of a zone.
+inline bool asks_redis(const Zone& zone) { return zone.redis_name.len != 0 && zone.sync == 0; }
+
+// Whether a zone's memory holds a table, whether that has accounts of what Redis is to be told, and whether
+// it holds denials.
+inline bool needs_table(const Zone& zone) { return !asks_redis(zone) || zone.on_error == OnError::kLocal; }
+inline bool needs_accounts(const Zone& zone) { return zone.redis_name.len != 0 && needs_table(zone); }
+inline bool needs_denials(const Zone& zone) { return asks_redis(zone) && zone.deny_for != 0; }
 
 // The least size of a zone's memory, as zone= takes it.
 std::size_t zone_least_size(const Zone& zone);

@@ -13,15 +13,14 @@ constexpr Micros kDefaultDenyFor = kSecond;
 
 constexpr char kZoneForm[] = "KEY zone=NAME:SIZE rate=RATES [option=value ...]";
 constexpr char kZoneOptions[] =
-    "zone=, rate=, algorithm=, burst=, capacity=, buckets=, align=, min_interval=, count=, redis=, "
-    "on_error=, "
-    "deny_cache=, rates= and log=";
+    "zone=, rate=, algorithm=, burst=, capacity=, buckets=, align=, min_interval=, count=, redis=, sync=, "
+    "on_error=, deny_cache=, rates= and log=";
 constexpr char kAlgorithmsAccepted[] =
     "token_bucket, leaky_bucket, gcra, fixed_window, sliding_window, sliding_buckets or sliding_log";
 
 constexpr const char* kZoneOptionNames[] = {"zone",    "rate",     "algorithm", "burst",        "capacity",
                                             "buckets", "align",    "count",     "min_interval", "rates",
-                                            "log",     "on_error", "redis",     "deny_cache"};
+                                            "log",     "on_error", "redis",     "deny_cache",   "sync"};
 
 // A rate_limit_zone while it is being read.
 struct ZoneReader {
@@ -31,7 +30,7 @@ struct ZoneReader {
     ngx_str_t zone_word = {};  // zone=NAME:SIZE, whole
     ngx_str_t rate_word = {};  // what follows rate=
     ngx_str_t burst_word = {}, capacity_word = {}, buckets_word = {}, align_word = {}, rates_word = {},
-              log_word = {}, on_error_word = {}, deny_cache_word = {};
+              log_word = {}, on_error_word = {}, deny_cache_word = {}, sync_word = {};
     std::size_t size = 0;
     std::uint64_t rates = kDefaultVariableRates;
     std::uint64_t log = kDefaultVariableLog;
@@ -44,8 +43,10 @@ struct ZoneReader {
                       bool* flag) const;
     char* read_on_error(const ngx_str_t& word, const ngx_str_t& value);
     char* read_deny_cache(const ngx_str_t& word, ngx_str_t value);
+    char* read_sync(const ngx_str_t& word, ngx_str_t value);
     char* read_rate();
     char* check_options() const;
+    char* check_sync() const;
     char* check_store() const;
     char* unused(const ngx_str_t& word, const char* users) const;
     char* check_size() const;
@@ -159,6 +160,9 @@ char* ZoneReader::read_word(ngx_str_t* word) {
     if (option(*word, "deny_cache", &value)) {
         return read_deny_cache(*word, value);
     }
+    if (option(*word, "sync", &value)) {
+        return read_sync(*word, value);
+    }
     if (option(*word, "min_interval", &value)) {
         const ngx_int_t milliseconds = ngx_parse_time(&value, 0);
         if (milliseconds == NGX_ERROR || milliseconds == 0 || milliseconds > kMaxPeriod / 1000) {
@@ -198,6 +202,19 @@ char* ZoneReader::read_deny_cache(const ngx_str_t& word, ngx_str_t value) {
         return refuse(cf, cmd, "\"%V\" is not a time; accepted are times from 1ms to 1h, or off", &word);
     }
     zone->deny_for = static_cast<Micros>(milliseconds) * 1000;
+    return nullptr;
+}
+
+char* ZoneReader::read_sync(const ngx_str_t& word, ngx_str_t value) {
+    constexpr ngx_int_t kLeast = 10;
+    constexpr ngx_int_t kMost = 3'600'000;
+    sync_word = word;
+    const ngx_int_t milliseconds = ngx_parse_time(&value, 0);
+    if (milliseconds == NGX_ERROR || milliseconds < kLeast || milliseconds > kMost) {
+        return refuse(cf, cmd, "\"%V\" is not a time; accepted are times from 10ms to 1h", &word);
+    }
+    zone->sync = static_cast<ngx_msec_t>(milliseconds);
+    zone->policy.debt = true;
     return nullptr;
 }
 
@@ -257,9 +274,27 @@ char* ZoneReader::check_options() const {
     return nullptr;
 }
 
+// What a zone that reconciles with Redis now and then has no use for.
+char* ZoneReader::check_sync() const {
+    if (zone->policy.algorithm == Algorithm::kSlidingLog) {
+        return refuse(cf, cmd,
+                      "\"%V\" is not an option of sliding_log, since the time of every request would have to "
+                      "travel; accepted are all other algorithms, such as sliding_buckets",
+                      &sync_word);
+    }
+    if (on_error_word.len != 0 || deny_cache_word.len != 0) {
+        return refuse(cf, cmd, "\"%V\" has no meaning with sync=, where no request waits for Redis",
+                      on_error_word.len != 0 ? &on_error_word : &deny_cache_word);
+    }
+    return nullptr;
+}
+
 // What only a zone in Redis has, or cannot have.
 char* ZoneReader::check_store() const {
     if (zone->redis_name.len == 0) {
+        if (sync_word.len != 0) {
+            return refuse(cf, cmd, "\"%V\" is accepted with redis=", &sync_word);
+        }
         if (zone->on_error == OnError::kLocal) {
             return refuse(cf, cmd, "\"%V\" is accepted with redis=; a zone in memory has open or closed",
                           &on_error_word);
@@ -268,6 +303,11 @@ char* ZoneReader::check_store() const {
             return refuse(cf, cmd, "\"%V\" is accepted with redis=", &deny_cache_word);
         }
         return nullptr;
+    }
+    if (sync_word.len != 0) {
+        if (char* wrong = check_sync()) {
+            return wrong;
+        }
     }
     if (zone->policy.count_all && deny_cache_word.len != 0 && zone->deny_for != 0) {
         return refuse(cf, cmd,

@@ -109,21 +109,25 @@ const char* parse_database(std::string_view text, Address* address) {
                : "the database is not a number";
 }
 
-// Reads "host:port,host" and "primary/db".
-const char* parse_sentinels(std::string_view hosts, std::string_view path, Address* address) {
+// Reads "host:port,host".
+const char* parse_seeds(std::string_view hosts, std::uint16_t port, Address* address) {
     while (true) {
         const std::size_t comma = hosts.find(',');
         Address seed;
-        seed.port = kSentinelPort;
+        seed.port = port;
         if (const char* wrong = parse_host(hosts.substr(0, comma), &seed)) {
             return wrong;
         }
-        address->sentinels.push_back({seed.host, seed.port});
+        address->seeds.push_back({seed.host, seed.port});
         if (comma == std::string_view::npos) {
-            break;
+            return nullptr;
         }
         hosts.remove_prefix(comma + 1);
     }
+}
+
+// Reads "primary/db".
+const char* parse_primary(std::string_view path, Address* address) {
     const std::size_t slash = path.find('/');
     address->primary = path.substr(0, slash);
     if (address->primary.empty()) {
@@ -135,8 +139,9 @@ const char* parse_sentinels(std::string_view hosts, std::string_view path, Addre
 }  // namespace
 
 const char kAddressAccepted[] =
-    "accepted are redis://[user:password@]host[:port][/db], rediss:// for TLS, unix:PATH, and "
-    "redis+sentinel://[user:password@]host[:port],.../primary[/db]";
+    "accepted are redis://[user:password@]host[:port][/db], unix:PATH, "
+    "redis+sentinel://[user:password@]host[:port],.../primary[/db] and "
+    "redis+cluster://[user:password@]host[:port],..., and rediss instead of redis for TLS";
 
 const char* parse_address(std::string_view text, Address* address) {
     if (cut_prefix(&text, "unix:")) {
@@ -146,13 +151,18 @@ const char* parse_address(std::string_view text, Address* address) {
         }
         return text.empty() || text.front() != '/' ? "the path of a unix socket starts with /" : nullptr;
     }
-    const bool sentinel = cut_prefix(&text, "redis+sentinel://");
-    address->tls = !sentinel && cut_prefix(&text, "rediss://");
-    if (!sentinel && !address->tls && !cut_prefix(&text, "redis://")) {
-        return "it starts with neither redis:// nor rediss:// nor redis+sentinel:// nor unix:";
+    address->tls = cut_prefix(&text, "rediss");
+    const bool known = address->tls || cut_prefix(&text, "redis");
+    const bool sentinel = known && cut_prefix(&text, "+sentinel");
+    const bool cluster = known && !sentinel && cut_prefix(&text, "+cluster");
+    if (!known || !cut_prefix(&text, "://")) {
+        return "it starts with neither redis:// nor redis+sentinel:// nor redis+cluster:// nor unix:";
     }
     const std::size_t at = text.rfind('@');
     if (at != std::string_view::npos) {
+        if ((sentinel || cluster) && text.substr(0, at).find(',') != std::string_view::npos) {
+            return "what stands before the @ is for all hosts; a comma in it is written %2C";
+        }
         if (const char* wrong = parse_credentials(text.substr(0, at), address)) {
             return wrong;
         }
@@ -164,11 +174,15 @@ const char* parse_address(std::string_view text, Address* address) {
         path = text.substr(slash + 1);
         text = text.substr(0, slash);
     }
-    if (sentinel) {
-        return parse_sentinels(text, path, address);
+    if (!sentinel && !cluster) {
+        const char* wrong = parse_database(path, address);
+        return wrong != nullptr ? wrong : parse_host(text, address);
     }
-    const char* wrong = parse_database(path, address);
-    return wrong != nullptr ? wrong : parse_host(text, address);
+    if (cluster && !path.empty()) {
+        return "a cluster has no databases";
+    }
+    const char* wrong = parse_seeds(text, sentinel ? kSentinelPort : address->port, address);
+    return wrong != nullptr || cluster ? wrong : parse_primary(path, address);
 }
 
 }  // namespace rate_limit::redis

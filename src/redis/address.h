@@ -23,12 +23,15 @@ struct Address {
     std::string password;
     std::uint32_t database = 0;
     bool tls = false;
-    std::vector<Seed> sentinels;  // empty if the server is where `host` or `path` says
-    std::string primary;          // its name among the Sentinels
+    std::vector<Seed>
+        seeds;  // Sentinels, or nodes of a cluster; empty if the server is where `host` or `path` says
+    std::string primary;  // its name among the Sentinels; empty for a cluster
 };
 
-// Reads redis://[[user]:password@]host[:port][/db], rediss://…, unix:PATH or
-// redis+sentinel://[[user]:password@]host[:port],…/primary[/db]. User and password may be percent-encoded.
+// Reads redis://[[user]:password@]host[:port][/db], unix:PATH,
+// redis+cluster://[[user]:password@]host[:port],… or
+// redis+sentinel://[[user]:password@]host[:port],…/primary[/db]. With rediss instead of redis, TLS. User and
+// password may be percent-encoded.
 // Returns null, or a sentence without a full stop that says what is wrong.
 const char* parse_address(std::string_view text, Address* address);
 

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <string_view>
+#include <utility>
 
 namespace rate_limit::redis {
 
@@ -37,6 +38,13 @@ class Buffer {
         if (at != nullptr && !text.empty()) {
             std::memcpy(at, text.data(), text.size());
         }
+    }
+
+    void swap(Buffer& other) {
+        std::swap(data_, other.data_);
+        std::swap(size_, other.size_);
+        std::swap(room_, other.room_);
+        std::swap(failed_, other.failed_);
     }
 
     void cut(std::size_t size) { size_ = size; }

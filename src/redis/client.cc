@@ -14,6 +14,12 @@ namespace {
 
 constexpr Milliseconds kComplainEvery = 10'000;
 
+// Whether an error tells of the call's keys alone, and nothing of the server.
+bool is_of_slot(Error error, std::string_view text) {
+    return error == Error::kMoved || error == Error::kAsk || error == Error::kTryAgain ||
+           (error == Error::kClusterDown && text.find("Hash slot") != std::string_view::npos);
+}
+
 }  // namespace
 
 Client::Client(const Settings& settings, std::unique_ptr<Locator> locator, Loop* loop)
@@ -68,6 +74,8 @@ Call* Client::make_call() {
         call->command.clear();
         call->issued = false;
         call->repeated = false;
+        call->asking = false;
+        call->moves = 0;
     }
     return call;
 }
@@ -75,12 +83,16 @@ Call* Client::make_call() {
 void Client::send(Call* call, Call::Answer answer, void* self) {
     call->answer = answer;
     call->self = self;
+    call->deadline = loop_->now() + settings_.timeout;
+    accept(call);
+}
+
+void Client::accept(Call* call) {
     call->sent_at = loop_->now();
-    call->deadline = call->sent_at + settings_.timeout;
     counts_.calls++;
     enlist(call);
-    if (!deadline_->armed()) {
-        deadline_->arm(settings_.timeout);
+    if (!deadline_->armed() || call->deadline < watched_) {
+        watch(call->deadline);
     }
     if (connection_.ready()) {
         issue(call);
@@ -91,6 +103,9 @@ void Client::send(Call* call, Call::Answer answer, void* self) {
 }
 
 void Client::issue(Call* call) {
+    if (call->asking) {
+        connection_.send("*1\r\n$6\r\nASKING\r\n", nullptr, nullptr);
+    }
     // If there is no memory, the deadline answers it.
     call->issued = connection_.send(call->command.view(), on_reply, call);
 }
@@ -141,7 +156,16 @@ void Client::answered(Call* call, const void* answer) {
             return;
         }
     }
+    if (redirected(call, error, text)) {
+        return;
+    }
     complain(error, text);
+    if (redirector_ != nullptr && is_of_slot(error, text)) {
+        redirector_->on_trouble();
+        succeed(breaker_.success());
+        give_up(call, error);
+        return;
+    }
     finish(call, error, {});
     if (error == Error::kReadOnly && locator_->wants_primary()) {
         // It was the primary, and is no longer. Not from here: hiredis is at work.
@@ -150,6 +174,50 @@ void Client::answered(Call* call, const void* answer) {
             on_open(error, text);
         }
     }
+}
+
+// Whether a call goes on to where the server has pointed.
+bool Client::redirected(Call* call, Error error, std::string_view text) {
+    const bool asks = error == Error::kAsk;
+    if (redirector_ == nullptr || (!asks && error != Error::kMoved) || (asks && call->asking) ||
+        call->moves >= kMostMoves) {
+        return false;
+    }
+    Client* to = redirector_->redirect(*this, error, text);
+    if (to == nullptr || !to->available()) {
+        return false;
+    }
+    counts_.errors[static_cast<unsigned>(error)]++;
+    succeed(breaker_.success());
+    pass_on(call, to, asks);
+    return true;
+}
+
+Call* Client::first_unsent() const {
+    Call* call = first_;
+    while (call != nullptr && call->issued) {
+        call = call->next;
+    }
+    return call;
+}
+
+void Client::pass_on(Call* call, Client* to, bool asking) {
+    Call* passed = to != nullptr ? to->make_call() : nullptr;
+    if (passed == nullptr) {
+        finish(call, to != nullptr ? Error::kOutOfMemory : Error::kUnavailable, {});
+        return;
+    }
+    passed->command.swap(call->command);
+    passed->slot = call->slot;
+    passed->answer = call->answer;
+    passed->self = call->self;
+    passed->deadline = call->deadline;
+    passed->asking = asking;
+    passed->moves = call->moves + 1;
+    unlist(call);
+    call->answer = nullptr;
+    recycle(call);
+    to->accept(passed);
 }
 
 void Client::distrust(Error error, std::string_view line) {
@@ -180,6 +248,16 @@ void Client::finish(Call* call, Error error, std::string_view reply) {
     }
 }
 
+// Answers a call with an error that says nothing of the server.
+void Client::give_up(Call* call, Error error) {
+    const Call::Answer answer = call->answer;
+    unlist(call);
+    call->answer = nullptr;
+    counts_.errors[static_cast<unsigned>(error)]++;
+    answer(call->self, error, {});
+    recycle(call);
+}
+
 void Client::recycle(Call* call) {
     call->next = free_;
     free_ = call;
@@ -195,7 +273,9 @@ void Client::on_deadline() {
     const Milliseconds now = loop_->now();
     bool stalled = false;
     while (first_ != nullptr && first_->deadline <= now) {
-        stalled = stalled || heard_at_ <= first_->sent_at;
+        // One that was passed on had only what was left of its time.
+        const bool whole = first_->deadline - first_->sent_at >= settings_.timeout;
+        stalled = stalled || (whole && heard_at_ <= first_->sent_at);
         finish(first_, Error::kTimedOut, {});
     }
     if (stalled) {
@@ -207,14 +287,23 @@ void Client::on_deadline() {
         fail_waiting(Error::kTimedOut);
     }
     if (first_ != nullptr) {
-        deadline_->arm(first_->deadline - now);
+        watch(first_->deadline);
     }
+}
+
+void Client::watch(Milliseconds deadline) {
+    const Milliseconds now = loop_->now();
+    watched_ = deadline;
+    deadline_->arm(deadline > now ? deadline - now : 0);
 }
 
 // The breaker has opened: see to it that it closes again.
 void Client::on_open(Error error, std::string_view line) {
     counts_.opened++;
     complain(error, line);
+    if (redirector_ != nullptr) {
+        redirector_->on_trouble();
+    }
     if (connection_.ready() && !retry_->armed()) {
         retry_->arm(breaker_.next_delay(loop_->random()));
     }
@@ -267,8 +356,14 @@ void Client::on_probe(const void* answer) {
         return;
     }
     heard_at_ = loop_->now();
-    if (reply->type == REDIS_REPLY_ERROR) {
-        const std::string_view text(reply->str, reply->len);
+    const std::string_view text =
+        reply->type == REDIS_REPLY_ERROR ? std::string_view(reply->str, reply->len) : std::string_view();
+    const bool answers = redirector_ != nullptr && is_of_slot(classify(text), text);
+    if (answers) {
+        // Its slot is on the way to another node, which says nothing of the others.
+        redirector_->on_trouble();
+    }
+    if (reply->type == REDIS_REPLY_ERROR && !answers) {
         complain(classify(text), text);
         if (classify(text) == Error::kReadOnly && locator_->wants_primary()) {
             locator_->doubt();
@@ -287,7 +382,7 @@ void Client::connect() {
         return;
     }
     if (place.address.empty()) {
-        fail_connection(Error::kUnresolved, place.trouble);
+        fail_connection(place.error, place.trouble);
         return;
     }
     if (place.trouble != nullptr) {
@@ -356,11 +451,16 @@ void Client::fail_connection(Error error, std::string_view line) {
     retry_->arm(breaker_.next_delay(loop_->random()));
 }
 
+// Calls that another client has passed on may be due before those that came earlier.
 void Client::enlist(Call* call) {
-    call->previous = last_;
-    call->next = nullptr;
-    (last_ != nullptr ? last_->next : first_) = call;
-    last_ = call;
+    Call* before = last_;
+    while (before != nullptr && before->deadline > call->deadline) {
+        before = before->previous;
+    }
+    call->previous = before;
+    call->next = before != nullptr ? before->next : first_;
+    (before != nullptr ? before->next : first_) = call;
+    (call->next != nullptr ? call->next->previous : last_) = call;
     deadline_->hold(true);
 }
 

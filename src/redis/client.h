@@ -15,6 +15,7 @@
 #include "redis/error.h"
 #include "redis/locator.h"
 #include "redis/loop.h"
+#include "redis/service.h"
 
 namespace rate_limit::redis {
 
@@ -27,6 +28,7 @@ class Call {
     using Answer = void (*)(void* self, Error error, std::string_view reply);
 
     Buffer command;  // whole, in RESP
+    Slot slot = 0;   // of its keys
 
   private:
     friend class Client;
@@ -38,8 +40,23 @@ class Call {
     Milliseconds deadline = 0;
     bool issued = false;    // hiredis has it, and will call back
     bool repeated = false;  // after NOSCRIPT
+    bool asking = false;    // it follows an ASK
+    unsigned moves = 0;     // how often it was sent elsewhere
     Call* next = nullptr;   // among those that wait, by deadline
     Call* previous = nullptr;
+};
+
+// Who knows better than a server that has answered a call with MOVED or ASK.
+class Redirector {
+  public:
+    // The client that `text` points to; null if it is not to be followed.
+    virtual Client* redirect(const Client& from, Error error, std::string_view text) = 0;
+
+    // A server is not worth asking at present.
+    virtual void on_trouble() = 0;
+
+  protected:
+    ~Redirector() = default;
 };
 
 // What a client has seen since it was made.
@@ -49,16 +66,24 @@ struct Counts {
     std::uint64_t opened = 0;  // the breaker
 };
 
-class Client final : private Connection::Owner, private Locator::Owner {
+class Client final : public Service, private Connection::Owner, private Locator::Owner {
   public:
+    static constexpr unsigned kMostMoves = 5;  // of a call
+
     // Takes over `locator`, which says where the server is. Null if there is no memory.
     static Client* make_with(const Settings& settings, std::unique_ptr<Locator> locator, Loop* loop);
 
     // The same for the settings' own host, whose numeric addresses as known so far are given.
     static Client* make(const Settings& settings, const std::vector<std::string>& addresses, Loop* loop);
-    ~Client();
+    ~Client() override;
     Client(const Client&) = delete;
     Client& operator=(const Client&) = delete;
+
+    bool split() const override { return false; }
+    Client* client_of(Slot) override { return this; }
+
+    // Whoever it is must outlive the client.
+    void set_redirector(Redirector* redirector) { redirector_ = redirector; }
 
     // Whether a call would be sent, rather than fail at once.
     bool available() const { return !breaker_.open(); }
@@ -69,6 +94,16 @@ class Client final : private Connection::Owner, private Locator::Owner {
     // Sends a call and answers it by its deadline, never before this returns. Whoever asks must outlive the
     // answer.
     void send(Call* call, Call::Answer answer, void* self);
+
+    // The first of the calls that wait for this client to be connected; null if there is none.
+    Call* first_unsent() const;
+
+    // Lets another client answer a call that waits here, by the same deadline. If that is nobody, the call is
+    // answered now.
+    void pass_on(Call* call, Client* to, bool asking);
+
+    // Whether any call is unanswered.
+    bool busy() const { return first_ != nullptr; }
 
     // Whoever asked found that a reply makes no sense.
     void distrust(Error error, std::string_view line);
@@ -87,16 +122,20 @@ class Client final : private Connection::Owner, private Locator::Owner {
     void on_retry();
     void on_probe(const void* answer);
     void answered(Call* call, const void* answer);
+    bool redirected(Call* call, Error error, std::string_view text);
+    void accept(Call* call);
 
     void connect();
     void fail_connection(Error error, std::string_view line);
     void issue(Call* call);
     void finish(Call* call, Error error, std::string_view reply);
+    void give_up(Call* call, Error error);
     void recycle(Call* call);
     void fail_waiting(Error error);
     void on_open(Error error, std::string_view line);
     void succeed(bool closed);
     void probe();
+    void watch(Milliseconds deadline);
     void enlist(Call* call);
     void unlist(Call* call);
     void complain(Error error, std::string_view line);
@@ -107,8 +146,10 @@ class Client final : private Connection::Owner, private Locator::Owner {
     Breaker breaker_;
     Counts counts_;
     Alarm* deadline_ = nullptr;
+    Milliseconds watched_ = 0;  // when that rings, if it is armed
     Alarm* retry_ = nullptr;
     std::unique_ptr<Locator> locator_;
+    Redirector* redirector_ = nullptr;
     bool greeted_ = false;       // the connection was ready
     bool probing_ = false;       // a probe is unanswered
     Milliseconds heard_at_ = 0;  // when Redis last said anything

@@ -12,8 +12,7 @@
 namespace rate_limit::redis {
 namespace {
 
-constexpr int kKeepAlive = 15;             // seconds
-constexpr long long kMostElements = 1024;  // of an array that anything but Redis may send us
+constexpr int kKeepAlive = 15;  // seconds
 
 Connection* owner_of(const redisAsyncContext* context) { return static_cast<Connection*>(context->data); }
 
@@ -40,8 +39,8 @@ bool Connection::open(const Locator::Place& place, std::string* line) {
         return false;
     }
     context->data = this;
-    // Memory for an array is taken as soon as its size is told.
-    context->c.reader->maxelements = kMostElements;
+    context->c.reader->maxelements = settings_.most_elements;
+    server_name_ = settings_.server_name.empty() ? place.name : settings_.server_name;
     context_ = context;
     session_ = nullptr;
     ready_ = false;
@@ -89,7 +88,7 @@ bool Connection::say(std::initializer_list<std::string_view> words, Reply reply)
 
 // If that fails because the server's certificate is not believed, says why.
 bool Connection::start_tls(const char** untrusted) {
-    session_ = make_session(settings_.tls, settings_.server_name);
+    session_ = make_session(settings_.tls, server_name_);
     if (session_ == nullptr || redisInitiateSSL(&context_->c, session_) != REDIS_OK) {
         *untrusted = session_ != nullptr ? verify_error(session_) : nullptr;
         free_session(session_);

@@ -21,12 +21,15 @@ namespace rate_limit::redis {
 struct Settings {
     std::string name;  // in log lines
     Address address;
-    std::string server_name;              // that a TLS server must prove to be; empty: not checked
-    ssl_ctx_st* tls = nullptr;            // if address.tls
-    std::string_view script;              // loaded into Redis with each connection; empty for none
-    std::string probe;                    // a whole command in RESP that writes, to see whether Redis can
-    bool greet_by_probe = false;          // a server that cannot write is not greeted as if it could
-    Milliseconds timeout = 20;            // of a call
+    std::string server_name;      // that a TLS server must prove to be; empty: what its place says
+    ssl_ctx_st* tls = nullptr;    // if address.tls
+    std::string_view script;      // loaded into Redis with each connection; empty for none
+    std::string probe_key;        // may be written to see whether Redis can
+    std::string probe;            // a whole command in RESP that does so
+    bool greet_by_probe = false;  // a server that cannot write is not greeted as if it could
+    std::uint32_t most_elements =
+        1024;                   // of an array in a reply: memory for one is taken as soon as its size is told
+    Milliseconds timeout = 20;  // of a call
     Milliseconds connect_timeout = 1000;  // until the greeting is answered
 };
 
@@ -88,6 +91,7 @@ class Connection {
     Owner* owner_;
     redisAsyncContext* context_ = nullptr;
     ssl_st* session_ = nullptr;  // hiredis frees it
+    std::string server_name_;    // of this server
     unsigned greetings_ = 0;     // unanswered
     bool ready_ = false;
 };

@@ -5,8 +5,9 @@ namespace rate_limit::redis {
 namespace {
 
 constexpr const char* kNames[kErrors] = {
-    "none", "unavailable", "refused", "timeout",  "closed", "noscript", "loading",    "busy",  "readonly",
-    "oom",  "auth",        "moved",   "protocol", "shape",  "tls",      "unresolved", "other",
+    "none",        "unavailable", "refused", "timeout", "closed",     "noscript", "loading",
+    "busy",        "readonly",    "oom",     "auth",    "moved",      "ask",      "tryagain",
+    "clusterdown", "protocol",    "shape",   "tls",     "unresolved", "other",
 };
 
 constexpr struct {
@@ -23,6 +24,9 @@ constexpr struct {
     {"NOPERM", Error::kDenied},
     {"DENIED", Error::kDenied},
     {"MOVED", Error::kMoved},
+    {"ASK", Error::kAsk},
+    {"TRYAGAIN", Error::kTryAgain},
+    {"CLUSTERDOWN", Error::kClusterDown},
     {"ERR invalid password", Error::kDenied},
     {"ERR AUTH", Error::kDenied},
     {"ERR Client sent AUTH", Error::kDenied},

@@ -19,13 +19,16 @@ enum class Error : std::uint8_t {
     kOutOfMemory,
     kDenied,    // the password is wrong or missing, or the user may not
     kMoved,     // the key is another node's
+    kAsk,       // the key is on its way to another node
+    kTryAgain,  // some of the keys are on their way to another node
+    kClusterDown,
     kProtocol,  // what came is not RESP
     kShape,     // a reply, but not one of the script's
     kTls,
     kUnresolved,  // the name has no address
     kOther,       // another error of Redis
 };
-constexpr unsigned kErrors = 17;
+constexpr unsigned kErrors = 20;
 
 // One word for logs and metrics.
 const char* error_name(Error error);

@@ -29,10 +29,14 @@ Locator::Place Host::place() {
     return {addresses_[next_ % addresses_.size()], address_.port, trouble};
 }
 
-void Host::doubt() {
+void Host::look_up() {
     if (lookup_ == nullptr && address_.path.empty() && !is_numeric(address_.host)) {
         lookup_ = Lookup::start(address_.host);
     }
+}
+
+void Host::doubt() {
+    look_up();
     next_++;
 }
 

@@ -26,6 +26,12 @@ class Host final : public Locator {
     void doubt() override;
     bool wants_primary() const override { return false; }
 
+    // Begins to look the name up, if it is one.
+    void look_up();
+
+    // Whether a look-up has begun that place() has not seen the end of.
+    bool looking() const { return lookup_ != nullptr; }
+
   private:
     const Address& address_;
     std::vector<std::string> addresses_;

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <string>
 
+#include "redis/error.h"
+
 namespace rate_limit::redis {
 
 // Belongs to one client and its thread.
@@ -12,7 +14,9 @@ class Locator {
     struct Place {
         std::string address;  // numeric, or a unix socket's path; empty if it is not known
         std::uint16_t port = 0;
-        const char* trouble = nullptr;  // what went wrong with finding out, if anything did
+        const char* trouble = nullptr;     // what went wrong with finding out, if anything did
+        std::string name = {};             // that a TLS server must prove to be, if the settings name none
+        Error error = Error::kUnresolved;  // of what kind the trouble is
     };
 
     // Who is told.

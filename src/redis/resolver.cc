@@ -63,6 +63,15 @@ bool is_numeric(const std::string& host) {
            inet_pton(AF_INET6, host.substr(0, host.find('%')).c_str(), &address) == 1;
 }
 
+bool is_host(std::string_view text) {
+    constexpr std::size_t kLongestName = 253;
+    const auto fits = [](char c) {
+        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+               c == '-' || c == '_' || c == ':' || c == '%';
+    };
+    return !text.empty() && text.size() <= kLongestName && std::all_of(text.begin(), text.end(), fits);
+}
+
 Lookup* Lookup::start(const std::string& host) {
     auto* shared = new (std::nothrow) Shared;
     auto* lookup = shared != nullptr ? new (std::nothrow) Lookup(shared) : nullptr;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace rate_limit::redis {
@@ -11,6 +12,9 @@ namespace rate_limit::redis {
 std::vector<std::string> resolve(const std::string& host);
 
 bool is_numeric(const std::string& host);
+
+// Whether a text that came from elsewhere may be a host's name or address.
+bool is_host(std::string_view text);
 
 // A look-up in a thread of its own. Whoever asks looks again until it is done, or forgets it: the thread then
 // ends by itself.

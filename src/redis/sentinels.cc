@@ -99,13 +99,15 @@ void Sentinels::on_timer() {
 
 void Sentinels::ask() {
     connection_.close();
-    const Seed& seed = seeds_[next_++ % seeds_.size()];
+    const std::vector<Seed>& seeds = seeds_.all();
+    const Seed& seed = seeds[next_++ % seeds.size()];
     asked_at_ = loop_->now();
     asking_ = true;
     std::string line = "its name has no address";
     if (seed.addresses.empty() ||
-        !connection_.open({seed.addresses[failures_ / seeds_.size() % seed.addresses.size()], seed.port},
-                          &line)) {
+        !connection_.open(
+            {seed.addresses[failures_ / seeds.size() % seed.addresses.size()], seed.port, nullptr, seed.host},
+            &line)) {
         fail(line);
         return;
     }
@@ -115,18 +117,21 @@ void Sentinels::ask() {
 // The Sentinel that was asked is of no use: another is asked, at once as long as there are some that were
 // not.
 void Sentinels::fail(std::string_view line) {
-    const Seed& seed = seeds_[(next_ - 1) % seeds_.size()];
+    const std::vector<Seed>& seeds = seeds_.all();
+    const Seed& seed = seeds[(next_ - 1) % seeds.size()];
     const std::string kept =
         "Sentinel " + seed.host + ":" + std::to_string(seed.port) + ": " + std::string(line);
     connection_.close();
     asking_ = false;
     failures_++;
-    if (failures_ >= seeds_.size()) {
+    if (failures_ >= seeds.size()) {
         say(Severity::kError, kept);
+        // Their names may have other addresses by now.
+        seeds_.look_up();
     }
     const Milliseconds pause = std::min<Milliseconds>(
-        kAskAgain << std::min<std::size_t>(failures_ / seeds_.size(), 4), kLongestPause);
-    timer_->arm(failures_ % seeds_.size() != 0 ? 0 : pause - loop_->random() % (pause / 2 + 1));
+        kAskAgain << std::min<std::size_t>(failures_ / seeds.size(), 4), kLongestPause);
+    timer_->arm(failures_ % seeds.size() != 0 ? 0 : pause - loop_->random() % (pause / 2 + 1));
 }
 
 void Sentinels::on_ready() {
@@ -187,15 +192,15 @@ void Sentinels::learn(std::string_view host, std::string_view port) {
         return;
     }
     port_ = static_cast<std::uint16_t>(number);
-    const std::string name(host);
-    if (is_numeric(name)) {
-        settle(name);
+    host_ = host;
+    if (is_numeric(host_)) {
+        settle(host_);
         return;
     }
     if (lookup_ != nullptr) {
         lookup_->forget();
     }
-    lookup_ = Lookup::start(name);
+    lookup_ = Lookup::start(host_);
     timer_->arm(kLookEvery);
 }
 
@@ -204,7 +209,7 @@ void Sentinels::settle(const std::string& address) {
         return;
     }
     const bool moved = !place_.address.empty();
-    place_ = {address, port_};
+    place_ = {address, port_, nullptr, host_};
     if (moved) {
         loop_->log(Severity::kNotice, "redis \"" + settings_.name + "\": the primary is now " + address +
                                           ":" + std::to_string(port_));

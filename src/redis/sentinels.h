@@ -9,6 +9,7 @@
 #include "redis/connection.h"
 #include "redis/locator.h"
 #include "redis/resolver.h"
+#include "redis/seeds.h"
 
 namespace rate_limit::redis {
 
@@ -45,7 +46,7 @@ class Sentinels final : public Locator, private Connection::Owner {
     void say(Severity severity, std::string_view line);
 
     const Settings& settings_;
-    std::vector<Seed> seeds_;
+    Seeds seeds_;
     std::string primary_;
     Loop* loop_;
     Connection connection_;
@@ -56,6 +57,7 @@ class Sentinels final : public Locator, private Connection::Owner {
     bool asking_ = false;    // a Sentinel is expected to answer
     Milliseconds asked_at_ = 0;
     Place place_;
+    std::string host_;        // of the primary, as the Sentinels say it
     std::uint16_t port_ = 0;  // of a primary whose name is being looked up
     Lookup* lookup_ = nullptr;
     Milliseconds said_at_ = 0;

@@ -2,10 +2,19 @@
 #include "store/group.h"
 
 #include <algorithm>
+#include <new>
+#include <type_traits>
 
 #include "core/arithmetic.h"
 
 namespace rate_limit {
+
+// Those of a request's limits that memory decides.
+struct MemoryLimits {
+    Limits limits;
+    std::size_t indices[kMaxLimits];
+    std::aligned_storage_t<sizeof(Policy), alignof(Policy)> parts[kMaxLimits];  // of policies, where needed
+};
 
 Group::Group(GroupLimit* limits, RemoteLimit* room, std::size_t count, const Host& host, Micros (*wall)(),
              void (*done)(Group* group))
@@ -15,11 +24,24 @@ Group::Group(GroupLimit* limits, RemoteLimit* room, std::size_t count, const Hos
     question_.asker = this;
     for (std::size_t i = 0; i < count_; i++) {
         limits_[i].source = Source::kNobody;
+        slots_[i] =
+            limits_[i].remote != nullptr ? limits_[i].remote->slot_of(remote_limit(i)) : redis::Slot{0};
     }
+}
+
+RemoteLimit Group::remote_limit(std::size_t index) const {
+    const GroupLimit& limit = limits_[index];
+    return {limit.zone, limit.client, limit.policy, limit.shape, limit.cost, {}};
+}
+
+// Whether one call may have both limits.
+bool Group::together(std::size_t a, std::size_t b) const {
+    return limits_[a].remote == limits_[b].remote && slots_[a] == slots_[b];
 }
 
 Progress Group::start() {
     decided_at_ = wall_();
+    started_at_ = host_.clock();
     progress_ = denied() ? Progress::kRejected : check_memory_first();
     return progress_;
 }
@@ -38,7 +60,7 @@ bool Group::denied() {
             continue;
         }
         const std::uint64_t client = limit.denials->hash(limit.client);
-        if (limit.denials->find(client, *limit.policy, limit.cost, host_.clock(), &limit.decision,
+        if (limit.denials->find(client, *limit.policy, limit.cost, started_at_, &limit.decision,
                                 &decided_at_)) {
             limit.source = Source::kCache;
             return true;
@@ -48,36 +70,44 @@ bool Group::denied() {
 }
 
 // The limits that memory decides, with those that it decides instead of Redis or without.
-std::size_t Group::memory_limits(Limit* limits, std::size_t* indices, bool fallback) const {
-    std::size_t count = 0;
+void Group::gather_memory(bool fallback, MemoryLimits* memory) const {
     for (std::size_t i = 0; i < count_; i++) {
         const GroupLimit& limit = limits_[i];
         const bool instead =
             fallback && tried_[i] && limit.source == Source::kNobody && limit.on_error == OnError::kLocal;
-        if (limit.table != nullptr && (limit.remote == nullptr || instead)) {
-            limits[count] = {limit.table, limit.policy, limit.table->hash(limit.client), limit.cost, {}};
-            indices[count++] = i;
+        if (limit.table == nullptr || (limit.remote != nullptr && !instead)) {
+            continue;
+        }
+        const std::size_t index = memory->limits.size();
+        memory->indices[index] = i;
+        Limit* own = memory->limits.add(limit.table, *limit.policy, limit.client, limit.cost);
+        if (limit.remote != nullptr) {
+            // What this instance admits is charged in Redis later, where the whole rate holds.
+            own->ahead = 0;
+            own->rates = &limit.policy->rates;
+            if (limit.membership != nullptr) {
+                own->policy =
+                    new (&memory->parts[index]) Policy(part_of(*limit.policy, limit.membership->share()));
+            }
         }
     }
-    return count;
 }
 
-void Group::copy_decisions(const Limit* limits, const std::size_t* indices, std::size_t count) {
-    for (std::size_t i = 0; i < count; i++) {
-        GroupLimit& limit = limits_[indices[i]];
-        limit.decision = limits[i].decision;
+void Group::copy_decisions(const MemoryLimits& memory) {
+    for (std::size_t i = 0; i < memory.limits.size(); i++) {
+        GroupLimit& limit = limits_[memory.indices[i]];
+        limit.decision = memory.limits[i].decision;
         limit.source = limit.remote == nullptr ? Source::kMemory : Source::kFallback;
     }
 }
 
 Progress Group::check_memory_first() {
-    Limit limits[kMaxLimits];
-    std::size_t indices[kMaxLimits];
-    const std::size_t count = memory_limits(limits, indices, false);
-    if (count != 0) {
-        const Verdict verdict = precheck(limits, count, wall_(), host_);
+    MemoryLimits memory;
+    gather_memory(false, &memory);
+    if (memory.limits.size() != 0) {
+        const Verdict verdict = precheck(memory.limits.data(), memory.limits.size(), wall_(), host_);
         if (verdict == Verdict::kRejected) {
-            copy_decisions(limits, indices, count);
+            copy_decisions(memory);
             note_rejection();
             return Progress::kRejected;
         }
@@ -85,28 +115,30 @@ Progress Group::check_memory_first() {
     return ask_next();
 }
 
-// Chooses the next Redis that decides, and all limits that are its own; false if there is none left.
+// Chooses the next Redis, or slot of one, that decides, and all limits that are its own; false if there is
+// none left.
 bool Group::choose_next() {
     question_.count = 0;
     asked_ = nullptr;
     for (std::size_t i = 0; i < count_; i++) {
-        const GroupLimit& limit = limits_[i];
-        if (limit.remote == nullptr || tried_[i] || (asked_ != nullptr && limit.remote != asked_)) {
+        if (limits_[i].remote == nullptr || tried_[i] ||
+            (asked_ != nullptr && !together(i, asked_indices_[0]))) {
             continue;
         }
-        asked_ = limit.remote;
+        asked_ = limits_[i].remote;
         tried_[i] = true;
         asked_indices_[question_.count] = static_cast<std::uint8_t>(i);
-        question_.limits[question_.count++] = {limit.zone,  limit.client, limit.policy,
-                                               limit.shape, limit.cost,   {}};
+        question_.limits[question_.count++] = remote_limit(i);
     }
     return asked_ != nullptr;
 }
 
 Progress Group::ask_next() {
     while (choose_next()) {
-        if (!asked_->available()) {
+        if (!asked_->available(slots_[asked_indices_[0]])) {
             error_ = redis::Error::kUnavailable;
+        } else if (waited_ && host_.clock() - started_at_ >= asked_->budget()) {
+            error_ = redis::Error::kTimedOut;
         } else if (asked_->ask(&question_)) {
             return Progress::kWaiting;
         } else {
@@ -128,6 +160,7 @@ void Group::on_answer(Question* question) {
 }
 
 Progress Group::take_answer() {
+    waited_ = true;
     if (question_.error != redis::Error::kNone) {
         error_ = question_.error;
         return must_refuse() ? Progress::kRefused : ask_next();
@@ -161,23 +194,22 @@ bool Group::must_refuse() {
 }
 
 Progress Group::check_memory_last() {
-    Limit limits[kMaxLimits];
-    std::size_t indices[kMaxLimits];
-    const std::size_t count = memory_limits(limits, indices, true);
-    if (count == 0) {
+    MemoryLimits memory;
+    gather_memory(true, &memory);
+    if (memory.limits.size() == 0) {
         return Progress::kAdmitted;
     }
-    const Verdict verdict = check(limits, count, wall_(), host_);
+    const Verdict verdict = check(memory.limits.data(), memory.limits.size(), wall_(), host_);
     if (verdict == Verdict::kBusy) {
-        for (std::size_t i = 0; i < count; i++) {
-            if (limits_[indices[i]].on_error == OnError::kClosed) {
+        for (std::size_t i = 0; i < memory.limits.size(); i++) {
+            if (limits_[memory.indices[i]].on_error == OnError::kClosed) {
                 give_back();
                 return Progress::kRefused;
             }
         }
         return Progress::kAdmitted;
     }
-    copy_decisions(limits, indices, count);
+    copy_decisions(memory);
     if (verdict == Verdict::kRejected) {
         give_back();
         return Progress::kRejected;
@@ -192,11 +224,11 @@ Progress Group::reject() {
     }
     give_back();
     note_rejection();
-    Limit limits[kMaxLimits];
-    std::size_t indices[kMaxLimits];
-    const std::size_t count = memory_limits(limits, indices, true);
-    if (count != 0 && note_refusal(limits, count, wall_(), host_) != Verdict::kBusy) {
-        copy_decisions(limits, indices, count);
+    MemoryLimits memory;
+    gather_memory(true, &memory);
+    if (memory.limits.size() != 0 &&
+        note_refusal(memory.limits.data(), memory.limits.size(), wall_(), host_) != Verdict::kBusy) {
+        copy_decisions(memory);
     }
     return Progress::kRejected;
 }
@@ -206,7 +238,7 @@ void Group::note_rejection() {
     for (std::size_t i = 0; i < count_; i++) {
         const GroupLimit& limit = limits_[i];
         if (limit.remote != nullptr && !tried_[i] && limit.policy->count_all && limit.cost != 0) {
-            const RemoteLimit counted = {limit.zone, limit.client, limit.policy, limit.shape, limit.cost, {}};
+            const RemoteLimit counted = remote_limit(i);
             limit.remote->count(&counted, 1);
         }
     }
@@ -231,10 +263,12 @@ bool Group::is_refundable(std::size_t index) const {
             if (policy.rates.size == 1) {
                 return passed < limit.decision.reset_after - (sliding ? policy.rates.rates[0].period : 0);
             }
-            // The decision tells of one rate only, but the clock of all, unless their windows start with the
-            // client.
-            return !policy.align_first && all_rates([&](const Rate& rate) {
-                return decided_at_ / rate.period == (decided_at_ + passed) / rate.period;
+            // The decision tells of one rate only, but the clock of all. Windows that start with the client
+            // may have ended meanwhile, but hardly any does.
+            constexpr Micros kHardly = 100;
+            return all_rates([&](const Rate& rate) {
+                return policy.align_first ? passed * kHardly < rate.period
+                                          : decided_at_ / rate.period == (decided_at_ + passed) / rate.period;
             });
         }
         case Algorithm::kTokenBucket:
@@ -254,16 +288,14 @@ void Group::give_back() {
     for (std::size_t first = 0; first < count_; first++) {
         RemoteLimit charged[kMaxLimits];
         std::size_t count = 0;
-        Remote* remote = limits_[first].remote;
         for (std::size_t i = first; i < count_; i++) {
-            const GroupLimit& limit = limits_[i];
-            if (limit.remote == remote && is_refundable(i)) {
-                charged[count++] = {limit.zone, limit.client, limit.policy, limit.shape, limit.cost, {}};
+            if (together(i, first) && is_refundable(i)) {
+                charged[count++] = remote_limit(i);
                 charged_at_[i] = 0;
             }
         }
         if (count != 0) {
-            remote->give_back(charged, count);
+            limits_[first].remote->give_back(charged, count);
         }
     }
 }

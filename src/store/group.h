@@ -10,6 +10,7 @@
 
 #include "core/check.h"
 #include "store/denials.h"
+#include "store/instances.h"
 #include "store/memory.h"
 #include "store/remote.h"
 
@@ -34,10 +35,11 @@ struct GroupLimit {
     const Policy* policy;
     const Shape* shape;
     std::uint32_t cost;
-    Table* table;      // null if the zone has none: it is in Redis, and not on_error=local
-    Remote* remote;    // null if the zone is in memory
-    Denials* denials;  // null if denials are not remembered
-    Micros deny_for;   // at most
+    Table* table;                  // null if the zone has none: it is in Redis, and not on_error=local
+    Remote* remote;                // null if the zone is in memory
+    const Membership* membership;  // of the instances that share the Redis; null if they are not counted
+    Denials* denials;              // null if denials are not remembered
+    Micros deny_for;               // at most
     OnError on_error;
     Source source;      // the answer: who decided
     Decision decision;  // and what
@@ -49,6 +51,8 @@ enum class Progress : std::uint8_t {
     kRejected,
     kRefused,  // a limit could not be decided and must not be left out
 };
+
+struct MemoryLimits;
 
 class Group {
   public:
@@ -75,9 +79,11 @@ class Group {
 
   private:
     static void on_answer(Question* question);
+    RemoteLimit remote_limit(std::size_t index) const;
+    bool together(std::size_t a, std::size_t b) const;
     bool denied();
-    std::size_t memory_limits(Limit* limits, std::size_t* indices, bool fallback) const;
-    void copy_decisions(const Limit* limits, const std::size_t* indices, std::size_t count);
+    void gather_memory(bool fallback, MemoryLimits* memory) const;
+    void copy_decisions(const MemoryLimits& memory);
     Progress check_memory_first();
     bool choose_next();
     Progress ask_next();
@@ -96,10 +102,13 @@ class Group {
     void (*done_)(Group* group);
     Question question_;
     Remote* asked_ = nullptr;  // whom the question is for
+    redis::Slot slots_[kMaxLimits];
     std::uint8_t asked_indices_[kMaxLimits];
     Progress progress_ = Progress::kWaiting;
     redis::Error error_ = redis::Error::kNone;
     Micros decided_at_ = 0;
+    Micros started_at_ = 0;               // by the host's clock
+    bool waited_ = false;                 // for an answer
     bool tried_[kMaxLimits] = {};         // its Redis was asked, or could not be
     Micros charged_at_[kMaxLimits] = {};  // by the host's clock; 0 if it was not, or no longer is
 };

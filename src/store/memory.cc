@@ -13,14 +13,35 @@ enum class Ending : std::uint8_t {
     kLeave,  // nobody has said yet
 };
 
+// These two are out of line: a table without accounts should not pay for them.
+
+[[gnu::noinline]] void owe(const Limit& limit, const Slot& slot, std::uint32_t amount) {
+    if (amount != 0) {
+        limit.table->owe(slot, amount, limit.name,
+                         limit.rates != nullptr ? *limit.rates : limit.policy->rates);
+    }
+}
+
+// By how much a request that is refused raises what is used. A level rises no further than until it is full;
+// where there are several, one that is not may rise by all of it.
+[[gnu::noinline]] std::uint32_t counted_if_refused(const Limit& limit, const Slot& slot, Micros now) {
+    const Policy& policy = *limit.policy;
+    if (!is_level(policy.algorithm) || policy.rates.size != 1) {
+        return limit.cost;
+    }
+    Check look;
+    return std::min(limit.cost, look.evaluate(policy, limit.table->shape(), slot.state, now, 0).remaining);
+}
+
 // A limit while its client is locked.
 struct Held {
     Limit* limit;
     Slot slot;
     Check check;
 
-    bool take(Limit* of, Micros now, const Host& host) {
+    bool take(Limit* of, Micros time, const Host& host) {
         limit = of;
+        const Micros now = time + limit->ahead;
         Table& table = *limit->table;
         slot = limit->cost != 0 ? table.acquire(limit->client, *limit->policy, now, host)
                                 : table.find(limit->client, host);
@@ -31,7 +52,7 @@ struct Held {
         return true;
     }
 
-    void give_back(Ending ending, const Host& host) {
+    void give_back(Ending ending, Micros now, const Host& host) {
         if (slot.state == nullptr) {
             return;
         }
@@ -41,10 +62,16 @@ struct Held {
         }
         if (ending == Ending::kCharge) {
             check.charge(slot.state);
+            if (limit->table->has_accounts()) {
+                owe(*limit, slot, limit->cost);
+            }
         } else if (slot.fresh && !limit->policy->count_all) {
             Table::drop(slot, host);
             return;
         } else {
+            if (limit->table->has_accounts() && limit->policy->count_all) {
+                owe(*limit, slot, counted_if_refused(*limit, slot, now + limit->ahead));
+            }
             check.refuse(slot.state);
             limit->decision = check.decision();
         }
@@ -66,7 +93,7 @@ Verdict check_one(Limit* limit, Micros now, const Host& host, Ending if_allowed)
         return Verdict::kBusy;
     }
     const bool allowed = limit->decision.allowed;
-    held.give_back(allowed ? if_allowed : Ending::kRefuse, host);
+    held.give_back(allowed ? if_allowed : Ending::kRefuse, now, host);
     return allowed ? Verdict::kAdmitted : Verdict::kRejected;
 }
 
@@ -90,7 +117,7 @@ Verdict check_all(Limit* limits, std::size_t count, Micros now, const Host& host
         allowed = allowed && ordered[i]->decision.allowed;
     }
     for (std::size_t i = 0; i < count; i++) {
-        held[i].give_back(allowed ? if_allowed : Ending::kRefuse, host);
+        held[i].give_back(allowed ? if_allowed : Ending::kRefuse, now, host);
     }
     return allowed ? Verdict::kAdmitted : Verdict::kRejected;
 }

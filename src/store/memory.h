@@ -3,9 +3,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <new>
+#include <string_view>
+#include <type_traits>
 
 #include "core/check.h"
 #include "store/host.h"
+#include "store/name.h"
 #include "store/table.h"
 
 namespace rate_limit {
@@ -19,6 +23,42 @@ struct Limit {
     std::uint64_t client;  // Table::hash of the client's name
     std::uint32_t cost;    // 0 looks
     Decision decision;     // the answer
+    // If the table has accounts: the client's name, as short_name gives it, and the rates under which it is
+    // to be charged elsewhere, if these are not the policy's.
+    std::string_view name = {};
+    const RateList* rates = nullptr;
+    Micros ahead = 0;  // how far the clock that decides is ahead of the one that tells the time
+};
+
+// A limit of a client by its name, which may be long; `room` must live as long as the limit.
+inline Limit memory_limit(Table* table, const Policy& policy, std::string_view client, std::uint32_t cost,
+                          NameRoom* room) {
+    Limit limit = {table, &policy, table->hash(client), cost, {}};
+    if (table->has_accounts()) {
+        limit.name = short_name(client, room);
+        limit.ahead = table->accounts().ahead();
+    }
+    return limit;
+}
+
+// A request's limits. Each is made when it is added: to make all that there may be would cost every request.
+class Limits {
+  public:
+    Limit* add(Table* table, const Policy& policy, std::string_view client, std::uint32_t cost) {
+        auto* limit =
+            new (&room_[size_]) Limit(memory_limit(table, policy, client, cost, &name_rooms_[size_]));
+        size_++;
+        return limit;
+    }
+
+    Limit* data() { return reinterpret_cast<Limit*>(room_); }
+    const Limit& operator[](std::size_t index) const { return reinterpret_cast<const Limit*>(room_)[index]; }
+    std::size_t size() const { return size_; }
+
+  private:
+    std::size_t size_ = 0;
+    std::aligned_storage_t<sizeof(Limit), alignof(Limit)> room_[kMaxLimits];
+    NameRoom name_rooms_[kMaxLimits];
 };
 
 enum class Verdict : std::uint8_t {

@@ -1,11 +1,10 @@
 // Puts checks together into calls, and hands the answers back.
 #include "store/remote.h"
 
-#include <openssl/evp.h>
-
-#include <cstring>
 #include <new>
 
+#include "redis/command.h"
+#include "store/name.h"
 #include "store/script_text.h"
 #include "store/wire.h"
 
@@ -13,50 +12,6 @@ namespace rate_limit {
 namespace {
 
 constexpr std::size_t kMaxKeys = 1024;  // in a call; Lua's stack takes a few thousand
-constexpr std::size_t kLongestClient = 128;
-constexpr std::size_t kMostDigits = 20;
-
-// Writes the digits of a number so that they end before `end`; returns where they start.
-char* print_number(std::uint64_t number, char* end) {
-    do {
-        *--end = static_cast<char>('0' + number % 10);
-        number /= 10;
-    } while (number != 0);
-    return end;
-}
-
-void append_decimal(std::uint64_t number, redis::Buffer* buffer) {
-    char digits[kMostDigits];
-    char* start = print_number(number, digits + kMostDigits);
-    buffer->append({start, static_cast<std::size_t>(digits + kMostDigits - start)});
-}
-
-void append_bulk_header(std::size_t size, redis::Buffer* buffer) {
-    buffer->append("$");
-    append_decimal(size, buffer);
-    buffer->append("\r\n");
-}
-
-void append_bulk(std::string_view text, redis::Buffer* buffer) {
-    append_bulk_header(text.size(), buffer);
-    buffer->append(text);
-    buffer->append("\r\n");
-}
-
-constexpr std::string_view kDigestMark = "sha256:";
-constexpr std::size_t kDigestSize = kDigestMark.size() + 64;
-
-void print_digest(std::string_view text, char* at) {
-    static const char kHex[] = "0123456789abcdef";
-    unsigned char digest[32] = {};
-    EVP_Digest(text.data(), text.size(), digest, nullptr, EVP_sha256(), nullptr);
-    std::memcpy(at, kDigestMark.data(), kDigestMark.size());
-    at += kDigestMark.size();
-    for (const unsigned char byte : digest) {
-        *at++ = kHex[byte >> 4];
-        *at++ = kHex[byte & 15];
-    }
-}
 
 }  // namespace
 
@@ -71,6 +26,8 @@ struct Waiting {
 // The groups of one call.
 struct Remote::Batch {
     Remote* remote = nullptr;
+    redis::Slot slot = 0;
+    redis::Buffer client;  // where keys of different slots are in different places: whose keys these are
     std::size_t groups = 0;
     std::size_t keys = 0;
     std::size_t policies = 0;
@@ -83,34 +40,15 @@ struct Remote::Batch {
     Batch* next = nullptr;
 };
 
-void append_key(std::string_view prefix, std::string_view zone, Algorithm algorithm, std::string_view client,
-                redis::Buffer* buffer) {
-    char digest[kDigestSize];
-    // A name that looks like a digest is not taken for one.
-    if (client.size() > kLongestClient || client.substr(0, kDigestMark.size()) == kDigestMark) {
-        print_digest(client, digest);
-        client = {digest, kDigestSize};
-    }
-    const std::string_view name = algorithm_name(algorithm);
-    append_bulk_header(prefix.size() + zone.size() + name.size() + client.size() + 4, buffer);
-    buffer->append(prefix);
-    buffer->append(zone);
-    buffer->append(":");
-    buffer->append(name);
-    buffer->append(":{");
-    buffer->append(client);
-    buffer->append("}\r\n");
-}
-
-Remote* Remote::make(redis::Client* client, const Options& options, redis::Loop* loop) {
-    auto* remote = new (std::nothrow) Remote(client, options);
+Remote* Remote::make(redis::Service* service, const Options& options, redis::Loop* loop) {
+    auto* remote = new (std::nothrow) Remote(service, options);
     if (remote == nullptr) {
         return nullptr;
     }
     remote->flush_ = loop->make_task([](void* self) { static_cast<Remote*>(self)->flush(); }, remote);
     remote->wake_ = loop->make_task([](void* self) { static_cast<Remote*>(self)->wake(); }, remote);
     if (remote->flush_ == nullptr || remote->wake_ == nullptr) {
-        remote->client_ = nullptr;
+        remote->service_ = nullptr;
         delete remote;
         return nullptr;
     }
@@ -118,9 +56,13 @@ Remote* Remote::make(redis::Client* client, const Options& options, redis::Loop*
 }
 
 Remote::~Remote() {
-    delete client_;  // answers all that was sent
-    if (batch_ != nullptr) {
-        finish(batch_, redis::Error::kClosed, {});
+    delete service_;  // answers all that was sent
+    for (Batch*& list : open_) {
+        while (list != nullptr) {
+            Batch* batch = list;
+            close(batch);
+            finish(batch, redis::Error::kClosed, {});
+        }
     }
     while (first_done_ != nullptr) {
         Waiting* waiting = first_done_;
@@ -154,6 +96,7 @@ Remote::Batch* Remote::make_batch() {
     if (batch != nullptr) {
         batch->remote = this;
         batch->groups = batch->keys = batch->policies = 0;
+        batch->client.clear();
         batch->key_texts.clear();
         batch->policy_texts.clear();
         batch->group_texts.clear();
@@ -171,53 +114,96 @@ Waiting* Remote::make_waiting() {
     return new (std::nothrow) Waiting;
 }
 
-bool Remote::add_policy(const RemoteLimit& limit, unsigned* index) {
+redis::Slot Remote::slot_of(const RemoteLimit& limit) {
+    if (!service_->split()) {
+        return 0;
+    }
+    NameRoom room;
+    key_.clear();
+    append_key_text(options_.prefix, limit.zone, limit.policy->algorithm, short_name(limit.client, &room),
+                    &key_);
+    return redis::slot_of(key_.view());
+}
+
+bool Remote::available(redis::Slot slot) const {
+    const redis::Client* client = service_->client_of(slot);
+    return client != nullptr && client->available();
+}
+
+bool Remote::add_policy(const RemoteLimit& limit, Batch* batch, unsigned* index) {
     char record[kLongestPolicy];
     const std::string_view text(record, encode_policy(*limit.policy, *limit.shape, record));
-    const std::string_view all = batch_->policy_texts.view();
-    for (*index = 0; *index < batch_->policies; ++*index) {
-        const std::size_t start = batch_->policy_ends[*index];
-        if (all.substr(start, batch_->policy_ends[*index + 1] - start) == text) {
+    const std::string_view all = batch->policy_texts.view();
+    for (*index = 0; *index < batch->policies; ++*index) {
+        const std::size_t start = batch->policy_ends[*index];
+        if (all.substr(start, batch->policy_ends[*index + 1] - start) == text) {
             return true;
         }
     }
-    batch_->policy_texts.append(text);
-    batch_->policies++;
-    batch_->policy_ends[batch_->policies] = static_cast<std::uint16_t>(batch_->policy_texts.size());
-    return !batch_->policy_texts.failed();
+    batch->policy_texts.append(text);
+    batch->policies++;
+    batch->policy_ends[batch->policies] = static_cast<std::uint16_t>(batch->policy_texts.size());
+    return !batch->policy_texts.failed();
 }
 
-void Remote::add_key(const RemoteLimit& limit) {
-    append_key(options_.prefix, limit.zone, limit.policy->algorithm, limit.client, &batch_->key_texts);
+// The open batch that a limit may join, or a new one; null if there is no memory. In a cluster only calls of
+// one client are put together: while a slot moves, a call whose keys are partly here and partly there fails,
+// and must not take others with it.
+Remote::Batch* Remote::batch_for(const RemoteLimit& limit) {
+    const redis::Slot slot = slot_of(limit);
+    const std::string_view client = service_->split() ? limit.client : std::string_view();
+    Batch*& list = open_[slot % kLists];
+    for (Batch* batch = list; batch != nullptr; batch = batch->next) {
+        if (batch->slot == slot && batch->client.view() == client) {
+            return batch;
+        }
+    }
+    Batch* batch = make_batch();
+    if (batch != nullptr) {
+        batch->slot = slot;
+        batch->client.append(client);
+        batch->next = list;
+        list = batch;
+        filled_ |= std::uint64_t{1} << (slot % kLists);
+    }
+    return batch;
+}
+
+void Remote::close(Batch* batch) {
+    Batch** link = &open_[batch->slot % kLists];
+    while (*link != batch) {
+        link = &(*link)->next;
+    }
+    *link = batch->next;
 }
 
 bool Remote::add(const RemoteLimit* limits, std::size_t count, bool refund, Question* question) {
-    if (batch_ == nullptr) {
-        batch_ = make_batch();
-    }
-    Waiting* waiting = batch_ != nullptr ? make_waiting() : nullptr;
+    Batch* batch = batch_for(limits[0]);
+    Waiting* waiting = batch != nullptr ? make_waiting() : nullptr;
     if (waiting == nullptr) {
         return false;
     }
-    append_number(count | (refund ? kRefund : 0U), 1, &batch_->group_texts);
+    append_number(count | (refund ? kRefund : 0U), 1, &batch->group_texts);
     for (std::size_t i = 0; i < count; i++) {
         unsigned policy = 0;
-        add_policy(limits[i], &policy);
-        append_number(policy, 1, &batch_->group_texts);
-        append_number(limits[i].cost, 4, &batch_->group_texts);
-        add_key(limits[i]);
+        add_policy(limits[i], batch, &policy);
+        append_number(policy, 1, &batch->group_texts);
+        append_number(limits[i].cost, 4, &batch->group_texts);
+        append_key(options_.prefix, limits[i].zone, limits[i].policy->algorithm, limits[i].client,
+                   &batch->key_texts);
     }
     *waiting = {question, count, refund, nullptr};
-    (batch_->last != nullptr ? batch_->last->next : batch_->first) = waiting;
-    batch_->last = waiting;
-    batch_->groups++;
-    batch_->keys += count;
+    (batch->last != nullptr ? batch->last->next : batch->first) = waiting;
+    batch->last = waiting;
+    batch->groups++;
+    batch->keys += count;
     if (question != nullptr) {
         question->waiting = waiting;
     }
-    if (batch_->groups >= options_.batch || batch_->keys + kMaxLimits > kMaxKeys ||
-        batch_->policies + kMaxLimits > kMaxPolicies) {
-        flush();
+    if (batch->groups >= options_.batch || batch->keys + kMaxLimits > kMaxKeys ||
+        batch->policies + kMaxLimits > kMaxPolicies) {
+        close(batch);
+        send(batch);
     } else {
         flush_->arm(0);
     }
@@ -237,28 +223,36 @@ void Remote::forget(Question* question) {
 }
 
 void Remote::count(const RemoteLimit* limits, std::size_t count) {
-    if (available()) {
+    if (available(slot_of(limits[0]))) {
         add(limits, count, false, nullptr);
     }
 }
 
 void Remote::give_back(const RemoteLimit* limits, std::size_t count) {
-    if (available()) {
+    if (available(slot_of(limits[0]))) {
         add(limits, count, true, nullptr);
     }
 }
 
 void Remote::flush() {
-    Batch* batch = batch_;
-    if (batch == nullptr) {
-        return;
+    while (filled_ != 0) {
+        Batch*& list = open_[__builtin_ctzll(filled_)];
+        filled_ &= filled_ - 1;
+        while (list != nullptr) {
+            Batch* batch = list;
+            list = batch->next;
+            send(batch);
+        }
     }
-    batch_ = nullptr;
-    if (!available()) {
+}
+
+void Remote::send(Batch* batch) {
+    redis::Client* client = service_->client_of(batch->slot);
+    if (client == nullptr || !client->available()) {
         finish(batch, redis::Error::kUnavailable, {});
         return;
     }
-    redis::Call* call = client_->make_call();
+    redis::Call* call = client->make_call();
     const bool whole =
         !batch->key_texts.failed() && !batch->policy_texts.failed() && !batch->group_texts.failed();
     if (call == nullptr || !whole) {
@@ -268,16 +262,15 @@ void Remote::flush() {
     redis::Buffer& command = call->command;
     constexpr std::size_t kOtherWords = 5;  // EVALSHA, the digest, the number of keys, policies, groups
     command.append("*");
-    append_decimal(batch->keys + kOtherWords, &command);
+    redis::append_decimal(batch->keys + kOtherWords, &command);
     command.append("\r\n$7\r\nEVALSHA\r\n");
-    append_bulk(kScriptSha1, &command);
-    char digits[kMostDigits];
-    const char* start = print_number(batch->keys, digits + kMostDigits);
-    append_bulk({start, static_cast<std::size_t>(digits + kMostDigits - start)}, &command);
+    redis::append_bulk(kScriptSha1, &command);
+    redis::append_bulk_number(batch->keys, &command);
     command.append(batch->key_texts.view());
-    append_bulk(batch->policy_texts.view(), &command);
-    append_bulk(batch->group_texts.view(), &command);
-    client_->send(call, on_answer, batch);
+    redis::append_bulk(batch->policy_texts.view(), &command);
+    redis::append_bulk(batch->group_texts.view(), &command);
+    call->slot = batch->slot;
+    client->send(call, on_answer, batch);
 }
 
 void Remote::on_answer(void* self, redis::Error error, std::string_view reply) {
@@ -329,7 +322,10 @@ void Remote::finish(Batch* batch, redis::Error error, std::string_view reply) {
     batch->next = free_batches_;
     free_batches_ = batch;
     if (answered && error != redis::Error::kNone) {
-        client_->distrust(error, "a reply is not as long as its decisions");
+        redis::Client* client = service_->client_of(batch->slot);
+        if (client != nullptr) {
+            client->distrust(error, "a reply is not as long as its decisions");
+        }
     }
     if (first_done_ != nullptr) {
         wake_->arm(0);

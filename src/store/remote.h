@@ -12,6 +12,7 @@
 #include "core/check.h"
 #include "redis/client.h"
 #include "store/memory.h"
+#include "store/name.h"
 
 namespace rate_limit {
 
@@ -44,15 +45,21 @@ class Remote {
     struct Options {
         std::string prefix;        // of every key
         std::uint32_t batch = 64;  // groups in a call
+        Micros budget = kForever;  // of a request that has to ask several times
     };
 
-    // Takes the client over. Null if there is no memory.
-    static Remote* make(redis::Client* client, const Options& options, redis::Loop* loop);
+    // Takes the service over. Null if there is no memory.
+    static Remote* make(redis::Service* service, const Options& options, redis::Loop* loop);
     ~Remote();
     Remote(const Remote&) = delete;
     Remote& operator=(const Remote&) = delete;
 
-    bool available() const { return client_->available(); }
+    // The slot of a limit's key: 0 where keys of all slots are in one place. Only limits of one slot can be
+    // asked for together.
+    redis::Slot slot_of(const RemoteLimit& limit);
+
+    // Whether Redis is worth asking for a slot.
+    bool available(redis::Slot slot) const;
 
     // Decides and charges, all of the question's limits or none. False if there is no memory.
     bool ask(Question* question);
@@ -68,38 +75,42 @@ class Remote {
     // charged.
     void give_back(const RemoteLimit* limits, std::size_t count);
 
-    redis::Client& client() { return *client_; }
+    // How long after its first question a request may ask another.
+    Micros budget() const { return options_.budget; }
+
+    redis::Service& service() { return *service_; }
 
   private:
     struct Batch;
 
-    Remote(redis::Client* client, const Options& options) : client_(client), options_(options) {}
+    Remote(redis::Service* service, const Options& options) : service_(service), options_(options) {}
 
     static void on_answer(void* self, redis::Error error, std::string_view reply);
     bool add(const RemoteLimit* limits, std::size_t count, bool refund, Question* question);
-    bool add_policy(const RemoteLimit& limit, unsigned* index);
-    void add_key(const RemoteLimit& limit);
+    static bool add_policy(const RemoteLimit& limit, Batch* batch, unsigned* index);
+    Batch* batch_for(const RemoteLimit& limit);
+    void close(Batch* batch);
     void flush();
+    void send(Batch* batch);
     static bool is_whole(const Batch& batch, std::string_view reply);
     void finish(Batch* batch, redis::Error error, std::string_view reply);
     void wake();
     Batch* make_batch();
     Waiting* make_waiting();
 
-    redis::Client* client_;
+    static constexpr std::size_t kLists = 64;
+
+    redis::Service* service_;
     Options options_;
     redis::Alarm* flush_ = nullptr;
     redis::Alarm* wake_ = nullptr;
-    Batch* batch_ = nullptr;  // that is being filled
+    Batch* open_[kLists] = {};  // that are being filled, in lists by their slots
+    std::uint64_t filled_ = 0;  // a bit for each list that may have any
+    redis::Buffer key_;
     Batch* free_batches_ = nullptr;
     Waiting* free_waiting_ = nullptr;
     Waiting* first_done_ = nullptr;
     Waiting* last_done_ = nullptr;
 };
-
-// The key of a client in a zone: PREFIX ZONE:ALGORITHM:{CLIENT}. A client's name over 128 bytes is replaced
-// by its SHA-256.
-void append_key(std::string_view prefix, std::string_view zone, Algorithm algorithm, std::string_view client,
-                redis::Buffer* buffer);
 
 }  // namespace rate_limit

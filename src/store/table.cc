@@ -14,6 +14,8 @@ constexpr std::uint32_t kFresh = 1U << 31;
 
 constexpr std::size_t kCacheLine = 64;
 
+constexpr std::size_t round_up(std::size_t size) { return (size + kCacheLine - 1) / kCacheLine * kCacheLine; }
+
 constexpr unsigned kAttempts = 64;
 
 std::uint32_t owner_of(std::uint32_t lock) { return lock & ~kFresh; }
@@ -73,32 +75,48 @@ class Patience {
 
 }  // namespace
 
-Table::Table(const Shape& shape, const HashKey& key, std::uint64_t sets)
+Table::Table(const Shape& shape, const HashKey& key, std::uint64_t sets, bool accounts)
     : shape_(shape),
       key_(key),
       sets_(sets),
-      words_(words_of(shape)),
+      words_(static_cast<std::uint32_t>(words_of(shape))),
+      has_accounts_(accounts),
       set_size_(set_size(shape)),
       evictions_(0),
-      reminded_(0) {}
-
-std::size_t Table::least_size(const Shape& shape) {
-    return (sizeof(Table) + kCacheLine - 1) / kCacheLine * kCacheLine + set_size(shape);
+      reminded_(0) {
+    if (accounts) {
+        new (&this->accounts()) Accounts(shape, slots(), siphash(key, "sender"));
+    }
 }
 
-Table* Table::create(void* memory, std::size_t size, const Shape& shape, const HashKey& key) {
+std::uint64_t Table::accounts_offset(std::uint64_t sets, std::uint64_t set_size) {
+    return round_up(round_up(sizeof(Table)) + sets * set_size);
+}
+
+std::size_t Table::size_of(const Shape& shape, std::uint64_t sets, bool accounts) {
+    return accounts ? accounts_offset(sets, set_size(shape)) + Accounts::size(shape, sets * kWays)
+                    : round_up(sizeof(Table)) + sets * set_size(shape);
+}
+
+std::size_t Table::least_size(const Shape& shape, bool accounts) { return size_of(shape, 1, accounts); }
+
+Table* Table::create(void* memory, std::size_t size, const Shape& shape, const HashKey& key, bool accounts) {
     static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "slots are shared between processes");
     static_assert(std::atomic<std::uint32_t>::is_always_lock_free, "locks are shared between processes");
-    const std::size_t least = least_size(shape);
+    const std::size_t least = least_size(shape, accounts);
     if (size < least) {
         return nullptr;
     }
-    const std::uint64_t sets = 1 + (size - least) / set_size(shape);
-    return new (memory) Table(shape, key, sets);
+    std::uint64_t sets =
+        2 + (size - least) / (set_size(shape) + (accounts ? kWays * account_size(shape) : 0));
+    while (size_of(shape, sets, accounts) > size) {
+        sets--;
+    }
+    return new (memory) Table(shape, key, sets, accounts);
 }
 
 Table::Set* Table::set_at(std::uint64_t index) const {
-    constexpr std::size_t header = (sizeof(Table) + kCacheLine - 1) / kCacheLine * kCacheLine;
+    constexpr std::size_t header = round_up(sizeof(Table));
     auto* base = reinterpret_cast<unsigned char*>(const_cast<Table*>(this)) + header;
     return reinterpret_cast<Set*>(base + index * set_size_);
 }
@@ -114,6 +132,24 @@ Table::Set* Table::second_set(std::uint64_t hash) const {
 
 std::uint64_t* Table::state_of(const Place& place) const {
     return reinterpret_cast<std::uint64_t*>(place.set + 1) + place.way * words_;
+}
+
+// Of the first slot of a set.
+std::uint64_t Table::number_of(const Set* set) const {
+    const auto offset =
+        reinterpret_cast<const unsigned char*>(set) - reinterpret_cast<const unsigned char*>(set_at(0));
+    return static_cast<std::uint64_t>(offset) / set_size_ * kWays;
+}
+
+std::uint64_t Table::number_of(const Slot& slot) const {
+    const auto offset = static_cast<std::uint64_t>(reinterpret_cast<const unsigned char*>(slot.hash) -
+                                                   reinterpret_cast<const unsigned char*>(set_at(0)));
+    return offset / set_size_ * kWays + offset % set_size_ / sizeof(*slot.hash);
+}
+
+Accounts& Table::accounts() const {
+    auto* base = reinterpret_cast<unsigned char*>(const_cast<Table*>(this));
+    return *reinterpret_cast<Accounts*>(base + accounts_offset(sets_, set_size_));
 }
 
 Slot Table::slot_at(const Place& place, bool fresh) const {
@@ -161,7 +197,8 @@ bool Table::lock(const Place& place, std::uint64_t hash, const Host& host, Slot*
     }
 }
 
-// Where a new client goes: a free slot of the emptier set, or else the slot whose loss forgets least.
+// Where a new client goes: a free slot of the emptier set, or else the slot whose loss forgets least. One
+// that owes something gives way last, unless that no longer counts.
 bool Table::choose(std::uint64_t hash, const Policy& policy, Micros now, Choice* choice) const {
     Set* const sets[2] = {first_set(hash), second_set(hash)};
     *choice = {};
@@ -186,6 +223,7 @@ bool Table::choose(std::uint64_t hash, const Policy& policy, Micros now, Choice*
     }
     // States are read without their locks: a torn one may misplace a choice, nothing more.
     for (Set* set : sets) {
+        const std::uint64_t owing = has_accounts_ ? accounts().marks_of(number_of(set), kWays) : 0;
         for (unsigned way = 0; way < kWays; way++) {
             if (set->locks[way].load(std::memory_order_relaxed) != 0) {
                 continue;
@@ -193,8 +231,10 @@ bool Table::choose(std::uint64_t hash, const Policy& policy, Micros now, Choice*
             const Place place = {set, way};
             const std::uint64_t victim = set->hashes[way].load(std::memory_order_acquire);
             const std::uint64_t weight = weight_of(policy, shape_, state_of(place), now);
-            if (choice->place.set == nullptr || weight < choice->weight) {
-                *choice = {place, victim, weight};
+            const bool owes = weight != 0 && (owing >> way & 1) != 0;
+            if (choice->place.set == nullptr || owes < choice->owes ||
+                (owes == choice->owes && weight < choice->weight)) {
+                *choice = {place, victim, weight, owes};
             }
             if (weight == 0) {
                 return true;
@@ -216,6 +256,10 @@ bool Table::claim(const Choice& choice, std::uint64_t hash, const Host& host, Sl
         return false;
     }
     std::fill_n(slot->state, words_, 0);
+    if (has_accounts_) {
+        account_of(*slot).clear();
+        unmark(*slot);
+    }
     slot->fresh = true;
     return true;
 }
@@ -332,8 +376,78 @@ void Table::drop(const Slot& slot, const Host& host) {
     }
 }
 
-void Table::import(const Table& other, const RateList& rates, const Policy& policy, Micros now,
-                   const Host& host) {
+void Table::owe(const Slot& slot, std::uint32_t amount, std::string_view name, const RateList& rates) {
+    Accounts& all = accounts();
+    const std::uint64_t number = number_of(slot);
+    Account& account = *all.at(number);
+    account.enter_name(name);
+    if (shape_.varied) {
+        account.enter_rates(rates, account_rates(shape_));
+    }
+    // What is owed without a mark would never be found.
+    all.mark(number);
+    account.add(amount);
+}
+
+void Table::unmark(const Slot& slot) {
+    Accounts& all = accounts();
+    const std::uint64_t number = number_of(slot);
+    if (!all.at(number)->owes()) {
+        all.unmark(number);
+    }
+}
+
+Slot Table::next_owing(std::uint64_t* from, const Host& host) {
+    for (;;) {
+        const std::uint64_t number = accounts().next_marked(*from);
+        if (number >= slots()) {
+            *from = slots();
+            return {};
+        }
+        *from = number + 1;
+        const Place place = {set_at(number / kWays), static_cast<unsigned>(number % kWays)};
+        const std::uint64_t hash = place.set->hashes[place.way].load(std::memory_order_seq_cst);
+        Slot slot;
+        if (hash != 0 && lock(place, hash, host, &slot)) {
+            return slot;
+        }
+        unmark_free(place, host);
+    }
+}
+
+// A client that was dropped may leave its slot marked.
+void Table::unmark_free(const Place& place, const Host& host) {
+    std::uint32_t unlocked = 0;
+    if (!place.set->locks[place.way].compare_exchange_strong(unlocked, host.self | kFresh,
+                                                             std::memory_order_seq_cst)) {
+        return;
+    }
+    const Slot slot = slot_at(place, false);
+    if (slot.hash->load(std::memory_order_seq_cst) == 0) {
+        accounts().unmark(number_of(slot));
+    }
+    keep(slot, host);
+}
+
+void Table::import_account(Table& other, const Place& from, const RateList& rates, const Slot& slot,
+                           const Host& host) {
+    Slot before;
+    if (!other.lock(from, slot.hash->load(std::memory_order_relaxed), host, &before)) {
+        return;
+    }
+    Account& from_account = other.account_of(before);
+    Account& account = account_of(slot);
+    if (shape_.varied) {
+        account.enter_rates(other.shape_.varied ? from_account.rates() : rates, account_rates(shape_));
+    }
+    account.continue_from(from_account, from_account.take_unsent());
+    if (account.owes()) {
+        accounts().mark(number_of(slot));
+    }
+    keep(before, host);
+}
+
+void Table::import(Table& other, const RateList& rates, const Policy& policy, Micros now, const Host& host) {
     key_ = other.key_;
     // While clients come in, those that are there weigh by the rates that they were used with, if the new are
     // not known.
@@ -353,6 +467,9 @@ void Table::import(const Table& other, const RateList& rates, const Policy& poli
             if (slot.state != nullptr) {
                 std::fill_n(slot.state, words_, 0);
                 convert(other.shape_, rates, other.state_of({set, way}), shape_, policy.rates, slot.state);
+                if (has_accounts_ && other.has_accounts_) {
+                    import_account(other, {set, way}, rates, slot, host);
+                }
                 keep(slot, host);
             }
         }
@@ -366,15 +483,19 @@ bool Table::remind(Micros now, Micros every) {
 }
 
 std::uint64_t Table::clients() const {
+    constexpr std::uint64_t kMostSets = 4096;
+    const std::uint64_t step = (sets_ + kMostSets - 1) / kMostSets;
     std::uint64_t used = 0;
-    for (std::uint64_t i = 0; i < sets_; i++) {
+    std::uint64_t looked = 0;
+    for (std::uint64_t i = 0; i < sets_; i += step) {
         const Set* set = set_at(i);
+        looked++;
         used += static_cast<std::uint64_t>(
             std::count_if(set->hashes, set->hashes + kWays, [](const std::atomic<std::uint64_t>& hash) {
                 return hash.load(std::memory_order_relaxed) != 0;
             }));
     }
-    return used;
+    return looked != 0 ? static_cast<std::uint64_t>(multiply(used, sets_) / looked) : 0;
 }
 
 }  // namespace rate_limit

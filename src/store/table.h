@@ -7,7 +7,7 @@
 //
 // A lock is the id of the process that holds it, so nobody waits for another client, and a lock whose holder
 // has died is taken over. Nothing is ever allocated: when both sets are full, the slot gives way whose loss
-// forgets least.
+// forgets least. A table may have accounts, which follow the sets: see account.h.
 #pragma once
 
 #include <atomic>
@@ -16,6 +16,7 @@
 #include <string_view>
 
 #include "core/check.h"
+#include "store/account.h"
 #include "store/host.h"
 #include "store/siphash.h"
 
@@ -27,23 +28,24 @@ struct Slot {
     std::uint64_t* state = nullptr;  // null: there is none
     std::atomic<std::uint64_t>* hash = nullptr;
     std::atomic<std::uint32_t>* lock = nullptr;
-    bool fresh = false;  // the client was not known; its state is all zero
+    bool fresh = false;  // the client was not known; its state is all zero, its account empty
 };
 
 class Table {
   public:
     // The least memory that holds a table of this shape.
-    static std::size_t least_size(const Shape& shape);
+    static std::size_t least_size(const Shape& shape, bool accounts = false);
 
     // Makes an empty table in `size` bytes at `memory`, all zero and aligned to 64 bytes; null if that is too
     // small. The table lives in that memory and is never destroyed. `key` must be random.
-    static Table* create(void* memory, std::size_t size, const Shape& shape, const HashKey& key);
+    static Table* create(void* memory, std::size_t size, const Shape& shape, const HashKey& key,
+                         bool accounts = false);
 
     // Copies the clients of another table, whose shape must convert to this one's, while others may be using
     // it. Only for a table that nobody else uses yet. `rates` are those that the other was used with, none if
-    // not known, and `policy` is for this one. Takes over the other's hash key.
-    void import(const Table& other, const RateList& rates, const Policy& policy, Micros now,
-                const Host& host);
+    // not known, and `policy` is for this one. Takes over the other's hash key. If both have accounts, what
+    // is unsent moves here; what is on its way is then so in both, and counts once.
+    void import(Table& other, const RateList& rates, const Policy& policy, Micros now, const Host& host);
 
     std::uint64_t hash(std::string_view client) const { return nonzero(siphash(key_, client)); }
 
@@ -58,16 +60,38 @@ class Table {
     static void keep(const Slot& slot, const Host& host);
     static void drop(const Slot& slot, const Host& host);
 
+    // Adds `amount` to what the client of a locked slot owes. The table must have accounts. `name` is the
+    // client's as short_name gives it; `rates` matter only where they differ between clients.
+    void owe(const Slot& slot, std::uint32_t amount, std::string_view name, const RateList& rates);
+
+    // Locks the first slot from number `*from` on whose client may owe something; the result has no state if
+    // there is none. `*from` becomes the number after it, or slots(). The table must have accounts.
+    Slot next_owing(std::uint64_t* from, const Host& host);
+
+    bool has_accounts() const { return has_accounts_; }
+
+    // Only for a table that has accounts: all of them, and that of a slot, whose lock it needs.
+    Accounts& accounts() const;
+    Account& account_of(const Slot& slot) const { return *accounts().at(number_of(slot)); }
+
+    // Says that the client of a locked slot owes nothing, if that is so.
+    void unmark(const Slot& slot);
+
     // True at most once in `every` among all processes: for what should be logged, but not with each request.
     bool remind(Micros now, Micros every);
 
     const Shape& shape() const { return shape_; }
     std::uint64_t slots() const { return sets_ * kWays; }
 
-    // Clients that were forgotten before they were back at their full quota, since the table was made.
+    // Clients that were forgotten before they were back at their full quota, since the table was made. What
+    // they owed is lost.
     std::uint64_t evictions() const { return evictions_.load(std::memory_order_relaxed); }
 
-    // Slots in use, by looking at each.
+    // Requests that were admitted beyond a limit, as Redis says; 0 without accounts.
+    std::uint64_t overshoot() const { return has_accounts_ ? accounts().overshoot() : 0; }
+
+    // Slots in use, by looking at each; for a table of more than 65536 an estimate by looking at so many or
+    // half of that, since to look at all of a large one takes a second.
     std::uint64_t clients() const;
 
   private:
@@ -94,17 +118,23 @@ class Table {
         Place place;
         std::uint64_t victim = 0;
         std::uint64_t weight = 0;
+        bool owes = false;  // something that counts
     };
 
-    Table(const Shape& shape, const HashKey& key, std::uint64_t sets);
+    Table(const Shape& shape, const HashKey& key, std::uint64_t sets, bool accounts);
 
     static std::uint64_t nonzero(std::uint64_t hash) { return hash != 0 ? hash : 1; }
     static std::size_t set_size(const Shape& shape) { return sizeof(Set) + kWays * words_of(shape) * 8; }
+
+    static std::size_t size_of(const Shape& shape, std::uint64_t sets, bool accounts);
+    static std::uint64_t accounts_offset(std::uint64_t sets, std::uint64_t set_size);
 
     Set* set_at(std::uint64_t index) const;
     Set* first_set(std::uint64_t hash) const;
     Set* second_set(std::uint64_t hash) const;
     std::uint64_t* state_of(const Place& place) const;
+    std::uint64_t number_of(const Set* set) const;
+    std::uint64_t number_of(const Slot& slot) const;
     Slot slot_at(const Place& place, bool fresh) const;
 
     static bool seek(Set* set, std::uint64_t hash, const Place* except, Place* place);
@@ -114,11 +144,15 @@ class Table {
     bool alone(const Place& place, std::uint64_t hash, const Host& host);
     void reclaim(Set* set, const Host& host) const;
     bool choose(std::uint64_t hash, const Policy& policy, Micros now, Choice* choice) const;
+    void unmark_free(const Place& place, const Host& host);
+    void import_account(Table& other, const Place& from, const RateList& rates, const Slot& slot,
+                        const Host& host);
 
     Shape shape_;
     HashKey key_;
     std::uint64_t sets_;
-    std::uint64_t words_;     // of a state
+    std::uint32_t words_;  // of a state
+    bool has_accounts_;
     std::uint64_t set_size_;  // bytes
     std::atomic<std::uint64_t> evictions_;
     std::atomic<Micros> reminded_;

@@ -1,4 +1,4 @@
-// Writes policies for the script and reads its decisions.
+// Writes policies and entries for the scripts and reads their answers.
 #include "store/wire.h"
 
 #include <algorithm>
@@ -44,8 +44,8 @@ constexpr std::size_t kMoreSize = kWaitBytes + 8;
 
 std::size_t encode_policy(const Policy& policy, const Shape& shape, char* at) {
     const char* start = at;
-    const unsigned flags =
-        (policy.align_first ? 1U : 0U) | (policy.count_all ? 2U : 0U) | (shape.varied ? 4U : 0U);
+    const unsigned flags = (policy.align_first ? 1U : 0U) | (policy.count_all ? 2U : 0U) |
+                           (shape.varied ? 4U : 0U) | (policy.debt ? 8U : 0U);
     at = put(at, static_cast<std::uint64_t>(policy.algorithm), 1);
     at = put(at, flags, 1);
     at = put(at, policy.rates.size, 1);
@@ -122,6 +122,23 @@ bool skip_decision(std::string_view* reply) {
         return false;
     }
     reply->remove_prefix(size);
+    return true;
+}
+
+void append_entry(std::size_t policy, std::uint32_t cost, redis::Buffer* entries) {
+    append_number(policy, 1, entries);
+    append_number(cost, 4, entries);
+}
+
+bool decode_entry(std::string_view* reply, std::uint32_t* overshoot, std::string_view* value) {
+    std::uint64_t number = 0;
+    std::uint64_t length = 0;
+    if (!take(reply, 4, &number) || !take(reply, 2, &length) || reply->size() < length) {
+        return false;
+    }
+    *overshoot = static_cast<std::uint32_t>(number);
+    *value = reply->substr(0, length);
+    reply->remove_prefix(length);
     return true;
 }
 

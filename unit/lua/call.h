@@ -35,9 +35,33 @@ struct Call {
         return keys;
     }
 
-    // The command, with the script's SHA1.
+    // The command that decides, with the script's SHA1.
     std::vector<std::string> command(const std::string& sha) const {
-        const std::vector<std::string> all = keys();
+        std::string text;
+        for (const CallGroup& group : groups) {
+            text += static_cast<char>(group.limits.size() | (group.refund ? kRefund : 0));
+            text += records_of(group);
+        }
+        std::vector<std::string> words = begin(sha, keys());
+        words.push_back(text);
+        return words;
+    }
+
+    // The command that charges every limit of the one group, whether it fits or not, with that script's SHA1.
+    std::vector<std::string> sync_command(const std::string& sha, const std::string& guard,
+                                          const std::string& sequence, const std::string& age = "0") const {
+        std::vector<std::string> all = keys();
+        all.push_back(guard);
+        std::vector<std::string> words = begin(sha, all);
+        words.push_back(records_of(groups[0]));
+        words.push_back(sequence);
+        words.push_back(age);
+        return words;
+    }
+
+  private:
+    // What both commands begin with: the keys and the policies.
+    std::vector<std::string> begin(const std::string& sha, const std::vector<std::string>& all) const {
         std::vector<std::string> words = {"EVALSHA", sha, std::to_string(all.size())};
         words.insert(words.end(), all.begin(), all.end());
         std::string records;
@@ -46,18 +70,15 @@ struct Call {
             records.append(record, encode_policy(policy, shape, record));
         }
         words.push_back(records);
-        std::string text;
-        for (const CallGroup& group : groups) {
-            text += static_cast<char>(group.limits.size() | (group.refund ? kRefund : 0));
-            for (const CallLimit& limit : group.limits) {
-                text += static_cast<char>(limit.policy);
-                for (unsigned shift = 0; shift < 32; shift += 8) {
-                    text += static_cast<char>(limit.cost >> shift);
-                }
-            }
-        }
-        words.push_back(text);
         return words;
+    }
+
+    static std::string records_of(const CallGroup& group) {
+        redis::Buffer text;
+        for (const CallLimit& limit : group.limits) {
+            append_entry(limit.policy, limit.cost, &text);
+        }
+        return std::string(text.view());
     }
 };
 

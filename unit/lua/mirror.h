@@ -101,14 +101,15 @@ class MirroredClient {
     }
 
     // Takes `words`, which a request under `policy` has left at `now`; of them only the time of min_interval
-    // may be new.
-    void write(const Policy& policy, const Shape& shape, const Words& words, Micros now, bool only_interval) {
+    // may be new. What was charged as of `time` matters for as much longer as that is ago.
+    void write(const Policy& policy, const Shape& shape, const Words& words, Micros now, bool only_interval,
+               Micros time, Micros longer) {
         const Places places =
             has_marks(shape) ? find_places(policy.rates, shape, words[marks_index(shape)]) : Places();
         Micros end = now;
         for (std::uint32_t i = 0; i < policy.rates.size; ++i) {
             const std::uint64_t* at = words.data() + places.from[i] * words_per_rate(shape);
-            end = std::max(end, RateState(policy, shape, i, at).end(now));
+            end = std::max(end, RateState(policy, shape, i, at).end(time) + longer);
         }
         if (shape.interval && words[interval_index(shape)] != 0) {
             end = std::max(end, static_cast<Micros>(words[interval_index(shape)]) + policy.min_interval);
@@ -178,6 +179,24 @@ struct MirroredLimit {
     Check check = {};
 };
 
+// Gives the client what a check has left at `now`. If `counts`, its cost is among that.
+inline void keep_words(const MirroredLimit& limit, const Words& before, bool counts, Micros now, Micros time,
+                       Micros longer = 0) {
+    bool written = limit.cost != 0 && counts;
+    bool only_interval = false;
+    if (!written) {
+        written = limit.words != before;
+        Words with_interval = before;
+        if (limit.shape.interval) {
+            with_interval[interval_index(limit.shape)] = limit.words[interval_index(limit.shape)];
+        }
+        only_interval = with_interval == limit.words;
+    }
+    if (written) {
+        limit.client->write(*limit.policy, limit.shape, limit.words, now, only_interval, time, longer);
+    }
+}
+
 // Decides a group at `now`, all or nothing, or takes it back.
 inline void mirror_group(std::vector<MirroredLimit>* group, Micros now, bool refund) {
     bool admitted = true;
@@ -189,7 +208,6 @@ inline void mirror_group(std::vector<MirroredLimit>* group, Micros now, bool ref
     }
     for (MirroredLimit& limit : *group) {
         const Words before = limit.words;
-        bool written = limit.cost != 0 && (refund || admitted || limit.policy->count_all);
         if (refund) {
             limit.check.give_back(limit.words.data());
         } else if (admitted) {
@@ -197,19 +215,44 @@ inline void mirror_group(std::vector<MirroredLimit>* group, Micros now, bool ref
         } else {
             limit.check.refuse(limit.words.data());
         }
-        bool only_interval = false;
-        if (!written) {
-            written = limit.words != before;
-            Words with_interval = before;
-            if (limit.shape.interval) {
-                with_interval[interval_index(limit.shape)] = limit.words[interval_index(limit.shape)];
-            }
-            only_interval = with_interval == limit.words;
-        }
-        if (written) {
-            limit.client->write(*limit.policy, limit.shape, limit.words, now, only_interval);
-        }
+        keep_words(limit, before, refund || admitted || limit.policy->count_all, now, now);
     }
+}
+
+// When a level was last charged.
+inline Micros last_charge(const MirroredLimit& limit) {
+    const Places places = has_marks(limit.shape) ? find_places(limit.policy->rates, limit.shape,
+                                                               limit.words[marks_index(limit.shape)])
+                                                 : Places();
+    Micros last = 0;
+    for (std::uint32_t i = 0; i < limit.policy->rates.size; ++i) {
+        const std::uint64_t word = limit.words[places.from[i] * words_per_rate(limit.shape)];
+        last = std::max(last, static_cast<Micros>(word & ((std::uint64_t{1} << 52) - 1)));
+    }
+    return last;
+}
+
+// Charges one limit at `now` whether it fits or not. Tells how many requests did not; of a level in the past,
+// about.
+inline std::uint32_t mirror_charge(MirroredLimit* limit, Micros now, Micros age) {
+    limit->client->expire(now);
+    limit->words = limit->client->read(*limit->policy, limit->shape);
+    const Words before = limit->words;
+    const bool back = is_level(limit->policy->algorithm) && limit->cost != 0 && age != 0;
+    const Micros last = back ? last_charge(*limit) : 0;
+    const Micros since = back ? std::max<Micros>(now - age, 1) : now;
+    const Micros time = last - since > kClockSlack ? std::min(last, now) : since;
+    const std::uint32_t left =
+        limit->check.evaluate(*limit->policy, limit->shape, before.data(), time, 0).remaining;
+    limit->check.evaluate(*limit->policy, limit->shape, before.data(), time, limit->cost);
+    limit->check.impose(limit->words.data());
+    if (back && limit->policy->min_interval != 0) {
+        const std::size_t at = interval_index(limit->shape);
+        const auto last = static_cast<Micros>(before[at]);
+        limit->words[at] = static_cast<std::uint64_t>(last - now > kClockSlack ? now : std::max(last, now));
+    }
+    keep_words(*limit, before, true, now, time, now - since);
+    return back ? limit->cost : limit->cost - std::min(limit->cost, left);
 }
 
 }  // namespace rate_limit

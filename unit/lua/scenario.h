@@ -21,6 +21,10 @@ struct ScenarioZone {
     }
 };
 
+// A kind of scenario, beside those of traces: some of the groups are charged whether they fit or not, and
+// most zones keep what is then owed.
+constexpr unsigned kImposes = 32;
+
 struct ScenarioLimit {
     std::uint32_t zone;
     std::uint32_t client;
@@ -32,6 +36,8 @@ struct Event {
     Micros move;          // of the clock
     std::uint32_t times;  // that it comes
     bool refund;
+    bool imposes;                       // if `refund` too, as a call that comes again
+    Micros age;                         // of what it imposes
     std::vector<ScenarioLimit> limits;  // of different zones
     bool changes;                       // the first limit's zone has another policy from here on
     Policy policy;
@@ -55,14 +61,16 @@ struct Scenario {
 inline std::ostream& operator<<(std::ostream& out, const Scenario& scenario) {
     for (const ScenarioZone& zone : scenario.zones) {
         out << "zone " << zone.policy << " ceiling=" << zone.policy.ceiling
-            << (zone.varied ? " varied, places=" : "") << (zone.varied ? std::to_string(zone.places) : "")
-            << "\n";
+            << (zone.policy.debt ? " debt" : "") << (zone.varied ? " varied, places=" : "")
+            << (zone.varied ? std::to_string(zone.places) : "") << "\n";
     }
     Micros now = scenario.start;
     for (const Event& event : scenario.events) {
         now = scenario.moved(now, event.move);
         out << "  at " << now << " (" << std::showpos << event.move << std::noshowpos << ")"
-            << (event.refund ? " refund" : "") << " " << event.times << " times";
+            << (event.refund ? " refund" : "")
+            << (event.imposes ? " impose, old " + std::to_string(event.age) : "") << " " << event.times
+            << " times";
         for (const ScenarioLimit& limit : event.limits) {
             out << " zone " << limit.zone << " client " << limit.client << " cost " << limit.cost << ";";
         }
@@ -84,6 +92,7 @@ inline ScenarioZone draw_zone(Algorithm algorithm, unsigned kind) {
     if (algorithm == Algorithm::kLeakyBucket || algorithm == Algorithm::kGcra) {
         zone.policy.ceiling = *between(0, 1) == 0 ? 0 : zone.policy.burst + 1;
     }
+    zone.policy.debt = (kind & kImposes) != 0 && *between(0, 3) != 0;
     return zone;
 }
 
@@ -110,6 +119,10 @@ inline Event draw_event(const std::vector<ScenarioZone>& zones, unsigned kind) {
     event.move = *any_move(rate, (kind & kStepsBack) != 0);
     event.times = *rc::gen::weightedOneOf<std::uint32_t>({{3, rc::gen::just(1U)}, {2, between(2U, 6U)}});
     event.refund = *between(0, 7) == 0;
+    event.imposes = (kind & kImposes) != 0 && *between(0, 1) == 0;
+    event.age = *between(0, 1) == 0 ? 0
+                                    : *rc::gen::weightedOneOf<Micros>({{2, between<Micros>(0, 3 * kSecond)},
+                                                                       {1, between<Micros>(0, rate.period)}});
     const std::uint32_t limits = last == 0 ? 1 : *between(1U, last + 1);
     for (std::uint32_t i = 0; i < limits; ++i) {
         const std::uint32_t zone = (first + i) % (last + 1);
@@ -138,7 +151,7 @@ inline rc::Gen<Scenario> any_scenario(Algorithm algorithm, unsigned kind, std::u
         for (std::uint32_t more = *between(1U, most_zones); more > 1; --more) {
             drawn.push_back(random::draw_zone(
                 *random::one_of<Algorithm>({kEveryAlgorithm, kEveryAlgorithm + kAlgorithms}),
-                kind & *between(0U, 31U)));
+                kind & (*between(0U, 31U) | kImposes)));
         }
         return drawn;
     });

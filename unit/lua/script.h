@@ -1,4 +1,4 @@
-// The script of lua/, as it is or with another chunk in place of lua/keys.lua.
+// The scripts of lua/, as they are or with another chunk in place of lua/keys.lua.
 #pragma once
 
 #include <fstream>
@@ -18,11 +18,12 @@ inline std::string read_text(const std::string& path) {
     return text.str();
 }
 
-// `keys` is what stands for lua/keys.lua, if it is not null.
-inline std::string script_text(const char* keys) {
-    std::istringstream order(read_text("lua/ORDER"));
+// `order` is the file of lua/ that names the parts; `keys` is what stands for lua/keys.lua, if it is not
+// null.
+inline std::string script_text(const std::string& order, const char* keys) {
+    std::istringstream names(read_text("lua/" + order));
     std::string text;
-    for (std::string name; std::getline(order, name);) {
+    for (std::string name; std::getline(names, name);) {
         text += keys != nullptr && name == "keys.lua" ? keys : read_text("lua/" + name);
     }
     return text;

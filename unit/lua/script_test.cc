@@ -3,26 +3,20 @@
 
 #include <chrono>
 #include <cstdio>
-#include <cstring>
 #include <random>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include "client.h"
 #include "lua/call.h"
-#include "lua/server.h"
+#include "lua/real.h"
 #include "lua/value.h"
 #include "test.h"
 
 namespace rate_limit {
 namespace {
 
-std::string program;  // of the server
-std::unique_ptr<Server> server;
 std::string sha;
-
-Connection& redis() { return server->connection(); }
 
 struct Answer {
     Micros time = 0;
@@ -50,8 +44,8 @@ Answer answer_of(const Call& call, const redisReply& reply) {
 }
 
 Answer run(const Call& call) {
-    redis().send(call.command(sha));
-    return answer_of(call, *redis().take());
+    connection().send(call.command(sha));
+    return answer_of(call, *connection().take());
 }
 
 // One group of one limit.
@@ -61,56 +55,6 @@ Call request(const Policy& policy, const Shape& shape, const std::string& key, s
 
 Call request(const Policy& policy, const std::string& key, std::uint32_t cost = 1) {
     return request(policy, shape_of(policy), key, cost);
-}
-
-long long integer(const std::vector<std::string>& command) { return redis().call(command)->integer; }
-
-// The value of `name` in a section of INFO.
-std::string info(const std::string& section, const std::string& name) {
-    std::istringstream text(text_of(*redis().call({"INFO", section})));
-    for (std::string line; std::getline(text, line);) {
-        if (line.compare(0, name.size() + 1, name + ":") == 0) {
-            return line.substr(name.size() + 1);
-        }
-    }
-    return "";
-}
-
-// How often `command` was called since CONFIG RESETSTAT.
-long calls_of(const std::string& command) {
-    const std::string stat = info("commandstats", "cmdstat_" + command);
-    return stat.empty() ? 0 : std::atol(stat.c_str() + std::strlen("calls="));
-}
-
-// How many different commands were called since then.
-int commands_called() {
-    std::istringstream text(text_of(*redis().call({"INFO", "commandstats"})));
-    int count = 0;
-    for (std::string line; std::getline(text, line);) {
-        count += line.compare(0, 8, "cmdstat_") == 0 ? 1 : 0;
-    }
-    return count;
-}
-
-Micros rounded_up(Micros moment) { return (moment + 999) / 1000; }
-
-// When the key of a client that has made its first request at `now` is gone, in milliseconds.
-Micros expiry_of(const Policy& policy, Micros now) {
-    const Rate& rate = policy.rates.rates[0];
-    const Micros end = now - now % rate.period + rate.period;
-    const Micros width = rate.period / policy.buckets;
-    switch (policy.algorithm) {
-        case Algorithm::kFixedWindow:
-            return rounded_up(policy.align_first ? now + rate.period : end);
-        case Algorithm::kSlidingWindow:
-            return rounded_up(end + rate.period);
-        case Algorithm::kSlidingBuckets:
-            return rounded_up(now - now % width + rate.period);
-        case Algorithm::kSlidingLog:
-            return rounded_up(now + rate.period);
-        default:
-            return rounded_up(now + rate.period / rate.count);
-    }
 }
 
 void test_a_key_expires_when_it_no_longer_matters(void**) {
@@ -124,7 +68,7 @@ void test_a_key_expires_when_it_no_longer_matters(void**) {
         assert_int_equal(integer({"PEXPIRETIME", "a"}), algorithm <= Algorithm::kGcra
                                                             ? rounded_up(answer.time + 2 * kHour / 100)
                                                             : expiry_of(policy, second));
-        redis().call({"FLUSHALL", "SYNC"});
+        connection().call({"FLUSHALL", "SYNC"});
     }
     Policy first = policy_of(Algorithm::kFixedWindow, "100r/h");
     first.align_first = true;
@@ -148,12 +92,12 @@ void test_a_key_lives_as_long_as_any_rate_or_the_interval_needs_it(void**) {
 
 // Before Redis 7, which this server only seems to be.
 void test_an_old_server_is_told_how_long_and_not_until_when(void**) {
-    std::string text = script_text(nullptr);
+    std::string text = script_text("ORDER", nullptr);
     const std::string field = "redis.REDIS_VERSION_NUM";
     assert_true(text.find(field) != std::string::npos);
     text.replace(text.find(field), field.size(), "redis.NO_SUCH_FIELD");
     const std::string modern = sha;
-    sha = text_of(*redis().call({"SCRIPT", "LOAD", text}));
+    sha = text_of(*connection().call({"SCRIPT", "LOAD", text}));
     for (const char* rate : {"1r/s", "5r/m", "1r/h", "1r/40d"}) {
         for (const Algorithm algorithm : kEveryAlgorithm) {
             const Policy policy = policy_of(algorithm, rate);
@@ -161,7 +105,7 @@ void test_an_old_server_is_told_how_long_and_not_until_when(void**) {
             // Redis adds it to a clock that may have shown a little more by then.
             const long long late = integer({"PEXPIRETIME", "a"}) - expiry_of(policy, answer.time);
             assert_true(late >= 0 && late <= 5);
-            redis().call({"FLUSHALL", "SYNC"});
+            connection().call({"FLUSHALL", "SYNC"});
         }
     }
     sha = modern;
@@ -188,13 +132,13 @@ void test_a_call_asks_no_more_of_redis_than_it_must(void**) {
         for (int i = 0; i < 16; ++i) {
             call.groups.push_back({false, {{0, "client" + std::to_string(i % 8), 1}}});
         }
-        redis().call({"CONFIG", "RESETSTAT"});
+        connection().call({"CONFIG", "RESETSTAT"});
         run(call);
         assert_int_equal(calls_of("time"), 1);
         assert_int_equal(calls_of("mget"), 1);
         assert_int_equal(calls_of("set"), 8);
         assert_int_equal(commands_called(), 3 + 3);  // and the script, and what this test asks
-        redis().call({"FLUSHALL", "SYNC"});
+        connection().call({"FLUSHALL", "SYNC"});
     }
 }
 
@@ -203,29 +147,16 @@ void test_a_rejected_request_writes_nothing(void**) {
         for (const char* rates : {"5r/h", "5r/h,50r/d"}) {
             const Policy policy = policy_of(algorithm, rates);
             assert_true(run(request(policy, "a", 5)).decisions[0].allowed);
-            const std::string before = text_of(*redis().call({"GET", "a"}));
-            redis().call({"CONFIG", "RESETSTAT"});
+            const std::string before = text_of(*connection().call({"GET", "a"}));
+            connection().call({"CONFIG", "RESETSTAT"});
             assert_false(run(request(policy, "a")).decisions[0].allowed);
             assert_true(run(request(policy, "a", 0)).decisions[0].allowed);
             assert_int_equal(calls_of("set"), 0);
             assert_int_equal(calls_of("del"), 0);
-            assert_true(text_of(*redis().call({"GET", "a"})) == before);
-            redis().call({"FLUSHALL", "SYNC"});
+            assert_true(text_of(*connection().call({"GET", "a"})) == before);
+            connection().call({"FLUSHALL", "SYNC"});
         }
     }
-}
-
-// The policies that keep state in all the forms that there are.
-std::vector<std::pair<Policy, Shape>> forms_of(Algorithm algorithm) {
-    const Policy one = policy_of(algorithm, "100r/h");
-    const Policy several = policy_of(algorithm, "100r/h,1000r/d");
-    Policy interval = one;
-    interval.min_interval = 1;
-    return {{one, shape_of(one)},
-            {several, shape_of(several)},
-            {interval, shape_of(interval)},
-            {one, shape_of(one, 4, 200)},
-            {several, shape_of(several, kMaxRates, 200)}};
 }
 
 void test_a_value_that_cannot_be_read_is_a_client_never_seen(void**) {
@@ -233,7 +164,7 @@ void test_a_value_that_cannot_be_read_is_a_client_never_seen(void**) {
         for (const auto& [policy, shape] : forms_of(algorithm)) {
             for (const char* value :
                  {"", "x", "12345", "01234567\xff", "a value that nobody ever wrote like this"}) {
-                redis().call({"SET", "a", value});
+                connection().call({"SET", "a", value});
                 const Answer answer = run(request(policy, shape, "a"));
                 assert_true(answer.decisions[0].allowed);
                 assert_int_equal(answer.decisions[0].remaining, 99);
@@ -249,8 +180,8 @@ void test_no_value_makes_the_script_fail(void**) {
     for (const Algorithm algorithm : kEveryAlgorithm) {
         for (const auto& [policy, shape] : forms_of(algorithm)) {
             run(request(policy, shape, "real", 3));
-            const std::string real = text_of(*redis().call({"GET", "real"}));
-            redis().call({"DEL", "real"});
+            const std::string real = text_of(*connection().call({"GET", "real"}));
+            connection().call({"DEL", "real"});
             std::vector<Call> calls;
             for (unsigned i = 0; i < 400; ++i) {
                 std::string value = i % 2 == 0 ? real.substr(0, random() % (real.size() + 1)) : std::string();
@@ -258,25 +189,25 @@ void test_no_value_makes_the_script_fail(void**) {
                 for (unsigned changed = 0; changed < (i % 2 == 0 ? 2 : value.size()); ++changed) {
                     value[random() % value.size()] = static_cast<char>(random());
                 }
-                redis().send({"SET", "a", value});
+                connection().send({"SET", "a", value});
                 calls.push_back(request(policy, shape, "a", i % 3));
                 calls.back().groups[0].refund = i % 5 == 0;
-                redis().send(calls.back().command(sha));
+                connection().send(calls.back().command(sha));
             }
             for (const Call& call : calls) {
-                redis().take();
-                answer_of(call, *redis().take());
+                connection().take();
+                answer_of(call, *connection().take());
             }
         }
-        redis().call({"DEL", "a"});
+        connection().call({"DEL", "a"});
     }
 }
 
 void test_a_key_of_another_type_is_a_client_never_seen(void**) {
     for (const Algorithm algorithm : kEveryAlgorithm) {
         const Policy policy = policy_of(algorithm, "100r/h");
-        redis().call({"DEL", "a"});
-        redis().call({"LPUSH", "a", "x"});
+        connection().call({"DEL", "a"});
+        connection().call({"LPUSH", "a", "x"});
         assert_int_equal(run(request(policy, "a")).decisions[0].remaining, 99);
         assert_int_equal(run(request(policy, "a")).decisions[0].remaining, 98);
     }
@@ -307,7 +238,7 @@ long long used_memory() { return std::atoll(info("memory", "used_memory").c_str(
 // Bytes that a client adds once `fill` has written all of them.
 template <class Fill>
 double bytes_a_client(int clients, Fill fill) {
-    redis().call({"FLUSHALL", "SYNC"});
+    connection().call({"FLUSHALL", "SYNC"});
     const long long before = used_memory();
     fill();
     assert_int_equal(integer({"DBSIZE"}), clients);
@@ -317,11 +248,11 @@ double bytes_a_client(int clients, Fill fill) {
 double plain_bytes(Algorithm algorithm) {
     return bytes_a_client(kClients, [=] {
         for (int client = 0; client < kClients; ++client) {
-            redis().send(
+            connection().send(
                 {"SET", client_key(algorithm, client), std::to_string(client % 100), "PX", "3600000"});
             if (client % 1000 == 999) {
                 for (int i = 0; i < 1000; ++i) {
-                    redis().take();
+                    connection().take();
                 }
             }
         }
@@ -359,22 +290,12 @@ void test_a_client_costs_little_more_than_a_number(void**) {
         assert_true(one <= plain + (log ? 1200 : algorithm == Algorithm::kSlidingBuckets ? 56 : 40));
     }
     std::fflush(stdout);
-    redis().call({"FLUSHALL", "SYNC"});
+    connection().call({"FLUSHALL", "SYNC"});
 }
 
 int start(void**) {
     server = std::make_unique<Server>(program);
-    sha = text_of(*redis().call({"SCRIPT", "LOAD", script_text(nullptr)}));
-    return 0;
-}
-
-int stop(void**) {
-    server.reset();
-    return 0;
-}
-
-int forget(void**) {
-    redis().call({"FLUSHALL", "SYNC"});
+    sha = text_of(*connection().call({"SCRIPT", "LOAD", script_text("ORDER", nullptr)}));
     return 0;
 }
 
@@ -384,22 +305,22 @@ int forget(void**) {
 int main() {
     using namespace rate_limit;
     const CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_a_key_expires_when_it_no_longer_matters, forget),
-        cmocka_unit_test_setup(test_a_key_lives_as_long_as_any_rate_or_the_interval_needs_it, forget),
-        cmocka_unit_test_setup(test_an_old_server_is_told_how_long_and_not_until_when, forget),
-        cmocka_unit_test_setup(test_what_is_given_back_is_forgotten, forget),
-        cmocka_unit_test_setup(test_a_call_asks_no_more_of_redis_than_it_must, forget),
-        cmocka_unit_test_setup(test_a_rejected_request_writes_nothing, forget),
-        cmocka_unit_test_setup(test_a_value_that_cannot_be_read_is_a_client_never_seen, forget),
-        cmocka_unit_test_setup(test_no_value_makes_the_script_fail, forget),
-        cmocka_unit_test_setup(test_a_key_of_another_type_is_a_client_never_seen, forget),
-        cmocka_unit_test_setup(test_the_largest_call_is_answered, forget),
-        cmocka_unit_test_setup(test_a_client_costs_little_more_than_a_number, forget),
+        cmocka_unit_test_setup(test_a_key_expires_when_it_no_longer_matters, forget_all),
+        cmocka_unit_test_setup(test_a_key_lives_as_long_as_any_rate_or_the_interval_needs_it, forget_all),
+        cmocka_unit_test_setup(test_an_old_server_is_told_how_long_and_not_until_when, forget_all),
+        cmocka_unit_test_setup(test_what_is_given_back_is_forgotten, forget_all),
+        cmocka_unit_test_setup(test_a_call_asks_no_more_of_redis_than_it_must, forget_all),
+        cmocka_unit_test_setup(test_a_rejected_request_writes_nothing, forget_all),
+        cmocka_unit_test_setup(test_a_value_that_cannot_be_read_is_a_client_never_seen, forget_all),
+        cmocka_unit_test_setup(test_no_value_makes_the_script_fail, forget_all),
+        cmocka_unit_test_setup(test_a_key_of_another_type_is_a_client_never_seen, forget_all),
+        cmocka_unit_test_setup(test_the_largest_call_is_answered, forget_all),
+        cmocka_unit_test_setup(test_a_client_costs_little_more_than_a_number, forget_all),
     };
     int failed = 0;
     for (const std::string& name : server_programs()) {
         program = name;
-        failed += cmocka_run_group_tests(tests, start, stop);
+        failed += cmocka_run_group_tests(tests, start, stop_server);
     }
     return failed;
 }

@@ -175,13 +175,13 @@ void test_other_schemes_are_refused(void**) {
 void test_sentinels_and_the_name_of_their_primary(void**) {
     Address address;
     assert_null(parse_address("redis+sentinel://us%65r:p%40ss@a,b:26380,[::1]:5/limits/3", &address));
-    assert_int_equal(address.sentinels.size(), 3);
-    assert_string_equal(address.sentinels[0].host.c_str(), "a");
-    assert_int_equal(address.sentinels[0].port, 26379);
-    assert_string_equal(address.sentinels[1].host.c_str(), "b");
-    assert_int_equal(address.sentinels[1].port, 26380);
-    assert_string_equal(address.sentinels[2].host.c_str(), "::1");
-    assert_int_equal(address.sentinels[2].port, 5);
+    assert_int_equal(address.seeds.size(), 3);
+    assert_string_equal(address.seeds[0].host.c_str(), "a");
+    assert_int_equal(address.seeds[0].port, 26379);
+    assert_string_equal(address.seeds[1].host.c_str(), "b");
+    assert_int_equal(address.seeds[1].port, 26380);
+    assert_string_equal(address.seeds[2].host.c_str(), "::1");
+    assert_int_equal(address.seeds[2].port, 5);
     assert_string_equal(address.primary.c_str(), "limits");
     assert_int_equal(address.database, 3);
     assert_string_equal(address.user.c_str(), "user");
@@ -189,7 +189,7 @@ void test_sentinels_and_the_name_of_their_primary(void**) {
     for (const char* text : {"redis+sentinel://a/limits", "redis+sentinel://a/limits/"}) {
         Address one;
         assert_null(parse_address(text, &one));
-        assert_int_equal(one.sentinels.size(), 1);
+        assert_int_equal(one.seeds.size(), 1);
         assert_int_equal(one.database, 0);
     }
     for (const char* text : {"redis+sentinel://", "redis+sentinel:///limits", "redis+sentinel://a,/limits",
@@ -201,12 +201,89 @@ void test_sentinels_and_the_name_of_their_primary(void**) {
     }
     assert_refused("redis+sentinel://a/limits/x", "the database");
     assert_refused("redis+sentinel://a:0/limits", "the port");
-    assert_refused("rediss+sentinel://a/limits", "redis+sentinel://");
+    assert_refused("redis+sentinels://a/limits", "redis+sentinel://");
+}
+
+void test_the_nodes_of_a_cluster(void**) {
+    const Address address = parsed("redis+cluster://us%65r:p%40s%2Cs@a,10.0.0.7:7001,[::1]:5,[2001:db8::7]");
+    assert_int_equal(address.seeds.size(), 4);
+    const struct {
+        const char* host;
+        std::uint16_t port;
+    } seeds[] = {{"a", 6379}, {"10.0.0.7", 7001}, {"::1", 5}, {"2001:db8::7", 6379}};
+    for (unsigned i = 0; i < 4; i++) {
+        assert_string_equal(address.seeds[i].host.c_str(), seeds[i].host);
+        assert_int_equal(address.seeds[i].port, seeds[i].port);
+        assert_true(address.seeds[i].addresses.empty());
+    }
+    assert_string_equal(address.user.c_str(), "user");
+    assert_string_equal(address.password.c_str(), "p@s,s");
+    assert_true(address.primary.empty() && address.host.empty() && address.path.empty());
+    assert_int_equal(address.database, 0);
+    assert_false(address.tls);
+    for (const char* text : {"redis+cluster://a", "redis+cluster://a/"}) {
+        assert_int_equal(parsed(text).seeds.size(), 1);
+    }
+    for (const char* text :
+         {"redis+cluster://", "redis+cluster:///", "redis+cluster://a,", "redis+cluster://,a",
+          "redis+cluster://a,,b", "redis+cluster://:6379", "redis+cluster://u:p@"}) {
+        assert_refused(text, "the host is missing");
+    }
+    for (const char* text : {"redis+cluster://a:0", "redis+cluster://a,b:65536", "redis+cluster://a:x,b",
+                             "redis+cluster://a:,b"}) {
+        assert_refused(text, "the port");
+    }
+    assert_refused("redis+cluster://::1", "brackets");
+    assert_refused("redis+cluster://a,[::1", "bracket");
+    assert_refused("redis+cluster://%zz@a", "%");
+}
+
+void test_a_cluster_has_no_databases(void**) {
+    for (const char* text : {"redis+cluster://a/0", "redis+cluster://a/1", "redis+cluster://a,b/limits",
+                             "redis+cluster://a//", "rediss+cluster://a/0"}) {
+        assert_refused(text, "a cluster has no databases");
+    }
+}
+
+void test_sentinels_and_clusters_may_have_tls(void**) {
+    const Address cluster = parsed("rediss+cluster://:secret@a,b:7000");
+    assert_true(cluster.tls);
+    assert_int_equal(cluster.seeds.size(), 2);
+    assert_int_equal(cluster.seeds[0].port, 6379);
+    assert_string_equal(cluster.password.c_str(), "secret");
+    assert_true(cluster.primary.empty());
+    const Address sentinels = parsed("rediss+sentinel://u:p@a,b:5/limits/3");
+    assert_true(sentinels.tls);
+    assert_int_equal(sentinels.seeds.size(), 2);
+    assert_int_equal(sentinels.seeds[0].port, 26379);
+    assert_int_equal(sentinels.seeds[1].port, 5);
+    assert_string_equal(sentinels.primary.c_str(), "limits");
+    assert_int_equal(sentinels.database, 3);
+    assert_false(parsed("redis+sentinel://a/limits").tls);
+}
+
+void test_one_server_has_no_seeds(void**) {
+    for (const char* text : {"redis://a", "rediss://a:1/2", "unix:/a"}) {
+        assert_true(parsed(text).seeds.empty() && parsed(text).primary.empty());
+    }
+    // A list of hosts is no host.
+    assert_refused("redis://a:1,b:2", "brackets");
+    assert_refused("redis://a:1,b", "the port");
+}
+
+void test_schemes_that_are_almost_right_are_refused(void**) {
+    for (const char* text :
+         {"redis+cluster", "redis+cluster:", "redis+cluster:/a", "redis+clusters://a", "redis+Cluster://a",
+          "redis+sentinel+cluster://a", "redis+cluster+sentinel://a/b", "redis+://a", "rediss+://a",
+          "redis+tls://a", "redissentinel://a/b", "rediscluster://a", "redisss+cluster://a",
+          "unix+cluster://a", "cluster://a", "+cluster://a", "redis+cluster //a"}) {
+        assert_refused(text, "redis+cluster://");
+    }
 }
 
 void test_what_is_accepted_is_said(void**) {
     const std::string_view accepted = kAddressAccepted;
-    for (const char* form : {"redis://", "rediss://", "redis+sentinel://", "unix:"}) {
+    for (const char* form : {"redis://", "redis+sentinel://", "redis+cluster://", "rediss", "unix:"}) {
         assert_true(accepted.find(form) != std::string_view::npos);
     }
 }
@@ -233,6 +310,11 @@ int main() {
         cmocka_unit_test(test_a_unix_socket_is_a_whole_path),
         cmocka_unit_test(test_other_schemes_are_refused),
         cmocka_unit_test(test_sentinels_and_the_name_of_their_primary),
+        cmocka_unit_test(test_the_nodes_of_a_cluster),
+        cmocka_unit_test(test_a_cluster_has_no_databases),
+        cmocka_unit_test(test_sentinels_and_clusters_may_have_tls),
+        cmocka_unit_test(test_one_server_has_no_seeds),
+        cmocka_unit_test(test_schemes_that_are_almost_right_are_refused),
         cmocka_unit_test(test_what_is_accepted_is_said),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -46,6 +46,10 @@ void test_errors_of_plain_commands_are_told_by_their_first_word(void**) {
         {Error::kMoved, "MOVED 3999 127.0.0.1:6381"},
         {Error::kMoved, "MOVED 866 [2001:db8::7]:6379"},
         {Error::kMoved, "MOVED 866 :6379"},
+        {Error::kAsk, "ASK 3999 127.0.0.1:6381"},
+        {Error::kTryAgain, "TRYAGAIN Multiple keys request during rehashing of slot"},
+        {Error::kClusterDown, "CLUSTERDOWN Hash slot not served"},
+        {Error::kClusterDown, "CLUSTERDOWN The cluster is down"},
     });
 }
 
@@ -146,10 +150,7 @@ void test_all_else_is_other(void**) {
         {Error::kOther, "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'."},
         {Error::kOther, "MISCONF Redis is configured to save RDB snapshots"},
         {Error::kOther, "NOREPLICAS Not enough good replicas to write."},
-        {Error::kOther, "CLUSTERDOWN Hash slot not served"},
         {Error::kOther, "CROSSSLOT Keys in request don't hash to the same slot"},
-        {Error::kOther, "ASK 3999 127.0.0.1:6381"},
-        {Error::kOther, "TRYAGAIN Multiple keys request during rehashing of slot"},
         {Error::kOther, "ERR max number of clients reached"},
         {Error::kOther, "ERR DB index is out of range"},
         {Error::kOther, "ERR unknown command `EVALSHA`, with args beginning with: "},

@@ -1,7 +1,9 @@
 // A server that speaks RESP as a test tells it to, in the test's own loop.
 #pragma once
 
+#include <arpa/inet.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -64,6 +66,9 @@ class FakeServer {
         path_ = Folder::own().file("fake" + std::to_string(number++));
         listen();
     }
+
+    // Listens at a port of a numeric address instead of a unix socket's path.
+    FakeServer(TestLoop* loop, const std::string& host) : loop_(loop), host_(host) { listen(); }
     ~FakeServer() {
         refuse();
         hang_up();
@@ -72,13 +77,11 @@ class FakeServer {
     FakeServer& operator=(const FakeServer&) = delete;
 
     const std::string& path() const { return path_; }
+    const std::string& host() const { return host_; }
+    std::uint16_t port() const { return port_; }
 
     void listen() {
-        const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-        sockaddr_un address = {};
-        address.sun_family = AF_UNIX;
-        path_.copy(address.sun_path, sizeof address.sun_path - 1);
-        assert_int_equal(bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+        const int fd = path_.empty() ? bind_port() : bind_path();
         assert_int_equal(::listen(fd, 16), 0);
         listener_ = loop_->watch(fd, POLLIN, [this](short) { accept(); });
     }
@@ -87,7 +90,9 @@ class FakeServer {
     void refuse() {
         if (listener_ != nullptr) {
             close(listener_->fd);
-            unlink(path_.c_str());
+            if (!path_.empty()) {
+                unlink(path_.c_str());
+            }
             listener_->gone = true;
             listener_ = nullptr;
         }
@@ -150,6 +155,36 @@ class FakeServer {
         std::string input;
         std::string output;
     };
+
+    int bind_path() const {
+        const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+        sockaddr_un address = {};
+        address.sun_family = AF_UNIX;
+        path_.copy(address.sun_path, sizeof address.sun_path - 1);
+        assert_int_equal(bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+        return fd;
+    }
+
+    // Any port at first, and then the same again.
+    int bind_port() {
+        sockaddr_storage storage = {};
+        auto* address = reinterpret_cast<sockaddr*>(&storage);
+        auto* v4 = reinterpret_cast<sockaddr_in*>(&storage);
+        auto* v6 = reinterpret_cast<sockaddr_in6*>(&storage);
+        storage.ss_family = host_.find(':') != std::string::npos ? AF_INET6 : AF_INET;
+        const bool six = storage.ss_family == AF_INET6;
+        void* at = six ? static_cast<void*>(&v6->sin6_addr) : &v4->sin_addr;
+        (six ? v6->sin6_port : v4->sin_port) = htons(port_);
+        assert_int_equal(inet_pton(storage.ss_family, host_.c_str(), at), 1);
+        const int fd = socket(storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+        const int on = 1;
+        setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+        socklen_t size = six ? sizeof *v6 : sizeof *v4;
+        assert_int_equal(bind(fd, address, size), 0);
+        assert_int_equal(getsockname(fd, address, &size), 0);
+        port_ = ntohs(six ? v6->sin6_port : v4->sin_port);
+        return fd;
+    }
 
     void accept() {
         const int fd = accepts ? accept4(listener_->fd, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC) : -1;
@@ -239,7 +274,9 @@ class FakeServer {
     }
 
     TestLoop* loop_;
-    std::string path_;
+    std::string path_;  // empty if it listens at a port
+    std::string host_;
+    std::uint16_t port_ = 0;
     bool reads_ = true;
     TestLoop::Watch* listener_ = nullptr;
     std::list<Peer> peers_;

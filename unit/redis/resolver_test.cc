@@ -53,6 +53,19 @@ void test_localhost_is_this_machine(void**) {
     }
 }
 
+void test_what_may_be_a_host(void**) {
+    for (const char* text : {"a", "cache-1.example.com", "a_b", "127.0.0.1", "::1", "fe80::1%eth0", "A9"}) {
+        assert_true(is_host(text));
+    }
+    assert_true(is_host(std::string(253, 'a')));
+    assert_false(is_host(std::string(254, 'a')));
+    for (const std::string& text : {std::string(), std::string("?"), std::string("a b"), std::string("a\nb"),
+                                    std::string("a\0b", 3), std::string("[::1]"), std::string("a/b"),
+                                    std::string("a@b"), std::string("\"a\""), std::string("\xc3\xa4")}) {
+        assert_false(is_host(text));
+    }
+}
+
 void test_a_numeric_address_is_its_own(void**) {
     for (const char* text : {"127.0.0.1", "192.0.2.7", "::1", "2001:db8::7"}) {
         const std::vector<std::string> addresses = resolve(text);
@@ -171,6 +184,7 @@ int main() {
     using namespace rate_limit::redis;
     const CMUnitTest tests[] = {
         cmocka_unit_test(test_localhost_is_this_machine),
+        cmocka_unit_test(test_what_may_be_a_host),
         cmocka_unit_test(test_a_numeric_address_is_its_own),
         cmocka_unit_test(test_a_name_without_an_address_has_none),
         cmocka_unit_test(test_numeric_addresses_are_told_from_names),

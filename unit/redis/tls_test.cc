@@ -2,6 +2,7 @@
 #include "redis/tls.h"
 
 #include "calls.h"
+#include "fake_cluster.h"
 #include "real_server.h"
 
 namespace rate_limit::redis {
@@ -15,6 +16,8 @@ struct Certificates {
         make("server", "ca", "DNS:redis.test,DNS:*.wild.test,IP:127.0.0.1");
         make("client", "ca", "DNS:client.test");
         make("stranger", "other", "DNS:client.test");
+        make("node", "ca", "DNS:redis.test");
+        make("address", "ca", "IP:127.0.0.1");
     }
 
     static std::string file(const std::string& name) { return Folder::own().file(name); }
@@ -268,6 +271,73 @@ void test_a_connection_that_is_lost_later_is_closed_and_not_an_error_of_tls(void
     assert_int_equal(calls.ask_echo("again").error, Error::kNone);
 }
 
+// A node that has all slots and speaks only TLS.
+struct TlsNode {
+    explicit TlsNode(const std::string& certificate, const Words& more = {})
+        : server(with({"--tls-port", std::to_string(port), "--cluster-enabled", "yes", "--cluster-port",
+                       std::to_string(free_port()), "--tls-cert-file",
+                       Certificates::made().file(certificate + ".crt"), "--tls-key-file",
+                       Certificates::file(certificate + ".key"), "--tls-ca-cert-file",
+                       Certificates::file("ca.crt"), "--tls-auth-clients", "no", "--tls-cluster", "yes"},
+                      more)) {
+        server.command({"CLUSTER", "ADDSLOTSRANGE", "0", "16383"});
+        for (unsigned i = 0; i < 1000 && !up(); i++) {
+            usleep(10'000);
+        }
+    }
+
+    static Words with(Words options, const Words& more) {
+        options.insert(options.end(), more.begin(), more.end());
+        return options;
+    }
+
+    bool up() const {
+        return server.command({"CLUSTER", "INFO"}).find("cluster_state:ok") != std::string::npos;
+    }
+
+    std::uint16_t port = free_port();
+    RealServer server;
+};
+
+Error ask_node(const TlsNode& node, const std::string& seed, const std::string& name, TestLoop* loop) {
+    Settings settings = cluster_settings(3000);
+    settings.connect_timeout = 3000;
+    settings.address.tls = true;
+    settings.server_name = name;
+    std::string wrong;
+    settings.tls = make_tls(believing("ca"), &wrong);
+    loop->turn(0);
+    Error error = Error::kNone;
+    {
+        TestCluster cluster(loop, {{seed, node.port, {"127.0.0.1"}}}, settings);
+        error = cluster.ask(1).error;
+    }
+    free_tls(settings.tls);
+    return error;
+}
+
+// It does not know its address, and is where it was asked, under the name by which it was.
+void test_a_node_without_an_address_proves_the_name_of_the_seed(void**) {
+    const TlsNode named("node");
+    TestLoop loop;
+    assert_int_equal(ask_node(named, "redis.test", "", &loop), Error::kNone);
+    assert_int_equal(loop.lines.size(), 0);
+    assert_int_equal(ask_node(named, "127.0.0.1", "", &loop), Error::kTls);
+    assert_int_equal(loop.said("no node tells of the cluster's slots: IP address mismatch"), 1);
+    assert_int_equal(ask_node(named, "127.0.0.1", "redis.test", &loop), Error::kNone);
+}
+
+void test_a_node_proves_the_address_or_name_that_it_is_told_by(void**) {
+    const TlsNode node("address", {"--cluster-announce-ip", "127.0.0.1"});
+    TestLoop loop;
+    assert_int_equal(ask_node(node, "127.0.0.1", "", &loop), Error::kNone);
+    assert_int_equal(loop.lines.size(), 0);
+    const TlsNode other("node", {"--cluster-announce-ip", "127.0.0.1"});
+    assert_int_equal(ask_node(other, "redis.test", "", &loop), Error::kTls);
+    assert_int_equal(loop.said("tls: IP address mismatch"), 1);
+    assert_int_equal(ask_node(other, "redis.test", "redis.test", &loop), Error::kNone);
+}
+
 }  // namespace
 }  // namespace rate_limit::redis
 
@@ -288,6 +358,8 @@ int main() {
         cmocka_unit_test(test_a_client_without_tls_is_refused_by_a_server_that_wants_it),
         cmocka_unit_test(test_large_calls_and_replies_are_whole),
         cmocka_unit_test(test_a_connection_that_is_lost_later_is_closed_and_not_an_error_of_tls),
+        cmocka_unit_test(test_a_node_without_an_address_proves_the_name_of_the_seed),
+        cmocka_unit_test(test_a_node_proves_the_address_or_name_that_it_is_told_by),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -12,7 +12,7 @@ void test_nothing_is_given_back_to_a_redis_that_is_gone(void**) {
     scene.loop.run_for(5);
     scene.questions.ask();
     assert_true(scene.questions.await());
-    assert_false(scene.remote->available());
+    assert_false(scene.remote->available(0));
     const std::size_t calls = scene.server.calls.size();
     const Asking charged;
     scene.remote->give_back(charged.limits.data(), 1);
@@ -31,7 +31,7 @@ void test_an_error_reaches_every_question_of_the_call(void**) {
         assert_int_equal(scene.questions[i].question.error, Error::kOutOfMemory);
     }
     assert_int_equal(scene.remote.errors(Error::kOutOfMemory), 1);
-    assert_true(scene.remote->available());
+    assert_true(scene.remote->available(0));
 }
 
 void test_a_time_out_answers_in_time_and_a_late_reply_is_harmless(void**) {
@@ -46,7 +46,7 @@ void test_a_time_out_answers_in_time_and_a_late_reply_is_harmless(void**) {
     assert_int_equal(scene.questions[1].question.error, Error::kTimedOut);
     scene.server.server.answers = true;
     scene.server.server.say(redis::bulk(packed(1, 8) + reject() + reject()));
-    assert_true(scene.loop.run_until([&] { return scene.remote->available(); }));
+    assert_true(scene.loop.run_until([&] { return scene.remote->available(0); }));
     scene.questions.ask();
     assert_true(scene.questions.await());
     assert_true(scene.questions[2].decision().allowed);
@@ -60,7 +60,7 @@ void test_a_check_of_the_turn_in_which_the_breaker_opens_does_not_wait(void**) {
     scene.questions.ask("second");
     scene.loop.skip(2000);
     scene.loop.turn();
-    assert_false(scene.remote->available());
+    assert_false(scene.remote->available(0));
     assert_true(scene.questions.await(500));
     assert_int_equal(scene.questions[0].question.error, Error::kTimedOut);
     assert_int_not_equal(scene.questions[1].question.error, Error::kNone);
@@ -100,11 +100,11 @@ void test_five_replies_that_make_no_sense_open_the_breaker(void**) {
     Scene scene;
     scene.server.send = [](const std::string&) { return redis::bulk("x"); };
     for (unsigned i = 0; i < 5; i++) {
-        assert_true(scene.remote->available());
+        assert_true(scene.remote->available(0));
         scene.questions.ask();
         assert_true(scene.questions.await());
     }
-    assert_false(scene.remote->available());
+    assert_false(scene.remote->available(0));
     assert_int_equal(scene.remote.errors(Error::kShape), 5);
 }
 
@@ -117,7 +117,7 @@ void test_questions_of_a_refused_redis_are_answered_by_the_loop(void**) {
     assert_true(questions.await());
     assert_int_equal(questions[0].question.error, Error::kRefused);
     assert_int_equal(questions[1].question.error, Error::kRefused);
-    assert_false(remote->available());
+    assert_false(remote->available(0));
 }
 
 void test_no_remote_is_made_without_memory_for_its_tasks(void**) {

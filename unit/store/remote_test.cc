@@ -290,7 +290,7 @@ void test_a_refund_alone_is_sent_too(void**) {
     assert_true(scene.loop.run_until([&] { return scene.server.refunds().size() == 1; }));
     scene.questions.ask();
     assert_true(scene.questions.await());
-    assert_true(scene.remote->available());
+    assert_true(scene.remote->available(0));
 }
 
 void test_checks_leave_no_growth(void**) {

@@ -32,6 +32,7 @@ struct Place {
     const Policy* policy = nullptr;  // the zone's unless given
     std::uint32_t cost = 1;
     const char* client = "alice";
+    const Membership* membership = nullptr;
 };
 
 inline const Policy kPolicy = policy_of(Algorithm::kSlidingWindow, "10r/m");
@@ -52,6 +53,7 @@ class Request {
                                place.cost,
                                place.zone != nullptr ? &place.zone->table() : nullptr,
                                place.remote,
+                               place.membership,
                                place.denials,
                                kSecond,
                                place.on_error,
@@ -83,6 +85,7 @@ class Request {
         forgotten_ = true;
     }
 
+    bool answered() const { return answers_ != 0; }
     const Decision& decision(std::size_t index) const { return limits_[index].decision; }
     Source source(std::size_t index) const { return limits_[index].source; }
     Error error() const { return group_->error(); }
@@ -148,7 +151,7 @@ struct Scene {
         const Request request({in_first()});
         assert_int_equal(request.in_the_end(&loop), Progress::kAdmitted);
         assert_int_equal(request.error(), Error::kRefused);
-        assert_false(first->available());
+        assert_false(first->available(0));
     }
 
     redis::TestLoop loop;

@@ -156,7 +156,7 @@ class TestRemote {
     Remote* operator->() const { return remote_; }
     Remote* get() const { return remote_; }
     std::uint64_t errors(redis::Error error) const {
-        return remote_->client().counts().errors[static_cast<unsigned>(error)];
+        return remote_->service().client_of(0)->counts().errors[static_cast<unsigned>(error)];
     }
 
   private:

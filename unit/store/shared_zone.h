@@ -86,27 +86,31 @@ inline std::size_t size_of_sets(const Shape& shape, std::size_t sets) {
     return Table::least_size(shape) + (sets - 1) * (16 * 12 + 16 * 8 * words_of(shape));
 }
 
+// The same with accounts, though it may be more than the least.
+inline std::size_t size_with_accounts(const Shape& shape, std::size_t sets) {
+    return size_of_sets(shape, sets) + 3 * 64 + sets * 16 * account_size(shape) + sets * 2;
+}
+
 // A table in shared memory of its own.
 class Zone {
   public:
     explicit Zone(const Policy& policy, std::size_t size = kMegabyteZone)
         : Zone(policy, shape_of(policy), size) {}
-    Zone(const Policy& policy, const Shape& shape, std::size_t size)
-        : policy_(policy),
-          shape_(shape),
-          memory_(size),
-          table_(Table::create(memory_.at(), memory_.size(), shape_, kKey)) {
+    Zone(const Policy& policy, const Shape& shape, std::size_t size, bool accounts = false,
+         const HashKey& key = kKey)
+        : policy_(policy), shape_(shape), memory_(size), accounts_(accounts), key_(key) {
+        table_ = Table::create(memory_.at(), memory_.size(), shape_, key, accounts);
         assert_non_null(table_);
     }
 
     // Makes the table anew, in the same place.
     void clear() const {
         std::memset(memory_.at(), 0, memory_.size());
-        Table::create(memory_.at(), memory_.size(), shape_, kKey);
+        Table::create(memory_.at(), memory_.size(), shape_, key_, accounts_);
     }
 
     Limit limit(std::uint64_t client, std::uint32_t cost = 1) const {
-        return {table_, &policy_, client, cost, {}};
+        return {table_, &policy_, client, cost, {}, accounts_ ? "somebody" : ""};
     }
 
     Verdict request(std::uint64_t client, Micros now = kNow, std::uint32_t cost = 1) const {
@@ -144,11 +148,17 @@ class Zone {
     Policy policy_;
     Shape shape_;
     Memory memory_;
+    bool accounts_;
+    HashKey key_;
     Table* table_;
 };
 
 inline Zone small_zone(const Policy& policy, std::size_t sets) {
     return Zone(policy, size_of_sets(shape_of(policy), sets));
+}
+
+inline Zone zone_with_accounts(const Policy& policy, std::size_t sets) {
+    return Zone(policy, shape_of(policy), size_with_accounts(shape_of(policy), sets), true);
 }
 
 // The hash of the client of this number, as evenly spread as a table's own.

@@ -1,10 +1,11 @@
-// A process that makes one check and can be held between any two of its instructions.
+// A process that can be held between any two instructions of what it does, such as a check.
 #pragma once
 
 #include <sys/ptrace.h>
 #include <sys/user.h>
 
 #include <cstring>
+#include <functional>
 #include <map>
 #include <vector>
 
@@ -27,12 +28,11 @@ struct Progress {
 
 class Stepper {
   public:
-    // Stands before the first instruction of a check of `client`. Skips the test where processes cannot be
-    // traced.
-    Stepper(const Zone& zone, std::uint64_t client, Micros now, Progress* progress)
-        : progress_(reset(progress)), child_([&zone, client, now, progress] {
+    // Stands before the first instruction of what it does, which returns an answer. Skips the test where
+    // processes cannot be traced.
+    Stepper(const std::function<int(const Host&)>& action, Progress* progress)
+        : progress_(reset(progress)), child_([&action, progress] {
               told = progress;
-              Limit limit = zone.limit(client);
               Host host = patient_process();
               host.yield = [] {
                   told->waiting = true;
@@ -42,9 +42,9 @@ class Stepper {
                   return 98;
               }
               raise(SIGSTOP);
-              const Verdict verdict = check(&limit, 1, now, host);
+              const int answer = action(host);
               progress->done = true;
-              return static_cast<int>(verdict);
+              return answer;
           }) {
         siginfo_t info = {};
         assert_int_equal(waitid(P_PID, static_cast<id_t>(child_.pid()), &info, WEXITED | WSTOPPED | WNOWAIT),
@@ -54,6 +54,15 @@ class Stepper {
         }
         await();
     }
+
+    // The same with a check of `client`.
+    Stepper(const Zone& zone, std::uint64_t client, Micros now, Progress* progress)
+        : Stepper(
+              [&zone, client, now](const Host& host) {
+                  Limit limit = zone.limit(client);
+                  return static_cast<int>(check(&limit, 1, now, host));
+              },
+              progress) {}
 
     bool done() const { return progress_->done; }
     bool waiting() const { return progress_->waiting; }

@@ -177,6 +177,24 @@ void test_clients_that_crowd_one_set_under_one_key_spread_under_another(void**) 
     assert_true(sets.size() > 30);
 }
 
+void test_clients_of_a_large_table_are_told_as_an_estimate(void**) {
+    const Policy policy = policy_of(Algorithm::kSlidingWindow, "10r/m");
+    for (const std::size_t sets : {4096U, 4097U, 20'000U}) {
+        const Zone zone = small_zone(policy, sets);
+        assert_int_equal(zone->slots(), sets * 16);
+        assert_int_equal(zone->clients(), 0);
+        const std::uint64_t clients = sets * 4;
+        for (std::uint64_t i = 0; i < clients; i++) {
+            zone.request(client_number(i));
+        }
+        const std::uint64_t told = zone->clients();
+        if (sets == 4096) {
+            assert_int_equal(told, clients);
+        }
+        assert_in_range(told, clients * 95 / 100, clients * 105 / 100);
+    }
+}
+
 }  // namespace
 }  // namespace rate_limit
 
@@ -193,6 +211,7 @@ int main() {
         cmocka_unit_test(test_no_client_has_the_hash_of_a_free_slot),
         cmocka_unit_test(test_a_reminder_comes_at_once_then_at_most_so_often),
         cmocka_unit_test(test_clients_that_crowd_one_set_under_one_key_spread_under_another),
+        cmocka_unit_test(test_clients_of_a_large_table_are_told_as_an_estimate),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

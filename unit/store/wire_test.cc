@@ -6,25 +6,11 @@
 #include <vector>
 
 #include "client.h"
+#include "packed.h"
 #include "test.h"
 
 namespace rate_limit {
 namespace {
-
-// Numbers, little-endian and without gaps, as the script packs them.
-class Packed {
-  public:
-    Packed& add(std::uint64_t number, std::size_t bytes) {
-        for (std::size_t i = 0; i < bytes; i++) {
-            text_.push_back(static_cast<char>(number >> (8 * i) & 0xff));
-        }
-        return *this;
-    }
-    const std::string& text() const { return text_; }
-
-  private:
-    std::string text_;
-};
 
 std::string encoded(const Policy& policy, const Shape& shape) {
     char record[kLongestPolicy];
@@ -89,6 +75,8 @@ void test_each_flag_is_a_bit_of_its_own(void**) {
     assert_int_equal(encoded(policy, shape_of(policy))[1], 2);
     policy.count_all = false;
     assert_int_equal(encoded(policy, shape_of(policy, 1, 0))[1], 4);
+    policy.debt = true;
+    assert_int_equal(encoded(policy, shape_of(policy))[1], 8);
 }
 
 void test_the_size_is_that_of_buckets_or_of_a_log(void**) {
@@ -303,6 +291,50 @@ void test_skipping_takes_exactly_what_decoding_takes(void**) {
     }
 }
 
+void test_an_entry_is_a_policy_and_a_cost(void**) {
+    redis::Buffer entries;
+    append_entry(254, 0xfedcba98, &entries);
+    append_entry(0, 0, &entries);
+    assert_true(entries.view() == Packed().add(254, 1).add(0xfedcba98, 4).add(0, 5).text());
+}
+
+void test_a_client_has_its_overshoot_and_its_value(void**) {
+    const std::string value(65535, 'v');
+    const std::string text = Packed()
+                                 .add(0xfedcba98, 4)
+                                 .add(value.size(), 2)
+                                 .add(value)
+                                 .add(0, 4)
+                                 .add(0, 2)
+                                 .add(7, 4)
+                                 .add(3, 2)
+                                 .add("abcrest")
+                                 .text();
+    std::string_view reply = text;
+    std::uint32_t overshoot = 0;
+    std::string_view got;
+    assert_true(decode_entry(&reply, &overshoot, &got));
+    assert_int_equal(overshoot, 0xfedcba98);
+    assert_true(got == value);
+    assert_true(decode_entry(&reply, &overshoot, &got));
+    assert_int_equal(overshoot, 0);
+    assert_true(got.empty());
+    assert_true(decode_entry(&reply, &overshoot, &got));
+    assert_int_equal(overshoot, 7);
+    assert_true(got == "abc" && reply == "rest");
+}
+
+void test_a_client_that_breaks_off_is_refused(void**) {
+    const std::string text = Packed().add(7, 4).add(3, 2).add("abc").text();
+    for (std::size_t size = 0; size <= text.size(); size++) {
+        const std::vector<char> copy(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(size));
+        std::string_view reply(copy.data(), copy.size());
+        std::uint32_t overshoot = 0;
+        std::string_view value;
+        assert_int_equal(decode_entry(&reply, &overshoot, &value), size == text.size());
+    }
+}
+
 }  // namespace
 }  // namespace rate_limit
 
@@ -327,6 +359,9 @@ int main() {
         cmocka_unit_test(test_a_rate_that_the_policy_does_not_have_is_refused),
         cmocka_unit_test(test_a_reply_cut_at_any_length_is_refused),
         cmocka_unit_test(test_skipping_takes_exactly_what_decoding_takes),
+        cmocka_unit_test(test_an_entry_is_a_policy_and_a_cost),
+        cmocka_unit_test(test_a_client_has_its_overshoot_and_its_value),
+        cmocka_unit_test(test_a_client_that_breaks_off_is_refused),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -23,18 +23,29 @@
 #   slot_of($key)               by CLUSTER KEYSLOT
 #   owner($slot), node_of($key) the master that has the slot now, even if it has just ended
 #   key_of($slot, $prefix)      a key in the slot, with what comes before its {tag} if given
+#   clients_in($slot, $count)   names of so many (1) clients whose keys, PREFIX ZONE:ALGORITHM:{CLIENT}, are in the slot
+#   clients_of($node, $count)   of so many (1) whose keys are in slots that this master has now. None is given twice
 #   first_slot($master)         its lowest slot
+#   slots($master)              all of its slots
 #   id($node)                   by CLUSTER MYID
 #   count_keys                  keys in all masters that run
 #   kill($node)                 SIGKILL
 #   revive($node)               starts it again with the part that it had, but empty; if a replica took over, it becomes
 #                               one of that
 #   failover($master)           lets a replica take over in the regular way, and waits for it; returns the new master
+#   wait_for_promotion(@nodes)  waits until one of the nodes has become a master; returns it, and the time at which it was
+#                               seen to be one
+#   wait_for_state($state, @nodes)
+#                               waits until each of the nodes that run, or of these, says so: ok or fail
+#   total($command)             how often a command was called on all nodes that run; reset_stats begins anew
 #   wait_until_ok               waits until all nodes that run agree who has which slot, all slots are served, and all
 #                               replicas follow their masters
 #
 # MOVING A SLOT, as redis-cli --cluster reshard does
 #   move_slot($slot, $to)       all of it: begin_move, move_keys, finish_move
+#   move_together($to, @slots)  begins all moves before it finishes one, and then waits
+#   move_slots($to, @slots)     each of them as fast as it goes, and then waits until all nodes agree; what follows the
+#                               slots is called after each of them if it is a function
 #   begin_move($slot, $to)      from now on, the owner answers ASK for keys that it does not have
 #   move_keys($slot, @keys)     of a move that has begun, these keys or else all: TRYAGAIN for a command that needs
 #                               one that was moved and one that was not
@@ -49,13 +60,16 @@ use Exporter qw(import);
 use List::Util qw(first sum0);
 use RateLimit qw(wait_for);
 use RateLimit::Redis qw(start_redis redis_port control_user);
+use Time::HiRes qw(time);
 
 our @EXPORT_OK = qw(start_cluster);
 
 my $slots     = 16_384;
 my @crc_table = map { crc_of_byte($_) } 0 .. 255;
 my $tried     = 0;
-my @tags;    # by slot
+my $named     = 0;
+my @tags;     # by slot
+my @names;    # of clients, lists by slot: those not given away yet
 
 sub start_cluster {
     my (%options) = @_;
@@ -145,11 +159,16 @@ sub url {
     return $url . join ',', map { '127.0.0.1:' . $_->port } @{ $parts{nodes} // $self->{nodes} };
 }
 
-# Who has which slots as a node sees it: { first, last, port } in order.
+sub with_id {
+    my ($self, $id) = @_;
+    return first { $self->id($_) eq $id } $self->nodes;
+}
+
+# Who has which slots as a node sees it: { first, last, port } in order. With TLS it may not tell the test of ports.
 sub ranges {
-    my ($node) = @_;
+    my ($self, $node) = @_;
     my $shown  = $node->command('CLUSTER', 'SLOTS');
-    my @ranges = map { { first => $_->[0], last => $_->[1], port => $_->[2][1] } } @{$shown};
+    my @ranges = map { { first => $_->[0], last => $_->[1], port => $self->with_id($_->[2][2])->port } } @{$shown};
     @ranges = sort { $a->{first} <=> $b->{first} } @ranges;
     return @ranges;
 }
@@ -157,7 +176,7 @@ sub ranges {
 sub masters {
     my ($self) = @_;
     my %seen;
-    return map { $self->at_port($_) } grep { !$seen{$_}++ } map { $_->{port} } ranges($self->any);
+    return map { $self->at_port($_) } grep { !$seen{$_}++ } map { $_->{port} } $self->ranges($self->any);
 }
 
 sub replicas {
@@ -177,9 +196,20 @@ sub slot_of {
 
 sub owner {
     my ($self, $slot) = @_;
-    my $range = first { $_->{first} <= $slot && $slot <= $_->{last} } ranges($self->any);
+    my $range = first { $_->{first} <= $slot && $slot <= $_->{last} } $self->ranges($self->any);
     croak "nobody has the slot $slot" unless $range;
     return $self->at_port($range->{port});
+}
+
+# The owners of all slots, by slot.
+sub owners {
+    my ($self) = @_;
+    my @owners;
+    for my $range ($self->ranges($self->any)) {
+        my $node = $self->at_port($range->{port});
+        $owners[$_] = $node for $range->{first} .. $range->{last};
+    }
+    return \@owners;
 }
 
 sub node_of {
@@ -189,7 +219,7 @@ sub node_of {
 
 sub first_slot {
     my ($self, $master) = @_;
-    my $range = first { $_->{port} == $master->port } ranges($self->any);
+    my $range = first { $_->{port} == $master->port } $self->ranges($self->any);
     return $range ? $range->{first} : croak $master->port . ' has no slot';
 }
 
@@ -200,6 +230,38 @@ sub key_of {
         $tags[ crc16($tag) % $slots ] //= $tag;
     }
     return ($prefix // '') . "{$tags[$slot]}";
+}
+
+sub clients_in {
+    my ($self, $slot, $count) = @_;
+    $count //= 1;
+    name_client() while @{ $names[$slot] // [] } < $count;
+    return splice @{ $names[$slot] }, 0, $count;
+}
+
+sub clients_of {
+    my ($self, $node, $count) = @_;
+    my %is_its = map { $_ => 1 } $self->slots($node);
+    croak $node->port . ' has no slot' unless %is_its;
+    my @found;
+    while (@found < ($count // 1)) {
+        my $slot = name_client();
+        push @found, pop @{ $names[$slot] } if $is_its{$slot};
+    }
+    return @found;
+}
+
+# Makes one more name, and puts it to those of its slot, which is returned.
+sub name_client {
+    my $name = 'client' . ++$named;
+    my $slot = crc16($name) % $slots;
+    push @{ $names[$slot] }, $name;
+    return $slot;
+}
+
+sub slots {
+    my ($self, $master) = @_;
+    return map { $_->{first} .. $_->{last} } grep { $_->{port} == $master->port } $self->ranges($self->any);
 }
 
 sub crc16 {
@@ -248,6 +310,31 @@ sub failover {
     return $replica;
 }
 
+sub wait_for_promotion {
+    my ($self, @nodes) = @_;
+    my $promoted = wait_for('a promotion', sub { first { $_->command('ROLE')->[0] eq 'master' } @nodes });
+    return ($promoted, time);
+}
+
+sub wait_for_state {
+    my ($self, $state, @nodes) = @_;
+    for my $node (@nodes ? @nodes : awake($self->nodes)) {
+        wait_for($node->port . " to say $state", sub { $node->command('CLUSTER', 'INFO') =~ /^cluster_state:$state\b/m });
+    }
+    return;
+}
+
+sub total {
+    my ($self, $command) = @_;
+    return sum0 map { $_->commandstats($command) } awake($self->nodes);
+}
+
+sub reset_stats {
+    my ($self) = @_;
+    $_->command('CONFIG', 'RESETSTAT') for awake($self->nodes);
+    return;
+}
+
 sub wait_until_ok {
     my ($self) = @_;
     my $missing;
@@ -263,7 +350,7 @@ sub trouble {
     for my $node (awake($self->nodes)) {
         my ($state) = $node->command('CLUSTER', 'INFO') =~ /^cluster_state:(\w+)/m;
         return $node->port . " says $state" if $state ne 'ok';
-        my @ranges = ranges($node);
+        my @ranges = $self->ranges($node);
         return $node->port . ' does not know an owner of each slot'
             if $slots != sum0 map { $_->{last} - $_->{first} + 1 } @ranges;
         for my $port (map { $_->{port} } @ranges) {
@@ -285,12 +372,12 @@ sub stranger {
     my ($self, $node) = @_;
     my %flags;
     for my $line (split /\n/, $node->command('CLUSTER', 'NODES')) {
-        my ($port, $flags) = $line =~ /^\w+ [^ ]*:(\d+)@\S* (\S+)/ or next;
-        $flags{$port} = $flags =~ /fail|handshake|noaddr/ ? 'missing' : $flags =~ /master/ ? 'master' : 'slave';
+        my ($id, $flags) = $line =~ /^(\w+) [^ ]*:\d+@\S* (\S+)/ or next;
+        $flags{$id} = $flags =~ /fail|handshake|noaddr/ ? 'missing' : $flags =~ /master/ ? 'master' : 'slave';
     }
     for my $other (awake($self->nodes)) {
         my $role = $other->command('ROLE');
-        return $other->port if ($flags{ $other->port } // '') ne $role->[0];
+        return $other->port if ($flags{ $self->id($other) } // '') ne $role->[0];
     }
     return;
 }
@@ -302,9 +389,31 @@ sub move_slot {
     return;
 }
 
+sub move_slots {
+    my ($self, $to, @moving) = @_;
+    my $after  = ref $moving[-1] eq 'CODE' ? pop @moving : sub { };
+    my $owners = $self->owners;
+    for my $slot (@moving) {
+        $self->begin_move($slot, $to, $owners->[$slot]);
+        $self->hand_over($slot);
+        $after->($slot);
+    }
+    $self->wait_until_ok;
+    return;
+}
+
+sub move_together {
+    my ($self, $to, @moving) = @_;
+    my $owners = $self->owners;
+    $self->begin_move($_, $to, $owners->[$_]) for @moving;
+    $self->hand_over($_) for @moving;
+    $self->wait_until_ok;
+    return;
+}
+
 sub begin_move {
-    my ($self, $slot, $to) = @_;
-    my $from = $self->owner($slot);
+    my ($self, $slot, $to, $from) = @_;
+    $from //= $self->owner($slot);
     $to->command('CLUSTER', 'SETSLOT', $slot, 'IMPORTING', $self->id($from));
     $from->command('CLUSTER', 'SETSLOT', $slot, 'MIGRATING', $self->id($to));
     $self->{moves}{$slot} = [ $from, $to ];
@@ -323,14 +432,20 @@ sub move_keys {
     return;
 }
 
-# The new owner is the first to know, so that at no time nobody is.
 sub finish_move {
+    my ($self, $slot) = @_;
+    $self->hand_over($slot);
+    $self->wait_until_ok;
+    return;
+}
+
+# The new owner is the first to know, so that at no time nobody is.
+sub hand_over {
     my ($self, $slot) = @_;
     $self->move_keys($slot);
     my ($from, $to) = @{ delete $self->{moves}{$slot} };
-    my @others = grep { $_ != $from && $_ != $to } awake($self->masters);
+    my @others = grep { $_ != $from && $_ != $to && $_->command('ROLE')->[0] eq 'master' } awake($self->nodes);
     $_->command('CLUSTER', 'SETSLOT', $slot, 'NODE', $self->id($to)) for $to, $from, @others;
-    $self->wait_until_ok;
     return;
 }
 

@@ -1,0 +1,46 @@
+// Divides the numbers of a policy.
+#include "core/share.h"
+
+#include <algorithm>
+
+#include "core/arithmetic.h"
+
+namespace rate_limit {
+namespace {
+
+std::uint32_t part(std::uint32_t count, const Share& share) {
+    return count / share.instances + (share.rank < count % share.instances ? 1 : 0);
+}
+
+Rate part(const Rate& rate, const Share& share) {
+    if (rate.count >= share.instances) {
+        return {part(rate.count, share), rate.period};
+    }
+    constexpr std::uint64_t kMostSeconds = kMaxPeriod / kSecond;
+    const std::uint64_t seconds =
+        divide_up(multiply(static_cast<std::uint64_t>(rate.period / kSecond), share.instances), rate.count);
+    return {1, static_cast<Micros>(std::min(seconds, kMostSeconds)) * kSecond};
+}
+
+}  // namespace
+
+Policy part_of(const Policy& policy, const Share& share) {
+    Policy result = policy;
+    if (share.instances <= 1) {
+        return result;
+    }
+    for (std::uint32_t i = 0; i < policy.rates.size; i++) {
+        result.rates.rates[i] = part(policy.rates.rates[i], share);
+    }
+    // A burst comes on top of one request, which every instance has.
+    result.burst = part(policy.burst, share);
+    if (policy.capacity != 0) {
+        result.capacity = std::max(part(policy.capacity, share), 1U);
+    }
+    if (policy.delay != kNoDelay) {
+        result.delay = part(policy.delay, share);
+    }
+    return result;
+}
+
+}  // namespace rate_limit

@@ -1,0 +1,214 @@
+// Makes couriers and heartbeats when a worker starts, and ends them with it.
+#include "nginx/background.h"
+
+#include <sys/random.h>
+
+#include <memory>
+#include <new>
+#include <vector>
+
+#include "nginx/clock.h"
+#include "nginx/event_loop.h"
+#include "store/courier.h"
+
+namespace rate_limit {
+
+// One connection serves them all.
+struct Background {
+    std::unique_ptr<redis::Service> service;
+    std::vector<std::unique_ptr<Courier>> couriers;
+    std::unique_ptr<Instances> instances;
+};
+
+namespace {
+
+constexpr std::size_t kMembershipPages = 8;  // the least that nginx gives
+constexpr redis::Milliseconds kBetweenWorkers = 50;
+constexpr redis::Milliseconds kChargeLaterEvery = 200;  // what was admitted while Redis was away
+
+char membership_tag;  // its address tells this memory from that of zones
+
+// Tells this nginx from all others, whatever servers it has.
+bool read_instance_id(std::uint64_t* id) {
+    static std::uint64_t own = 0;
+    if (own == 0 && getentropy(&own, sizeof(own)) != 0) {
+        return false;
+    }
+    *id = own;
+    return true;
+}
+
+ngx_int_t init_membership(ngx_shm_zone_t* shm, void* data) {
+    auto* server = static_cast<RedisServer*>(shm->data);
+    if (data != nullptr) {
+        server->membership = static_cast<RedisServer*>(data)->membership;
+        return NGX_OK;
+    }
+    auto* pool = reinterpret_cast<ngx_slab_pool_t*>(shm->shm.addr);
+    void* memory = ngx_slab_calloc(pool, sizeof(Membership));
+    std::uint64_t id = 0;
+    if (memory == nullptr || !read_instance_id(&id)) {
+        return NGX_ERROR;
+    }
+    server->membership = new (memory) Membership(id);
+    return NGX_OK;
+}
+
+Background* background_of(RedisServer* server) {
+    if (server->work == nullptr) {
+        auto work = std::unique_ptr<Background>(new (std::nothrow) Background);
+        if (work == nullptr) {
+            return nullptr;
+        }
+        work->service.reset(make_redis_service(*server, server->background));
+        if (work->service == nullptr) {
+            return nullptr;
+        }
+        server->work = work.release();
+    }
+    return server->work;
+}
+
+void end_watch(ngx_http_rate_limit_main_conf_t* conf) {
+    if (conf->watch != nullptr) {
+        conf->watch->fd = 0;
+        ngx_free_connection(conf->watch);
+        conf->watch->fd = static_cast<ngx_socket_t>(-1);
+        conf->watch = nullptr;
+    }
+}
+
+// A worker that is about to end may live on for long: others go on with its work, who may know better than an
+// old configuration.
+void on_end(ngx_event_t* event) {
+    auto* conf =
+        static_cast<ngx_http_rate_limit_main_conf_t*>(static_cast<ngx_connection_t*>(event->data)->data);
+    end_watch(conf);
+    auto** servers = static_cast<RedisServer**>(conf->servers.elts);
+    for (ngx_uint_t i = 0; i < conf->servers.nelts; i++) {
+        Background* work = servers[i]->work;
+        if (work == nullptr) {
+            continue;
+        }
+        for (const auto& courier : work->couriers) {
+            courier->end();
+        }
+        if (work->instances != nullptr) {
+            work->instances->end();
+        }
+    }
+}
+
+// nginx tells nobody but idle connections that the worker is about to end, so this is one, without a socket.
+bool watch_for_end(ngx_http_rate_limit_main_conf_t* conf) {
+    if (conf->watch != nullptr || ngx_process != NGX_PROCESS_WORKER) {
+        return true;
+    }
+    conf->watch = ngx_get_connection(0, ngx_cycle->log);
+    if (conf->watch == nullptr) {
+        return false;
+    }
+    conf->watch->fd = static_cast<ngx_socket_t>(-2);  // -1 is of connections that are free
+    conf->watch->data = conf;
+    conf->watch->idle = 1;
+    conf->watch->read->handler = on_end;
+    return true;
+}
+
+bool start_zones(ngx_http_rate_limit_main_conf_t* conf) {
+    auto** zones = static_cast<Zone**>(conf->zones.elts);
+    for (ngx_uint_t i = 0; i < conf->zones.nelts; i++) {
+        if (needs_accounts(*zones[i]) && (!watch_for_end(conf) || !start_background(zones[i]))) {
+            return false;
+        }
+    }
+    return true;
+}
+
+}  // namespace
+
+bool add_membership(ngx_conf_t* cf, RedisServer* server) {
+    if (server->shm != nullptr) {
+        return true;
+    }
+    ngx_str_t name;
+    name.len = sizeof("rate_limit_redis ") - 1 + server->name.len;
+    name.data = static_cast<u_char*>(ngx_pnalloc(cf->pool, name.len));
+    if (name.data == nullptr) {
+        return false;
+    }
+    ngx_sprintf(name.data, "rate_limit_redis %V", &server->name);
+    server->shm = ngx_shared_memory_add(cf, &name, kMembershipPages * ngx_pagesize, &membership_tag);
+    if (server->shm == nullptr) {
+        return false;
+    }
+    server->shm->init = init_membership;
+    server->shm->data = server;
+    return true;
+}
+
+bool start_background(Zone* zone) {
+    Background* work = background_of(zone->redis);
+    if (work == nullptr) {
+        return false;
+    }
+    Courier::Options options;
+    options.zone = view(zone->name);
+    options.prefix = zone->redis->options.prefix;
+    options.every = zone->sync != 0 ? zone->sync : kChargeLaterEvery;
+    options.later = kBetweenWorkers * ngx_worker;
+    options.mode = zone->sync != 0 ? Reconciler::Mode::kSync : Reconciler::Mode::kFallback;
+    std::unique_ptr<Courier> courier(Courier::make(zone->table, zone->policy, options, work->service.get(),
+                                                   nginx_loop(), zone_host(), wall_clock));
+    if (courier == nullptr) {
+        return false;
+    }
+    work->couriers.push_back(std::move(courier));
+    if (zone->redis->membership != nullptr && work->instances == nullptr) {
+        work->instances.reset(Instances::make(zone->redis->membership, options.prefix, work->service.get(),
+                                              nginx_loop(), zone_host(), options.later));
+        return work->instances != nullptr;
+    }
+    return true;
+}
+
+void stop_background(ngx_cycle_t* cycle) {
+    auto* conf = cycle->conf_ctx != nullptr
+                     ? static_cast<ngx_http_rate_limit_main_conf_t*>(
+                           ngx_http_cycle_get_module_main_conf(cycle, ngx_http_rate_limit_module))
+                     : nullptr;
+    if (conf == nullptr) {
+        return;
+    }
+    end_watch(conf);
+    auto** servers = static_cast<RedisServer**>(conf->servers.elts);
+    for (ngx_uint_t i = 0; i < conf->servers.nelts; i++) {
+        stop_background(servers[i]);
+    }
+}
+
+void stop_background(RedisServer* server) {
+    Background* work = server->work;
+    if (work == nullptr) {
+        return;
+    }
+    for (const auto& courier : work->couriers) {
+        courier->stop();
+    }
+    if (work->instances != nullptr) {
+        work->instances->stop();
+    }
+    // Answers all that is on its way.
+    work->service.reset();
+    delete work;
+    server->work = nullptr;
+}
+
+}  // namespace rate_limit
+
+extern "C" ngx_int_t ngx_http_rate_limit_init_process(ngx_cycle_t* cycle) {
+    auto* conf = static_cast<ngx_http_rate_limit_main_conf_t*>(
+        ngx_http_cycle_get_module_main_conf(cycle, ngx_http_rate_limit_module));
+    const bool serves = ngx_process == NGX_PROCESS_WORKER || ngx_process == NGX_PROCESS_SINGLE;
+    return conf == nullptr || !serves || rate_limit::start_zones(conf) ? NGX_OK : NGX_ERROR;
+}

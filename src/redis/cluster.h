@@ -1,0 +1,86 @@
+// A worker's clients of a cluster: one for each node that has slots, and the map that says which.
+//
+// Belongs to one thread, as clients do.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "redis/address.h"
+#include "redis/client.h"
+#include "redis/locator.h"
+#include "redis/loop.h"
+#include "redis/seeds.h"
+#include "redis/service.h"
+#include "redis/topology.h"
+
+namespace rate_limit::redis {
+
+// Until the map is known, calls wait in a client that is connected to nobody. The map is asked for anew when
+// a node says that a slot has moved, when a node is lost, and while any slot has no node that answers.
+class Cluster final : public Service, private Topology::Owner, private Redirector {
+  public:
+    // `settings` are those of every node but for its address, and live as long as this. Null if there is no
+    // memory.
+    static Cluster* make(const Settings& settings, const std::vector<Seed>& seeds, Loop* loop);
+    ~Cluster() override;
+    Cluster(const Cluster&) = delete;
+    Cluster& operator=(const Cluster&) = delete;
+
+    bool split() const override { return true; }
+    Client* client_of(Slot slot) override;
+
+    // How many nodes have slots.
+    std::size_t nodes() const;
+
+  private:
+    class Member;
+    class Lobby;
+    struct Node;
+
+    static constexpr std::uint16_t kNobody = 0xffff;
+
+    Cluster(const Settings& settings, const std::vector<Seed>& seeds, Loop* loop);
+    bool prepare();
+
+    void on_ranges(const std::vector<SlotRange>& ranges) override;
+    void on_no_ranges(Error error, std::string_view line) override;
+    Client* redirect(const Client& from, Error error, std::string_view text) override;
+    void on_trouble() override { refresh(0); }
+    void on_timer();
+
+    void refresh(Milliseconds after);
+    Milliseconds look_after() const;
+    std::vector<Locator::Place> whom_to_ask();
+    std::uint16_t node_at(const std::string& host, std::uint16_t port, const std::string& name);
+    std::unique_ptr<Node> make_node(const std::string& host, std::uint16_t port, const std::string& name);
+    void set_probe(Node* node, std::uint16_t place) const;
+    void adopt(const std::vector<SlotRange>& ranges);
+    void leave_lobby();
+    void drop_idle_nodes();
+    bool settled() const;
+    void complain(std::string_view line);
+
+    const Settings& settings_;
+    Settings topology_settings_;
+    Seeds seeds_;
+    Loop* loop_;
+    std::unique_ptr<Topology> topology_;
+    Alarm* timer_ = nullptr;  // until the map is asked for
+    Lobby* lobby_place_ = nullptr;
+    std::unique_ptr<Client> lobby_;
+    bool known_ = false;     // the map
+    unsigned failures_ = 0;  // to be told the map, in a row
+    unsigned looks_ = 0;     // in a row that did not find a node for each slot
+    Milliseconds asked_at_ = 0;
+    Milliseconds complained_at_ = 0;
+    std::vector<std::unique_ptr<Node>> nodes_;  // a place that is empty is used again
+    std::array<std::uint16_t, kSlots> owners_;  // places in nodes_
+};
+
+}  // namespace rate_limit::redis

@@ -1,0 +1,30 @@
+// Whom to ask: one server, or the nodes of a cluster, each of which has some of the keys.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace rate_limit::redis {
+
+class Client;
+
+// A cluster's nodes share out its keys by slots.
+using Slot = std::uint16_t;
+constexpr unsigned kSlots = 16384;
+
+// The slot of a key: of what stands in its first braces, if that is anything, else of the whole.
+Slot slot_of(std::string_view key);
+
+class Service {
+  public:
+    virtual ~Service() = default;
+
+    // Whether keys of different slots may be at different servers, and no call may have both.
+    virtual bool split() const = 0;
+
+    // Who answers for a slot at present; null if that is nobody, or not known. Good until the loop's next
+    // turn.
+    virtual Client* client_of(Slot slot) = 0;
+};
+
+}  // namespace rate_limit::redis

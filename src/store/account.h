@@ -1,0 +1,141 @@
+// What clients were admitted that Redis has not been told of yet: an account beside each slot of a table.
+//
+//     | Accounts | a bit for each slot | an account for each slot, of account_size(shape) bytes |
+//
+// A bit is set while its slot owes something, so that finding those who do costs little, and nothing if
+// nobody does. Accounts are read and written by whoever holds the slot's lock; the rest needs none. A process
+// may die at any moment: each change that matters is one write.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "core/shape.h"
+#include "store/leader.h"
+#include "store/name.h"
+
+namespace rate_limit {
+
+// Belongs to the slot's client; means nothing in a slot without one.
+class Account {
+  public:
+    std::uint32_t unsent() const { return static_cast<std::uint32_t>(amounts()); }
+    std::uint32_t sending() const { return static_cast<std::uint32_t>(amounts() >> 32); }
+    bool owes() const { return amounts() != 0; }
+
+    // The call that `sending` is in: who has numbered it, and how.
+    std::uint64_t sender() const { return sender_; }
+    std::uint64_t sequence() const { return sequence_; }
+    bool is_in(std::uint64_t sender, std::uint64_t sequence) const {
+        return sending() != 0 && sender_ == sender && sequence_ == sequence;
+    }
+
+    // Empty if it was never entered.
+    std::string_view name() const { return {name_, name_size_.load(std::memory_order_acquire)}; }
+
+    // Those that the client last had, where rates differ between clients; none if they were never entered.
+    RateList rates() const;
+
+    // Forgets everything.
+    void clear();
+
+    // Enters the client's name, unless there is one or it is longer than kLongestName.
+    void enter_name(std::string_view name);
+
+    // Enters the client's rates, the first `room` of them.
+    void enter_rates(const RateList& rates, std::uint32_t room);
+
+    // Adds to what is unsent, which stays at the most that it can be.
+    void add(std::uint32_t amount);
+
+    // `amount` is on its way, and nothing is unsent. Only while nothing is on its way.
+    void send(std::uint32_t amount, std::uint64_t sender, std::uint64_t sequence);
+
+    // Nothing is on its way any more.
+    void arrive();
+
+    // Empties what is unsent; returns what it was.
+    std::uint32_t take_unsent();
+
+    // Continues another's: its amounts, its call and its name.
+    void continue_from(const Account& other, std::uint32_t unsent);
+
+  private:
+    friend class Accounts;
+
+    std::uint64_t amounts() const { return amounts_.load(std::memory_order_relaxed); }
+    std::atomic<std::uint64_t>* rate_words() {
+        return reinterpret_cast<std::atomic<std::uint64_t>*>(this + 1);
+    }
+
+    std::atomic<std::uint64_t> amounts_;  // unsent in the low half, sending in the high one
+    std::uint64_t sender_;
+    std::uint64_t sequence_;
+    std::atomic<std::uint8_t> name_size_;
+    std::atomic<std::uint8_t> rates_;
+    char name_[kLongestName];
+    // If rates differ between clients, words follow: a rate's count in the low half, its period in seconds
+    // in the high one.
+};
+
+// Room for rates in an account of that shape.
+std::uint32_t account_rates(const Shape& shape);
+
+std::size_t account_size(const Shape& shape);
+
+// All accounts of a table.
+class alignas(64) Accounts {
+  public:
+    static std::size_t size(const Shape& shape, std::uint64_t slots);
+
+    // Made in memory that is all zero, aligned to 64 bytes. `sender` is of no other table.
+    Accounts(const Shape& shape, std::uint64_t slots, std::uint64_t sender);
+
+    Account* at(std::uint64_t slot) {
+        return reinterpret_cast<Account*>(reinterpret_cast<unsigned char*>(words() + word_count()) +
+                                          slot * account_size_);
+    }
+
+    void mark(std::uint64_t slot);
+    void unmark(std::uint64_t slot);
+    bool is_marked(std::uint64_t slot) { return (marks_of(slot, 1) & 1) != 0; }
+
+    // The marks of `count` slots, 64 at most and a divisor of that, of which `slot` is the first.
+    std::uint64_t marks_of(std::uint64_t slot, unsigned count) {
+        const std::uint64_t bits = words()[slot / 64].load(std::memory_order_relaxed) >> (slot % 64);
+        return count < 64 ? bits & ((std::uint64_t{1} << count) - 1) : bits;
+    }
+
+    // The first marked slot from `slot` on; that after the last if there is none.
+    std::uint64_t next_marked(std::uint64_t slot);
+
+    // Who numbers the calls that this table sends.
+    std::uint64_t sender() const { return sender_; }
+    std::uint64_t next_sequence() { return sequence_.fetch_add(1, std::memory_order_relaxed) + 1; }
+
+    void add_overshoot(std::uint32_t amount) { overshoot_.fetch_add(amount, std::memory_order_relaxed); }
+    std::uint64_t overshoot() const { return overshoot_.load(std::memory_order_relaxed); }
+
+    // Which process may send.
+    Leader& leader() { return leader_; }
+
+    // How far Redis' clock is ahead of this machine's.
+    Micros ahead() const { return ahead_.load(std::memory_order_relaxed); }
+    void set_ahead(Micros ahead) { ahead_.store(ahead, std::memory_order_relaxed); }
+
+  private:
+    std::atomic<std::uint64_t>* words() { return reinterpret_cast<std::atomic<std::uint64_t>*>(this + 1); }
+    std::uint64_t word_count() const { return (slots_ + 63) / 64; }
+
+    std::uint64_t slots_;
+    std::uint64_t account_size_;
+    std::uint64_t sender_;
+    std::atomic<std::uint64_t> sequence_;  // the last that was used
+    std::atomic<std::uint64_t> overshoot_;
+    std::atomic<Micros> ahead_;
+    Leader leader_;
+};
+
+}  // namespace rate_limit

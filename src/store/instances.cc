@@ -1,0 +1,123 @@
+// Says every second that this instance is there, and learns how many are.
+#include "store/instances.h"
+
+#include <charconv>
+#include <new>
+
+#include "redis/command.h"
+
+namespace rate_limit {
+namespace {
+
+// The members of a sorted set are the instances, their scores the milliseconds at which they last spoke. Who
+// has not for five seconds is forgotten, and with the last one the set. The ranks are by name, so that they
+// stay as they are while the instances do. To find one takes a look at all, so who knows how many there were
+// last time, and its rank among them, keeps it while their number is the same.
+constexpr std::string_view kScript =
+    "if not redis.REDIS_VERSION_NUM then redis.replicate_commands() end\n"
+    "local time = redis.call('TIME')\n"
+    "local now = time[1] * 1000 + math.floor(time[2] / 1000)\n"
+    "redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - 5000)\n"
+    "redis.call('ZREMRANGEBYSCORE', KEYS[1], now + 5000, '+inf')\n"
+    "redis.call('ZADD', KEYS[1], now, ARGV[1])\n"
+    "redis.call('PEXPIRE', KEYS[1], 5000)\n"
+    "local count = redis.call('ZCARD', KEYS[1])\n"
+    "if ARGV[2] == tostring(count) then return ARGV[2] .. ' ' .. ARGV[3] end\n"
+    "local members, rank = redis.call('ZRANGE', KEYS[1], 0, -1), 0\n"
+    "for _, member in ipairs(members) do\n"
+    "    if member < ARGV[1] then rank = rank + 1 end\n"
+    "end\n"
+    "return count .. ' ' .. rank\n";
+
+constexpr unsigned kRankEvery = 10;  // questions, since one may go when another comes
+
+constexpr std::uint32_t kMostInstances = 1'000'000;
+
+std::string print_id(std::uint64_t id) {
+    static const char kHex[] = "0123456789abcdef";
+    std::string text;
+    for (unsigned shift = 64; shift != 0; shift -= 4) {
+        text += kHex[id >> (shift - 4) & 15];
+    }
+    return text;
+}
+
+// Reads "3 1".
+bool read_share(std::string_view text, Share* share) {
+    const char* end = text.data() + text.size();
+    const auto instances = std::from_chars(text.data(), end, share->instances);
+    if (instances.ec != std::errc() || instances.ptr == end || *instances.ptr != ' ') {
+        return false;
+    }
+    const auto rank = std::from_chars(instances.ptr + 1, end, share->rank);
+    return rank.ec == std::errc() && rank.ptr == end && share->rank < share->instances &&
+           share->instances <= kMostInstances;
+}
+
+}  // namespace
+
+Instances::Instances(Membership* membership, std::string_view prefix, redis::Service* service,
+                     const Host& host)
+    : membership_(membership), key_(std::string(prefix) + "instances"), service_(service), host_(&host) {}
+
+Instances* Instances::make(Membership* membership, std::string_view prefix, redis::Service* service,
+                           redis::Loop* loop, const Host& host, redis::Milliseconds after) {
+    auto* instances = new (std::nothrow) Instances(membership, prefix, service, host);
+    if (instances == nullptr) {
+        return nullptr;
+    }
+    instances->timer_ =
+        loop->make_timer([](void* self) { static_cast<Instances*>(self)->on_timer(); }, instances, false);
+    if (instances->timer_ == nullptr) {
+        delete instances;
+        return nullptr;
+    }
+    instances->timer_->arm(after);
+    return instances;
+}
+
+Instances::~Instances() {
+    membership_->leader().resign(*host_);
+    delete timer_;
+}
+
+void Instances::end() {
+    timer_->disarm();
+    membership_->leader().resign(*host_);
+}
+
+void Instances::stop() {
+    service_ = nullptr;
+    timer_->disarm();
+}
+
+void Instances::on_timer() {
+    timer_->arm(kEvery);
+    if (asking_ || membership_->leader().lead(*host_) == Leader::Lead::kNo) {
+        return;
+    }
+    const redis::Slot slot = redis::slot_of(key_);
+    redis::Client* client = service_->client_of(slot);
+    redis::Call* call = client != nullptr && client->available() ? client->make_call() : nullptr;
+    if (call == nullptr) {
+        return;
+    }
+    const Share known = asked_++ % kRankEvery != 0 ? membership_->share() : Share{0, 0};
+    call->command.append(
+        redis::format_command({"EVAL", kScript, "1", key_, print_id(membership_->id()),
+                               std::to_string(known.instances), std::to_string(known.rank)}));
+    call->slot = slot;
+    asking_ = true;
+    client->send(call, on_answer, this);
+}
+
+void Instances::on_answer(void* self, redis::Error error, std::string_view reply) {
+    auto* instances = static_cast<Instances*>(self);
+    instances->asking_ = false;
+    Share share;
+    if (error == redis::Error::kNone && read_share(reply, &share)) {
+        instances->membership_->set_share(share);
+    }
+}
+
+}  // namespace rate_limit

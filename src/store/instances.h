@@ -1,0 +1,78 @@
+// How many instances share a Redis, as each of them knows from what all say there every second.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "core/share.h"
+#include "redis/client.h"
+#include "redis/loop.h"
+#include "redis/service.h"
+#include "store/host.h"
+#include "store/leader.h"
+
+namespace rate_limit {
+
+// What the processes of an instance share. Made in memory that is all zero.
+class Membership {
+  public:
+    // `id` is of no other instance.
+    explicit Membership(std::uint64_t id) : id_(id), share_(0) {}
+
+    std::uint64_t id() const { return id_; }
+
+    // The part of a rate that is this instance's, by what was last heard; the whole if nothing was.
+    Share share() const {
+        const std::uint64_t both = share_.load(std::memory_order_relaxed);
+        return both == 0 ? Share()
+                         : Share{static_cast<std::uint32_t>(both), static_cast<std::uint32_t>(both >> 32)};
+    }
+    void set_share(const Share& share) {
+        share_.store(share.instances | std::uint64_t{share.rank} << 32, std::memory_order_relaxed);
+    }
+
+    Leader& leader() { return leader_; }
+
+  private:
+    std::uint64_t id_;
+    std::atomic<std::uint64_t> share_;  // how many there are, and above that which of them this is
+    Leader leader_;
+};
+
+// Speaks for an instance. Of the processes that share a membership, one at a time does.
+class Instances {
+  public:
+    static constexpr redis::Milliseconds kEvery = 1000;
+
+    // Speaks first after so long. All must outlive this, but for the service once stop() was called. Null if
+    // there is no memory.
+    static Instances* make(Membership* membership, std::string_view prefix, redis::Service* service,
+                           redis::Loop* loop, const Host& host, redis::Milliseconds after = 0);
+    ~Instances();
+    Instances(const Instances&) = delete;
+    Instances& operator=(const Instances&) = delete;
+
+    // The process is about to end: leaves it to others.
+    void end();
+
+    // Says nothing more. What was said may still be answered.
+    void stop();
+
+  private:
+    Instances(Membership* membership, std::string_view prefix, redis::Service* service, const Host& host);
+
+    static void on_answer(void* self, redis::Error error, std::string_view reply);
+    void on_timer();
+
+    Membership* membership_;
+    std::string key_;
+    redis::Service* service_;
+    const Host* host_;
+    redis::Alarm* timer_ = nullptr;
+    bool asking_ = false;
+    unsigned asked_ = 0;  // questions
+};
+
+}  // namespace rate_limit

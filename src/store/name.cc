@@ -1,0 +1,58 @@
+// The digest that stands for a long name.
+#include "store/name.h"
+
+#include <openssl/evp.h>
+
+#include <cstring>
+
+#include "redis/command.h"
+
+namespace rate_limit {
+namespace {
+
+constexpr std::string_view kDigestMark = "sha256:";
+
+}  // namespace
+
+// A name that begins with a closing brace would leave its key without a hash tag, and so each key of the
+// client in a slot of its own.
+std::string_view short_name(std::string_view name, NameRoom* room) {
+    if (name.size() <= kLongestName && name.substr(0, kDigestMark.size()) != kDigestMark &&
+        name.substr(0, 1) != "}") {
+        return name;
+    }
+    static const char kHex[] = "0123456789abcdef";
+    unsigned char digest[32] = {};
+    static_assert(kDigestMark.size() + 2 * sizeof digest == NameRoom::kSize, "a digest fills its room");
+    EVP_Digest(name.data(), name.size(), digest, nullptr, EVP_sha256(), nullptr);
+    std::memcpy(room->text, kDigestMark.data(), kDigestMark.size());
+    char* at = room->text + kDigestMark.size();
+    for (const unsigned char byte : digest) {
+        *at++ = kHex[byte >> 4];
+        *at++ = kHex[byte & 15];
+    }
+    return {room->text, NameRoom::kSize};
+}
+
+void append_key_text(std::string_view prefix, std::string_view zone, Algorithm algorithm,
+                     std::string_view client, redis::Buffer* buffer) {
+    buffer->append(prefix);
+    buffer->append(zone);
+    buffer->append(":");
+    buffer->append(algorithm_name(algorithm));
+    buffer->append(":{");
+    buffer->append(client);
+    buffer->append("}");
+}
+
+void append_key(std::string_view prefix, std::string_view zone, Algorithm algorithm, std::string_view client,
+                redis::Buffer* buffer) {
+    NameRoom room;
+    client = short_name(client, &room);
+    const std::size_t name_size = std::strlen(algorithm_name(algorithm));
+    redis::append_bulk_header(prefix.size() + zone.size() + name_size + client.size() + 4, buffer);
+    append_key_text(prefix, zone, algorithm, client, buffer);
+    buffer->append("\r\n");
+}
+
+}  // namespace rate_limit

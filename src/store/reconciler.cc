@@ -1,0 +1,307 @@
+// Collects what is owed, repeats what may have been lost, and takes over what comes back.
+#include "store/reconciler.h"
+
+#include <algorithm>
+
+namespace rate_limit {
+namespace {
+
+constexpr std::uint64_t kMostAmount = ~std::uint32_t{0};
+
+// What the only rate of a policy has used. A decision on more than ever fits tells by its excess how far the
+// limit is exceeded, beyond which nothing remains to tell it.
+std::uint64_t used_of(const Policy& policy, const Shape& shape, const std::uint64_t* state, Micros now) {
+    const std::uint64_t limit = capacity_of(policy, policy.rates.rates[0]);
+    Check check;
+    const Decision& decision =
+        check.evaluate(policy, shape, state, now, static_cast<std::uint32_t>(limit + 1));
+    if (decision.remaining != 0) {
+        return limit - decision.remaining;
+    }
+    // A leaky_bucket's excess is what waits behind the first.
+    const std::uint64_t asked = policy.algorithm == Algorithm::kLeakyBucket ? limit : 1;
+    return std::max(limit, (decision.excess_milli + 999) / 1000 - asked);
+}
+
+// The most that any rate has used.
+std::uint32_t most_used(const Policy& policy, const Shape& shape, const std::uint64_t* state, Micros now) {
+    Policy one = policy;
+    one.min_interval = 0;
+    one.rates.size = 1;
+    std::uint64_t most = 0;
+    for (std::uint32_t i = 0; i < policy.rates.size; i++) {
+        one.rates.rates[0] = policy.rates.rates[i];
+        most = std::max(most, used_of(one, shape, state, now));
+    }
+    return static_cast<std::uint32_t>(std::min(most, kMostAmount));
+}
+
+// What a client owes, as far as it counts: of what was admitted, the newest.
+struct Counting {
+    std::uint32_t unsent;
+    std::uint32_t sending;
+
+    Counting(const Account& account, std::uint32_t used)
+        : unsent(std::min(account.unsent(), used)), sending(std::min(account.sending(), used - unsent)) {}
+};
+
+std::uint64_t client_of(const Slot& slot) { return slot.hash->load(std::memory_order_relaxed); }
+
+Entry entry_of(std::uint64_t client, const Account& account, const RateList& rates, std::uint32_t amount) {
+    Entry entry;
+    entry.client = client;
+    entry.amount = amount;
+    entry.rates = rates;
+    const std::string_view name = account.name();
+    entry.name_size = static_cast<std::uint8_t>(name.size());
+    std::copy(name.begin(), name.end(), entry.name_text);
+    return entry;
+}
+
+}  // namespace
+
+Reconciler::Reconciler(Table* table, const Policy& policy, Mode mode, Guard guard, const Host& host)
+    : table_(table), policy_(&policy), mode_(mode), guard_(guard), host_(&host), cursor_(table->slots()) {}
+
+void Reconciler::resign() {
+    if (leads_) {
+        leads_ = false;
+        table_->accounts().leader().resign(*host_);
+    }
+}
+
+bool Reconciler::is_earlier(const Member& a, const Member& b) {
+    return a.sender != b.sender ? a.sender < b.sender : a.sequence < b.sequence;
+}
+
+Policy Reconciler::with_rates(const RateList& rates) const {
+    Policy policy = *policy_;
+    policy.rates = rates;
+    return policy;
+}
+
+RateList Reconciler::rates_of(const Account& account) const {
+    return table_->shape().varied ? account.rates() : policy_->rates;
+}
+
+std::uint32_t Reconciler::used(const Slot& slot, Micros now) const {
+    return most_used(with_rates(rates_of(table_->account_of(slot))), table_->shape(), slot.state, now);
+}
+
+bool Reconciler::drains() const { return mode_ == Mode::kSync && is_level(policy_->algorithm); }
+
+// As much of what a client owes counts.
+std::uint32_t Reconciler::counts(const Slot& slot, Micros since, Micros now) const {
+    return drains() && since != 0 ? static_cast<std::uint32_t>(kMostAmount) : used(slot, now);
+}
+
+bool Reconciler::lead() {
+    const Leader::Lead lead = table_->accounts().leader().lead(*host_);
+    if (lead == Leader::Lead::kNo) {
+        leads_ = false;
+    } else if (lead == Leader::Lead::kNew || !leads_) {
+        leads_ = true;
+        find_left();
+    }
+    return leads_;
+}
+
+// All that is on its way, if somebody else has sent before.
+void Reconciler::find_left() {
+    left_.clear();
+    ended_ = false;
+    unsettled_ = 0;
+    std::uint64_t from = 0;
+    for (;;) {
+        const Slot slot = table_->next_owing(&from, *host_);
+        if (slot.state == nullptr) {
+            break;
+        }
+        const Account& account = table_->account_of(slot);
+        const Member member = {account.sender(), account.sequence(), client_of(slot), 0};
+        const bool sending = account.sending() != 0;
+        let_go(slot);
+        if (sending) {
+            left_.push_back(member);
+        }
+    }
+    std::sort(left_.begin(), left_.end(), is_earlier);
+    repeats_ = left_.size();
+}
+
+void Reconciler::begin_round() {
+    cursor_ = cursor_ < table_->slots() ? cursor_ : 0;
+    repeats_ = left_.size();
+    ended_ = false;
+}
+
+bool Reconciler::next(Micros now, std::size_t most, Batch* batch) {
+    batch->entries.clear();
+    if (!lead() || (guard_ == Guard::kSender && (unsettled_ != 0 || ended_))) {
+        return false;
+    }
+    most = guard_ == Guard::kSender ? most : 1;
+    const bool new_first = guard_ == Guard::kClient && repeated_;
+    repeated_ = !(new_first && collect(now, most, batch)) && repeat(now, batch);
+    if (batch->entries.empty() && !collect(now, most, batch)) {
+        return false;
+    }
+    unsettled_ = batch->entries.size();
+    return true;
+}
+
+bool Reconciler::repeat(Micros now, Batch* batch) {
+    while (repeats_ != 0 && batch->entries.empty()) {
+        const Member first = left_.front();
+        batch->sender = first.sender;
+        batch->sequence = first.sequence;
+        batch->since = first.since;
+        do {
+            repeat(left_.front(), now, batch);
+            left_.pop_front();
+            repeats_--;
+        } while (repeats_ != 0 && left_.front().sender == first.sender &&
+                 left_.front().sequence == first.sequence &&
+                 (guard_ == Guard::kSender || batch->entries.empty()));
+    }
+    return !batch->entries.empty();
+}
+
+void Reconciler::repeat(const Member& member, Micros now, Batch* batch) {
+    const Slot slot = table_->find(member.client, *host_);
+    if (slot.state == nullptr) {
+        return;
+    }
+    const Account& account = table_->account_of(slot);
+    if (account.is_in(member.sender, member.sequence)) {
+        const Counting counting(account, counts(slot, member.since, now));
+        batch->entries.push_back(entry_of(member.client, account, rates_of(account), counting.sending));
+    }
+    let_go(slot);
+}
+
+bool Reconciler::collect(Micros now, std::size_t most, Batch* batch) {
+    if (cursor_ == 0) {
+        last_pass_ = pass_;
+        pass_ = now;
+    }
+    batch->since = last_pass_;
+    if (table_->accounts().next_marked(cursor_) >= table_->slots()) {
+        cursor_ = table_->slots();
+        return false;
+    }
+    most = std::min<std::size_t>(most, table_->slots());
+    batch->entries.reserve(most);  // and not while a slot is locked
+    while (batch->entries.size() < most) {
+        const Slot slot = table_->next_owing(&cursor_, *host_);
+        if (slot.state == nullptr) {
+            break;
+        }
+        collect(slot, now, batch);
+        let_go(slot);
+    }
+    return !batch->entries.empty();
+}
+
+void Reconciler::collect(const Slot& slot, Micros now, Batch* batch) {
+    Account& account = table_->account_of(slot);
+    if (account.sending() != 0) {
+        return;
+    }
+    const std::uint32_t amount =
+        account.name().empty() ? 0 : Counting(account, counts(slot, batch->since, now)).unsent;
+    if (amount == 0) {
+        account.take_unsent();
+        return;
+    }
+    if (batch->entries.empty()) {
+        batch->sender = table_->accounts().sender();
+        batch->sequence = table_->accounts().next_sequence();
+    }
+    batch->entries.push_back(entry_of(client_of(slot), account, rates_of(account), amount));
+    account.send(amount, batch->sender, batch->sequence);
+}
+
+// Numbers of one sender must arrive in order, so what has failed goes first; of clients nobody does for long.
+void Reconciler::failed(const Batch& batch) {
+    for (const Entry& entry : batch.entries) {
+        const Member member = {batch.sender, batch.sequence, entry.client, batch.since};
+        if (guard_ == Guard::kSender) {
+            left_.push_front(member);
+        } else {
+            left_.push_back(member);
+        }
+    }
+    ended_ = true;
+    unsettled_ = 0;
+}
+
+void Reconciler::settle(const Batch& batch, std::size_t index, const std::uint64_t* state, Micros time,
+                        std::uint32_t overshoot) {
+    unsettled_ -= std::min<std::size_t>(unsettled_, 1);
+    table_->accounts().add_overshoot(overshoot);
+    const Slot slot = table_->find(batch.entries[index].client, *host_);
+    if (slot.state == nullptr) {
+        return;
+    }
+    Account& account = table_->account_of(slot);
+    if (account.is_in(batch.sender, batch.sequence)) {
+        // The state first: who dies between the two leaves what will come again.
+        if (mode_ == Mode::kSync) {
+            take_over(slot, state, time);
+        }
+        account.arrive();
+    }
+    let_go(slot);
+}
+
+bool Reconciler::is_fuller(const std::uint64_t* state, const std::uint64_t* than, const Policy& policy,
+                           Micros time) const {
+    Policy one = policy;
+    one.min_interval = 0;
+    one.rates.size = 1;
+    for (std::uint32_t i = 0; i < policy.rates.size; i++) {
+        one.rates.rates[0] = policy.rates.rates[i];
+        Check here;
+        Check there;
+        if (here.evaluate(one, table_->shape(), state, time, 0).reset_after <
+            there.evaluate(one, table_->shape(), than, time, 0).reset_after) {
+            return false;
+        }
+    }
+    return true;
+}
+
+// Redis' state, and on top of it what was admitted since the batch was made. A level that is fuller here is
+// the truer one: Redis is told of it later, and of no times.
+void Reconciler::take_over(const Slot& slot, const std::uint64_t* state, Micros time) const {
+    const Shape& shape = table_->shape();
+    const Account& account = table_->account_of(slot);
+    const Policy policy = with_rates(rates_of(account));
+    const std::uint32_t unsent = Counting(account, used(slot, time)).unsent;
+    // Redis does not know what a state weighs.
+    const std::size_t words = words_of(shape) - (shape.varied ? 1 : 0);
+    std::uint64_t before[kMaxRates * 2 + 1];  // levels of all rates, and marks
+    const std::size_t levels = drains() ? interval_index(shape) : 0;
+    std::copy_n(slot.state, levels, before);
+    if (state != nullptr) {
+        std::copy_n(state, words, slot.state);
+    } else {
+        std::fill_n(slot.state, words, 0);
+    }
+    if (unsent != 0) {
+        Check check;
+        check.evaluate(policy, shape, slot.state, time, unsent);
+        check.impose(slot.state);
+    }
+    if (drains() && is_fuller(before, slot.state, policy, time)) {
+        std::copy_n(before, levels, slot.state);
+    }
+}
+
+void Reconciler::let_go(const Slot& slot) const {
+    table_->unmark(slot);
+    Table::keep(slot, *host_);
+}
+
+}  // namespace rate_limit

@@ -1,0 +1,246 @@
+# Nodes that say anything about a cluster harm no worker, and no request waits longer than timeout= for them.
+use strict;
+use warnings;
+
+use lib 't/lib';
+use RateLimit qw(start_nginx wait_for);
+use RateLimit::Async;
+use RateLimit::FakeRedis qw(silence start_fake after_ms hang_up raw);
+use RateLimit::Redis qw(start_redis redis_port);
+use Test::More;
+use Time::HiRes qw(sleep);
+
+my $timeout = 0.3;    # seconds
+my ($port)  = split ' ', $ENV{RL_PORTS};
+my $clients = 0;
+my ($at, $second, $dead) = map { redis_port() } 1 .. 3;    # of the nodes, one test after the other, and of nobody
+
+sub start {
+    my ($url, %more) = @_;
+    my ($http, $server) = ('', "add_header X-Store \$rate_limit_store always;\nadd_header X-Error \$rate_limit_error always;\n");
+    for my $mode (qw(open closed)) {
+        $http .= "rate_limit_zone \$http_x_client zone=$mode:1m rate=3r/d redis=fleet on_error=$mode deny_cache=off;\n";
+        $server .= "location = /$mode { rate_limit zone=$mode; empty_gif; }\n";
+    }
+    return start_nginx(
+        port   => $port,
+        http   => "rate_limit_redis fleet $url timeout=@{[ 1000 * $timeout ]}ms;\n$http",
+        server => "location = /free { empty_gif; }\n$server",
+        %more,
+    );
+}
+
+sub ask {
+    my ($nginx, $mode) = @_;
+    return $nginx->get("/$mode", 'X-Client' => 'client' . ++$clients);
+}
+
+# Requests go by on_error in time, and the worker goes on.
+sub survives {
+    my ($title, $url, $rounds) = @_;
+    my $nginx = start($url);
+    $nginx->get('/free');
+    my @workers = $nginx->workers;
+    my (%seen, $longest);
+    for my $round (1 .. $rounds // 3) {
+        for my $mode (qw(open closed)) {
+            my $answer = ask($nginx, $mode);
+            $seen{"$mode $answer->{status} " . $answer->header('X-Store')}++;
+            $longest = $answer->{seconds} if $answer->{seconds} > ($longest // 0);
+        }
+    }
+    is join(', ', sort keys %seen), 'closed 503 fallback, open 200 fallback', "$title: goes by on_error";
+    cmp_ok $longest, '<', $timeout + 0.3, sprintf '%s: in %.0f ms', $title, 1000 * $longest;
+    is $nginx->get('/free')->{status}, 200, "$title: the worker goes on";
+    is join(' ', $nginx->workers), "@workers", "$title: the same";
+    my $log = $nginx->error_log;
+    unlike $log, qr/\[(?:alert|crit|emerg)\]|exited on signal/, "$title: nothing worse is logged";
+    $nginx->stop;
+    return $log;
+}
+
+sub url { return 'redis+cluster://' . join ',', map { '127.0.0.1:' . $_->port } @_ }
+
+# A node that says that it has all slots, or what else is given.
+sub fake {
+    my (%replies) = @_;
+    my %more = (CLUSTER => [ [ 0, 16_383, [ '127.0.0.1', $at, 'x' x 40, [] ] ] ], ASKING => '+OK', SET => '+OK');
+    for my $name (keys %replies) {
+        my $reply = $replies{$name};
+        $more{$name} = ref $reply eq 'CODE' ? $reply->($at) : $reply;
+    }
+    return start_fake(port => $at, replies => \%more);
+}
+
+subtest 'redirections that lead nowhere' => sub {
+    my %words = (
+        'to itself'         => sub {"-MOVED 1 127.0.0.1:$_[0]"},
+        'ask itself'        => sub {"-ASK 1 127.0.0.1:$_[0]"},
+        'to nobody'         => sub {"-MOVED 1 127.0.0.1:$dead"},
+        'ask nobody'        => sub {"-ASK 1 127.0.0.1:$dead"},
+        'no words'          => sub {'-MOVED'},
+        'ask, no words'     => sub {'-ASK'},
+        'no address'        => sub {'-MOVED 1'},
+        'an empty address'  => sub {'-MOVED 1 '},
+        'no port'           => sub {'-MOVED 1 127.0.0.1'},
+        'an empty port'     => sub {'-MOVED 1 127.0.0.1:'},
+        'port 0'            => sub {'-MOVED 1 127.0.0.1:0'},
+        'a large port'      => sub {'-MOVED 1 127.0.0.1:65536'},
+        'a huge port'       => sub {'-MOVED 1 127.0.0.1:99999999999999999999'},
+        'a negative port'   => sub {'-MOVED 1 127.0.0.1:-1'},
+        'a large slot'      => sub {"-MOVED 16384 127.0.0.1:$_[0]"},
+        'a huge slot'       => sub {"-MOVED 99999999999999999999 127.0.0.1:$_[0]"},
+        'a negative slot'   => sub {"-MOVED -1 127.0.0.1:$_[0]"},
+        'no slot'           => sub {"-MOVED x 127.0.0.1:$_[0]"},
+        'a wrong name'      => sub {'-MOVED 1 no.such.host.invalid:6379'},
+        'a long name'       => sub { '-MOVED 1 ' . 'x' x 5000 . ':6379' },
+        'a question mark'   => sub {'-MOVED 1 ?:6379'},
+        'no host, no port'  => sub {'-ASK 1 :'},
+        'wrong brackets'    => sub {'-ASK 1 [::1:6379'},
+    );
+    for my $title (sort keys %words) {
+        my $fake  = fake(EVALSHA => $words{$title});
+        survives($title, url($fake));
+        cmp_ok $fake->count('EVALSHA'), '<=', 120, "$title: and is not asked without end: " . $fake->count('EVALSHA') . ' times';
+        $fake->stop;
+    }
+};
+
+subtest 'two nodes that name each other' => sub {
+    my @ports = ($at, $second);
+    for my $word (qw(MOVED ASK)) {
+        my @fakes = map {
+            my ($own, $other) = @ports[ $_, 1 - $_ ];
+            start_fake(
+                port    => $own,
+                replies => {
+                    CLUSTER => [ [ 0, 16_383, [ '127.0.0.1', $own, 'x' x 40 ] ] ],
+                    ASKING  => '+OK',
+                    SET     => '+OK',
+                    EVALSHA => "-$word 1 127.0.0.1:$other",
+                },
+            )
+        } 0, 1;
+        survives($word, url(@fakes));
+        my $calls = $fakes[0]->count('EVALSHA') + $fakes[1]->count('EVALSHA');
+        cmp_ok $calls, '<=', 240, "$word: the ball is not played without end: $calls times";
+        $_->stop for @fakes;
+    }
+};
+
+subtest 'maps that are none' => sub {
+    my $node = [ '127.0.0.1', $dead, 'x' x 40 ];
+    my %maps = (
+        'an error'           => '-ERR This instance has cluster support disabled',
+        'CLUSTERDOWN'        => '-CLUSTERDOWN The cluster is down',
+        'nil'                => undef,
+        'a number'           => 1,
+        'a string'           => 'x' x 100,
+        'nothing'            => [],
+        'no ranges'          => [ 1, 2, 3 ],
+        'empty ranges'       => [ [], [] ],
+        'ranges of one'      => [ [0], [1] ],
+        'no node'            => [ [ 0, 16_383 ] ],
+        'nil for a node'     => [ [ 0, 16_383, undef ] ],
+        'a number as node'   => [ [ 0, 16_383, 7 ] ],
+        'an empty node'      => [ [ 0, 16_383, [] ] ],
+        'no port'            => [ [ 0, 16_383, ['127.0.0.1'] ] ],
+        'port 0'             => [ [ 0, 16_383, [ '127.0.0.1', 0 ] ] ],
+        'a large port'       => [ [ 0, 16_383, [ '127.0.0.1', 65_536 ] ] ],
+        'a negative port'    => [ [ 0, 16_383, [ '127.0.0.1', -5 ] ] ],
+        'a port in words'    => [ [ 0, 16_383, [ '127.0.0.1', 'six' ] ] ],
+        'a wrong name'       => [ [ 0, 16_383, [ 'no.such.host.invalid', 6379 ] ] ],
+        'a long name'        => [ [ 0, 16_383, [ 'x' x 100_000, 6379 ] ] ],
+        'a name with a NUL'  => [ [ 0, 16_383, [ "127.0.0.1\0x", 6379 ] ] ],
+        'a number as host'   => [ [ 0, 16_383, [ 127, 6379 ] ] ],
+        'slots below 0'      => [ [ -1, 16_383, $node ] ],
+        'slots above'        => [ [ 0, 16_384, $node ] ],
+        'slots far above'    => [ [ 0, 4_294_967_295, $node ] ],
+        'slots far, far off' => [ [ 0, '9223372036854775807', $node ] ],
+        'slots backwards'    => [ [ 16_383, 0, $node ] ],
+        'slots in words'     => [ [ 'a', 'b', $node ] ],
+        'many ranges'        => [ map { [ 0, 16_383, $node ] } 1 .. 20_000 ],
+        'many nodes'         => [ map { [ 16 * $_, 16 * $_ + 15, [ '127.0.0.2', 1 + $_ ] ] } 0 .. 999 ],
+        'no end'             => raw("*1000000000\r\n*3\r\n:0\r\n"),
+        'no RESP'            => raw("HTTP/1.1 400 Bad Request\r\n\r\n"),
+        'the end'            => hang_up(),
+        'silence'            => silence(),
+    );
+    for my $title (sort keys %maps) {
+        my $fake = fake(CLUSTER => $maps{$title}, EVALSHA => silence());
+        survives($title, url($fake), 2);
+        cmp_ok $fake->count('CLUSTER'), '<=', 40, "$title: and is not asked without end: " . $fake->count('CLUSTER') . ' times';
+        $fake->stop;
+    }
+};
+
+subtest 'a Redis that is no cluster' => sub {
+    my $redis = start_redis();
+    my $log   = survives('no cluster', url($redis));
+    like $log, qr/\[error\] .*redis "fleet": .*cluster support disabled/, 'the log says so';
+};
+
+subtest 'a redirection does not begin timeout= anew' => sub {
+    my $mute = start_fake(mode => 'mute');
+    for my $word (qw(MOVED ASK)) {
+        my $fake  = fake(EVALSHA => after_ms(1000 * $timeout * 0.7, "-$word 1 127.0.0.1:" . $mute->port));
+        my $nginx = start(url($fake));
+        my $first = ask($nginx, 'open');
+        is $first->header('X-Error'), 'timeout', "$word: no answer in time";
+        cmp_ok $first->{seconds}, '>', $timeout - 0.05, "$word: it is waited for";
+        cmp_ok $first->{seconds}, '<', $timeout + 0.15, "$word: but no longer than timeout=";
+        $nginx->stop;
+        $fake->stop;
+    }
+};
+
+subtest 'requests that are given up while they are sent from node to node' => sub {
+    my $redis = start_redis(cluster => 1, config => 'cluster-announce-ip 127.0.0.1');
+    for my $word (qw(MOVED ASK)) {
+        my $fake  = fake(EVALSHA => after_ms(20, "-$word 1 127.0.0.1:" . $redis->port));
+        my $nginx = start(url($fake));
+        ask($nginx, 'open');
+        my @workers = $nginx->workers;
+        for my $round (1 .. 10) {
+            my @leaving = map { RateLimit::Async->new($nginx->port) } 1 .. 8;
+            $_->request('GET', '/open', [ 'X-Client' => 'leaving' . ++$clients ]) for @leaving;
+            sleep 0.003 * $round;
+            $_->close for @leaving;
+        }
+        is ask($nginx, 'open')->{status}, 200, "$word: the next is served";
+        is join(' ', $nginx->workers), "@workers", "$word: by the same worker";
+        unlike $nginx->error_log, qr/\[(?:alert|crit|emerg)\]|exited on signal/, "$word: nothing worse is logged";
+        $nginx->stop;
+        $fake->stop;
+    }
+};
+
+subtest 'a map that comes late' => sub {
+    my $redis = start_redis(cluster => 1, config => 'cluster-announce-ip 127.0.0.1');
+    my $map   = [ [ 0, 16_383, [ '127.0.0.1', $redis->port, 'x' x 40 ] ] ];
+    my $seed  = start_fake(replies => { CLUSTER => after_ms(100, $map) });
+    my $nginx = start(url($seed));
+    my $first = ask($nginx, 'closed');
+    is join(' ', $first->{status}, $first->header('X-Store')), '200 redis', 'is waited for';
+    cmp_ok $first->{seconds}, '>', 0.09, 'by the first request';
+    $nginx->stop;
+    $seed->stop;
+
+    # Each slot a range of its own: what many moves may leave behind.
+    $seed  = start_fake(replies => { CLUSTER => [ map { [ $_, $_, $map->[0][2] ] } 0 .. 16_383 ] });
+    $nginx = start(url($seed));
+    wait_for('a long map', sub { ask($nginx, 'open')->header('X-Store') eq 'redis' });
+    is ask($nginx, 'closed')->{status}, 200, 'is read however long it is';
+    $nginx->stop;
+    $seed->stop;
+
+    $seed  = start_fake(replies => {}, phases => [ { CLUSTER => silence() }, { CLUSTER => $map } ]);
+    $nginx = start(url($seed));
+    is ask($nginx, 'closed')->{status}, 503, 'or not at all';
+    $seed->phase(1);
+    wait_for('the map', sub { ask($nginx, 'open')->header('X-Store') eq 'redis' });
+    is ask($nginx, 'closed')->{status}, 200, 'and is asked for again';
+    $nginx->stop;
+};
+
+done_testing;

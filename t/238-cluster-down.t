@@ -1,0 +1,108 @@
+# A cluster that serves no slot unless it has all of them: while it says CLUSTERDOWN, requests go by on_error, and not longer.
+use strict;
+use warnings;
+
+use lib 't/lib';
+use List::Util qw(max);
+use RateLimit qw(start_nginx wait_for);
+use RateLimit::Cluster qw(start_cluster);
+use RateLimit::Load qw(start_load);
+use Test::More;
+use Time::HiRes qw(time);
+
+my $cluster = start_cluster(config => 'cluster-require-full-coverage yes');
+my ($http, $server) = ('', "add_header X-Store \$rate_limit_store always;\nadd_header X-Error \$rate_limit_error always;\n");
+for my $mode (qw(open closed local)) {
+    $http .= "rate_limit_zone \$http_x_client zone=$mode:1m rate=3r/d redis=fleet deny_cache=off on_error=$mode;\n";
+    $server .= "location = /$mode { rate_limit zone=$mode; empty_gif; }\n";
+}
+my $nginx = start_nginx(
+    http => "keepalive_requests 1000000;\naccess_log off;\nrate_limit_log_level info;\n"
+        . "rate_limit_redis fleet @{[ $cluster->url ]} timeout=500ms;\n$http",
+    server => $server,
+);
+my $enforced = '200 redis, 200 redis, 200 redis, 429 redis';
+my %goes     = (
+    open   => join(', ', ('200 fallback') x 4),
+    closed => join(', ', ('503 fallback') x 4),
+    local  => '200 fallback, 200 fallback, 200 fallback, 429 fallback',
+);
+
+sub seen {
+    my ($answer) = @_;
+    return join ' ', $answer->{status}, $answer->header('X-Store') // '-';
+}
+
+sub ask {
+    my ($client, $count, $mode) = @_;
+    return join ', ', map { seen($nginx->get("/$mode", 'X-Client' => $client)) } 1 .. $count;
+}
+
+# Traffic of clients of some nodes.
+sub traffic {
+    my (@nodes) = @_;
+    my @names = map { $cluster->clients_of($_, 20) } @nodes;
+    my $load  = start_load(ports => [ $nginx->port ], requests => [ map { [ '/closed', 'X-Client' => $_ ] } @names ]);
+    $load->wait_for(10 * @names);
+    return $load;
+}
+
+subtest 'a master is killed' => sub {
+    my ($lost, @left) = $cluster->masters;
+    my ($replica) = $cluster->replicas($lost);
+    my $load = traffic(@left);
+    $cluster->kill($lost);
+    my (undef, $promoted) = $cluster->wait_for_promotion($replica);
+    my $up = wait_for('the cluster', sub { (!grep { $_->command('CLUSTER', 'INFO') !~ /^cluster_state:ok/m } @left, $replica) && time });
+    $load->wait_for(1500, 'more');
+    my @answers = $load->stop;
+    my @wrong   = grep { $_->{store} ne 'redis' } @answers;
+    my %errors  = map { ("$_->{status} $_->{error}" => 1) } @wrong;
+    is scalar(grep { !/^503 (?:clusterdown|unavailable)$/ } keys %errors), 0, 'clients of others see nothing but that the cluster is down: '
+        . join ', ', sort keys %errors;
+    my $last = @wrong ? max(map { $_->{sent} } @wrong) - $up : 0;
+    cmp_ok $last, '<', 1, sprintf '%d of %d, the last of them %.2f s after it is up', scalar @wrong, scalar @answers, $last;
+    is scalar(grep { $_->{after} > 0.25 } @answers), 0, sprintf 'none waits, the slowest takes %.0f ms', 1000 * max(map { $_->{after} } @answers);
+    my %admitted;
+    $admitted{ $_->{request} }++ for grep { $_->{status} == 200 } @answers;
+    is join(' ', values %admitted), join(' ', (3) x 40), 'each is admitted as often as it may';
+    $cluster->revive($lost);
+    $cluster->wait_until_ok;
+    is ask($cluster->clients_of($_), 4, 'closed'), $enforced, 'limits hold' for $cluster->masters;
+};
+
+subtest 'a master and its replica are killed' => sub {
+    my ($lost, @left) = $cluster->masters;
+    my ($replica) = $cluster->replicas($lost);
+    my @its       = $cluster->clients_of($lost, 3);
+    my @others    = map { $cluster->clients_of($_, 3) } @left;
+    $cluster->kill($_) for $replica, $lost;
+    $cluster->wait_for_state('fail', @left);
+    is ask(shift @its,    4, $_), $goes{$_}, "clients of the node go by on_error=$_" for sort keys %goes;
+    is ask(shift @others, 4, $_), $goes{$_}, "those of others, too: $_" for (sort keys %goes) x 2;
+    my $answer = $nginx->get('/open', 'X-Client' => ($cluster->clients_of($left[0]))[0]);
+    like $answer->header('X-Error') // '', qr/^(?:clusterdown|unavailable)$/, '$rate_limit_error';
+    like $nginx->error_log, qr/\[error\] .*redis "fleet[^"]*": .*CLUSTERDOWN/, 'the log has the words of Redis';
+    my $fresh = start_nginx(http => "rate_limit_redis fleet @{[ $cluster->url ]} timeout=500ms prefix=fresh:;\n$http", server => $server);
+    is seen($fresh->get('/closed', 'X-Client' => $cluster->clients_of($_))), '503 fallback', 'a new nginx has nobody to ask, either' for @left;
+    $answer = $fresh->get('/open', 'X-Client' => 'x');
+    is seen($answer), '200 fallback', 'and goes by on_error';
+
+    my %names = map { $_->port => [ $cluster->clients_of($_, 1000) ] } $lost, @left;
+    $cluster->revive($_) for $lost, $replica;
+    my $up = wait_for('the cluster', sub { (!grep { $_->command('CLUSTER', 'INFO') !~ /^cluster_state:ok/m } @left, $lost) && time });
+    for my $server ($nginx, $fresh) {
+        wait_for('limits', sub {
+            return !grep { seen($server->get('/open', 'X-Client' => shift @{ $names{ $_->port } })) ne '200 redis' } $lost, @left;
+        });
+        cmp_ok time - $up, '<', 2, sprintf 'limits hold again %.2f s after the cluster is up', time - $up;
+    }
+    $cluster->wait_until_ok;
+    is ask($cluster->clients_of($_), 4, 'closed'), $enforced, 'exactly' for $cluster->masters;
+    $fresh->stop;
+};
+
+unlike $nginx->error_log, qr/\[(?:alert|crit|emerg)\]|exited on signal/, 'nothing worse is logged';
+my @lines = grep {/redis "fleet/} split /\n/, $nginx->error_log;
+cmp_ok scalar @lines, '<=', 40, 'few lines tell it' or diag join "\n", @lines;
+done_testing;

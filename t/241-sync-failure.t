@@ -1,0 +1,202 @@
+# sync= when Redis, connections or workers fail: nobody waits, and in the end Redis has been told of everything once.
+use strict;
+use warnings;
+
+use lib 't/lib';
+use List::Util qw(max sum0);
+use RateLimit qw(start_nginx wait_for);
+use RateLimit::Async qw(await_answers);
+use RateLimit::Fleet qw(zone_config ask left load told senders);
+use RateLimit::Proxy qw(start_proxy);
+use RateLimit::Redis qw(start_redis);
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+my $limit = 5000;    # far more than is asked for
+my %zones = (
+    token_bucket    => "algorithm=token_bucket rate=1r/d capacity=$limit",
+    leaky_bucket    => 'algorithm=leaky_bucket rate=1r/d burst=' . ($limit - 1),
+    gcra            => 'algorithm=gcra rate=1r/d burst=' . ($limit - 1),
+    fixed_window    => "algorithm=fixed_window rate=${limit}r/d align=first",
+    sliding_window  => "algorithm=sliding_window rate=${limit}r/366d",
+    sliding_buckets => "algorithm=sliding_buckets rate=${limit}r/366d",
+);
+my @names   = sort keys %zones;
+my @ports   = split ' ', $ENV{RL_PORTS};
+my @clients = map {"client$_"} 1 .. 5;
+my $redis   = start_redis(config => "appendonly yes\nappendfsync always\nauto-aof-rewrite-percentage 0");
+my $proxy   = start_proxy($redis);
+my %conf    = (port => $ports[0], words => 'sync=20ms', redis => 'timeout=100ms', workers => 3, http => "access_log off;\n");
+my @fleet   = map { start_nginx(zone_config($proxy->url, \%zones, %conf, port => $ports[$_])) } 0, 1;
+my $reader  = start_nginx(zone_config($redis->url, \%zones, port => $ports[7], words => 'deny_cache=off on_error=closed'));
+my $run     = 0;
+
+# A load that has clients of its own, with something that happens halfway; told of in the end. Nobody may have noticed.
+sub survives {
+    my ($title, $zone, %more) = @_;
+    $run++;
+    my $after    = delete $more{after};
+    my @some     = map {"$_-$run"} @clients;
+    my $admitted = load(\@fleet, $zone, \@some, 60, %more);
+    is delete $admitted->{other}, 0, "$title, $zone: all are decided by memory";
+    is sum0(values %{$admitted}), 300, "$title, $zone: and admitted";
+    $after->() if $after;
+    told($limit, $reader, $zone, $admitted, "$title, $zone: Redis is told of each exactly once");
+    return;
+}
+
+subtest 'replies are lost' => sub {
+    for my $zone (@names) {
+        survives('lost', $zone, during => sub { $proxy->lose_replies(EVALSHA => 3) }, after => sub { $proxy->wait_until_happened(3) });
+    }
+};
+
+subtest 'calls are lost' => sub {
+    for my $zone (qw(gcra sliding_window)) {
+        survives('lost', $zone, during => sub { $proxy->lose_calls(EVALSHA => 3) }, after => sub { $proxy->wait_until_happened(3) });
+    }
+};
+
+subtest 'replies come late' => sub {
+    for my $zone (qw(gcra fixed_window)) {
+        survives(
+            'late', $zone,
+            during => sub { $proxy->hold_replies(EVALSHA => 2) },
+            after  => sub { $proxy->wait_until_happened(2); sleep 0.3; $proxy->release }
+        );
+    }
+};
+
+subtest 'what is admitted while a call is under way counts on' => sub {
+    my $nginx = start_nginx(zone_config($proxy->url, \%zones, %conf, words => 'sync=200ms', redis => 'timeout=10s', port => $ports[2]));
+    for my $zone (@names) {
+        $proxy->hold_replies(EVALSHA => 1);
+        ask($nginx, $zone, 'meanwhile', 3);
+        $proxy->wait_until_happened(1);
+        ask($nginx, $zone, 'meanwhile', 4);
+        $proxy->release;
+        my %seen;
+        wait_for('all to be told', sub {
+            $seen{ left($nginx, $zone, 'meanwhile') } = 1;
+            return left($reader, $zone, 'meanwhile') == $limit - 7;
+        });
+        is join(' ', keys %seen), $limit - 7, "$zone: at no time is more left than without all seven";
+    }
+    $nginx->stop;
+};
+
+subtest 'connections are cut' => sub {
+    for my $zone (qw(token_bucket leaky_bucket)) {
+        my $cut = sub { eval { $redis->command('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes') } };
+        survives('cut', $zone, during => $cut, after => $cut);
+    }
+};
+
+subtest 'scripts are forgotten' => sub {
+    survives('forgotten', 'gcra', during => sub { $redis->command('SCRIPT', 'FLUSH') });
+};
+
+subtest 'Redis has no memory for more' => sub {
+    survives(
+        'full', 'sliding_buckets',
+        during => sub { $redis->command('CONFIG', 'SET', 'maxmemory', 1) },
+        after  => sub { sleep 0.2; $redis->command('CONFIG', 'SET', 'maxmemory', 0) }
+    );
+};
+
+subtest 'Redis stands still' => sub {
+    for my $zone (@names) {
+        survives('still', $zone, during => sub { $redis->pause }, after => sub { sleep 0.25; $redis->resume });
+    }
+};
+
+subtest 'Redis is killed, and comes back with its data' => sub {
+    for my $zone (qw(gcra fixed_window sliding_window)) {
+        survives('killed', $zone, during => sub { $redis->kill }, after => sub { $redis->restart });
+    }
+};
+
+subtest 'nobody waits or notices' => sub {
+    $redis->pause;
+    my @answers = map { ask($fleet[0], $_, 'unaware', 20) } @names;
+    is join(' ', map { $_->{status} } @answers), join(' ', (200) x @answers), 'all are admitted';
+    cmp_ok max(map { $_->{seconds} } @answers), '<', 0.09, 'none waits for the time-out';
+    is scalar(grep { $_->count('X-Error') } @answers), 0, 'none sees an error';
+    is scalar(grep { $_->header('X-Status') ne 'PASSED' } @answers), 0, 'all have passed';
+    is ask($fleet[0], 'gcra', 'unaware', 1, $limit)->{status}, 429, 'the limit holds';
+    $redis->resume;
+    told($limit, $reader, $_, { unaware => 20 }, "$_: and all is told of in the end") for @names;
+};
+
+# A new sender is found within this time, in seconds.
+my $patience = 5;
+
+sub one_sender {
+    my ($nginx, $server) = @_;
+    return wait_for('one sender', sub { my @pids = senders($nginx, $server); @pids == 1 && $pids[0] });
+}
+
+subtest 'the worker that sends is killed' => sub {
+    for my $zone (qw(gcra fixed_window sliding_window)) {
+        my $nginx = start_nginx(zone_config($redis->url, { $zone => $zones{$zone} }, %conf, port => $ports[2]));
+        ask($nginx, $zone, 'killed', 20);
+        told($limit, $reader, $zone, { killed => 20 }, "$zone: twenty are told of");
+        my $old = one_sender($nginx, $redis);
+        kill 'KILL', $old;
+        wait_for('another worker', sub { my @pids = $nginx->workers; @pids == 3 && !grep { $_ == $old } @pids });
+        my $began = time;
+        ask($nginx, $zone, 'killed', 20);
+        told($limit, $reader, $zone, { killed => 40 }, "$zone: and twenty more by another");
+        cmp_ok time - $began, '<', $patience, sprintf '%s: after %.1f s', $zone, time - $began;
+        isnt one_sender($nginx, $redis), $old, "$zone: which is another indeed";
+        $nginx->stop;
+    }
+};
+
+subtest 'the worker that sends is killed while it waits for a reply' => sub {
+    my %fate = (applied => 'hold_replies', 'not applied' => 'lose_calls');
+    for my $zone (qw(token_bucket fixed_window sliding_window)) {
+        my $nginx = start_nginx(
+            zone_config($proxy->url, { $zone => $zones{$zone} }, %conf, redis => 'timeout=10s', port => $ports[2]));
+        for my $fate (sort keys %fate) {
+            my $client = $fate =~ s/ /-/gr;
+            ask($nginx, $zone, $client, 20);
+            told($limit, $reader, $zone, { $client => 20 }, "$zone: twenty are told of");
+            my ($method, $old) = ($fate{$fate}, one_sender($nginx, $proxy));
+            $proxy->$method(EVALSHA => 1);
+            ask($nginx, $zone, $client, 1, 7);
+            $proxy->wait_until_happened(1);
+            ask($nginx, $zone, $client, 1, 5);
+            kill 'KILL', $old;
+            $proxy->release;
+            ask($nginx, $zone, $client, 3);
+            told($limit, $reader, $zone, { $client => 35 }, "$zone: the call was $fate, and fifteen are told of by another");
+        }
+        $nginx->stop;
+    }
+};
+
+subtest 'the worker that sends stands still for a while' => sub {
+    my $nginx = start_nginx(zone_config($redis->url, { gcra => $zones{gcra} }, %conf, port => $ports[2]));
+    ask($nginx, 'gcra', 'still', 20);
+    told($limit, $reader, 'gcra', { still => 20 }, 'twenty are told of');
+    my $old = one_sender($nginx, $redis);
+    my @connections = map { RateLimit::Async->new($nginx->port) } 1 .. 20;
+    $_->request('GET', '/free', []) for @connections;
+    await_answers(5, @connections);
+    my @others = grep { ($_->answers)[0]->header('X-Worker') != $old } @connections;
+    cmp_ok scalar @others, '>', 0, 'there are connections to other workers';
+    kill 'STOP', $old;
+    $_->request('GET', '/gcra', [ 'X-Client' => 'still' ]) for @others;
+    is await_answers(5, @others), 1, 'others admit more';
+    my $count = 20 + grep { $_->{status} == 200 } map { $_->answers } @others;
+    kill 'CONT', $old;
+    $_->request('GET', '/gcra', [ 'X-Client' => 'still' ]) for @others;
+    is await_answers(5, @others), 1, 'and more';
+    $count += grep { $_->{status} == 200 } map { $_->answers } @others;
+    told($limit, $reader, 'gcra', { still => $count }, 'Redis is told of each exactly once');
+    $nginx->stop;
+};
+
+unlike $_->error_log, qr/\[(?:alert|crit|emerg)\]/, 'nothing worse is logged' for @fleet, $reader;
+done_testing;

@@ -1,0 +1,220 @@
+# on_error=local: instances know how many there are, share the rate while Redis is away, and charge it when it is back.
+use strict;
+use warnings;
+
+use lib 't/lib';
+use RateLimit qw(start_nginx wait_for);
+use RateLimit::Cluster qw(start_cluster);
+use RateLimit::Fleet qw(zone_config ask left told senders);
+use RateLimit::Proxy qw(start_proxy);
+use RateLimit::Redis qw(start_redis);
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+my %zones = (
+    token_bucket    => 'algorithm=token_bucket rate=10r/d',
+    fixed_clock     => 'algorithm=fixed_window rate=10r/366d',
+    fixed_first     => 'algorithm=fixed_window align=first rate=10r/d',
+    sliding_window  => 'algorithm=sliding_window rate=10r/366d',
+    sliding_buckets => 'algorithm=sliding_buckets rate=10r/366d',
+    sliding_log     => 'algorithm=sliding_log rate=10r/d',
+    several_rates   => 'algorithm=token_bucket rate=10r/d,30r/30d',
+);
+my @names = sort keys %zones;
+my %few   = (%zones, one => 'algorithm=token_bucket rate=1r/d', gcra => 'algorithm=gcra rate=10r/d burst=9');
+my @ports = split ' ', $ENV{RL_PORTS};
+my $redis = start_redis(config => "appendonly yes\nappendfsync always\nauto-aof-rewrite-percentage 0");
+my $exact = start_nginx(zone_config($redis->url, \%few, port => $ports[7], words => 'deny_cache=off on_error=closed'));
+
+sub conf {
+    my ($number, %more) = @_;
+    my $url = delete $more{url} // $redis->url;
+    return zone_config($url, \%few, port => $ports[$number], words => 'on_error=local deny_cache=off', workers => 3,
+        redis => 'timeout=500ms', %more);
+}
+sub members { return @{ $redis->command('ZRANGE', 'rate_limit:instances', 0, -1) } }
+
+# Waits until there are so many, and each has had the time to learn it: it asks every second.
+sub wait_for_instances {
+    my ($count) = @_;
+    wait_for("$count instances", sub { members() == $count });
+    my $now = redis_ms();
+    wait_for('all to have learned it', sub {
+        my %said = @{ $redis->command('ZRANGE', 'rate_limit:instances', 0, -1, 'WITHSCORES') };
+        return !grep { $_ <= $now } values %said;
+    });
+    sleep 0.05;    # the answers are under way
+    return;
+}
+
+sub redis_ms {
+    my ($seconds, $micros) = @{ $redis->command('TIME') };
+    return $seconds * 1000 + int($micros / 1000);
+}
+
+# How many of twelve each instance admits to a new client of a zone.
+sub admitted {
+    my ($zone, $client, @fleet) = @_;
+    return map { my @answers = ask($_, $zone, $client, 12); scalar grep { $_->{status} == 200 } @answers } @fleet;
+}
+
+# Ends an nginx as a host that fails would.
+sub crash {
+    my ($nginx) = @_;
+    kill 'KILL', $nginx->pid, $nginx->workers;
+    $nginx->stop;
+    return;
+}
+
+my @fleet = map { start_nginx(conf($_)) } 0 .. 2;
+
+subtest 'every nginx is a member' => sub {
+    wait_for_instances(3);
+    my @first = sort(members());
+    is scalar @first, 3, 'three instances of three workers are three';
+    is scalar(senders($_, $redis)), 1, 'one worker of each speaks for it' for @fleet;
+    my $began = redis_ms();
+    my %scores;
+    while (redis_ms() < $began + 3200) {
+        my %now = @{ $redis->command('ZRANGE', 'rate_limit:instances', 0, -1, 'WITHSCORES') };
+        $scores{$_}{ $now{$_} } = 1 for keys %now;
+        sleep 0.05;
+    }
+    is_deeply [ sort keys %scores ], \@first, 'which are the same after seconds';
+    for my $member (@first) {
+        my @times = sort { $a <=> $b } grep { $_ > $began } keys %{ $scores{$member} };
+        cmp_ok scalar @times, '>=', 2, 'each has announced itself since';
+        cmp_ok scalar @times, '<=', 4, 'about every second';
+    }
+    my $ttl = $redis->command('PTTL', 'rate_limit:instances');
+    cmp_ok $ttl, '>',  3000, 'the key expires';
+    cmp_ok $ttl, '<=', 6000, 'when nobody is there any more';
+    $fleet[0]->reload(conf(0));
+    wait_for_instances(3);
+    is_deeply [ sort(members()) ], \@first, 'a reload changes nothing';
+};
+
+subtest 'three of them, and Redis is killed' => sub {
+    $redis->kill;
+    for my $zone (@names) {
+        is join(' ', sort { $b <=> $a } admitted($zone, 'three', @fleet)), '4 3 3', "$zone: ten in all";
+    }
+    is join(' ', admitted('one', 'three', @fleet)), '1 1 1', 'with one request for three, each has one';
+    my $answer = ask($fleet[0], 'one', 'three');
+    is $answer->header('X-Store'), 'fallback', 'by themselves';
+    cmp_ok abs($answer->header('Retry-After') - 3 * 86_400), '<', 60, 'in three times the time';
+    $answer = ask($fleet[0], 'token_bucket', 'third', 1);
+    like $answer->header('X-RateLimit-Limit'), qr/^[34]$/, 'clients are told of the share';
+    ask($_, 'gcra', 'charged', 2) for @fleet;
+    $redis->restart;
+    my $began = time;
+    for my $zone (@names) {
+        told(10, $exact, $zone, { three => 10 }, "$zone: and Redis is charged when it is back");
+    }
+    told(10, $exact, 'gcra', { charged => 6 }, 'gcra, too');
+    told(1, $exact, 'one', { three => 1 }, 'the one in a day is used');
+    cmp_ok time - $began, '<', 4, sprintf 'all within %.1f s', time - $began;
+    is ask($_, 'token_bucket', 'three')->{status}, 429, 'so that none has anything left' for @fleet;
+};
+
+subtest 'what Redis knew before, and what it is told after, add up' => sub {
+    wait_for_instances(3);
+    for my $zone (@names) {
+        is ask($fleet[0], $zone, 'sum', 3)->header('X-Store'), 'redis', "$zone: three by Redis";
+    }
+    $redis->kill;
+    for my $zone (@names) {
+        my @answers = map { ask($_, $zone, 'sum', 2) } @fleet[ 0, 1 ];
+        is join(' ', map { $_->{status} . $_->header('X-Store') } @answers), join(' ', ('200fallback') x 4), "$zone: four without it";
+    }
+    $redis->restart;
+    told(10, $exact, $_, { sum => 7 }, "$_: seven in all") for @names;
+    for my $zone (@names) {
+        my $answer;
+        wait_for('a decision of Redis', sub {
+            $answer = ask($fleet[1], $zone, 'sum', 1, 0);
+            return $answer->header('X-Store') eq 'redis';
+        });
+        is $answer->header('X-RateLimit-Remaining'), 3, "$zone: which each instance sees";
+    }
+};
+
+subtest 'one is gone' => sub {
+    crash(pop @fleet);
+    my $began = time;
+    wait_for('it to be forgotten', sub { members() == 2 });
+    my $took = time - $began;
+    cmp_ok $took, '<', 6.5, sprintf 'it is forgotten after %.1f s', $took;
+    cmp_ok $took, '>', 2,   'but not at once';
+    wait_for_instances(2);
+    $redis->kill;
+    is join(' ', admitted($_, 'two', @fleet)), '5 5', "$_: two share alike" for @names;
+    $redis->restart;
+    told(10, $exact, $_, { two => 10 }, "$_: and ten are charged") for @names;
+};
+
+subtest 'replies to charges are lost' => sub {
+    my $proxy = start_proxy($redis);
+    my $nginx = start_nginx(conf(3, url => $proxy->url));
+    wait_for_instances(3);
+    $redis->kill;
+    for my $zone (@names) {
+        is ask($nginx, $zone, 'lost', 2)->header('X-Store'), 'fallback', "$zone: two without Redis";
+    }
+    $proxy->lose_replies(EVALSHA => 3);
+    $redis->restart;
+    $proxy->wait_until_happened(3);
+    told(10, $exact, $_, { lost => 2 }, "$_: are charged once") for @names;
+    $nginx->stop;
+};
+
+subtest 'a node of a Cluster is gone' => sub {
+    my $cluster = start_cluster(replicas => 0,
+        config => "cluster-require-full-coverage no\nappendonly yes\nappendfsync always\nauto-aof-rewrite-percentage 0");
+    my @both   = map { start_nginx(conf($_, url => $cluster->url)) } 3, 4;
+    my $reader = start_nginx(zone_config($cluster->url, \%zones, port => $ports[5], words => 'deny_cache=off on_error=closed'));
+    my $keeper = $cluster->node_of('rate_limit:instances');
+    my ($other) = grep { $_ != $keeper } $cluster->masters;
+    wait_for('two instances', sub { $keeper->command('ZCARD', 'rate_limit:instances') == 2 });
+    sleep 1.1;    # each asks once more
+    for my $node ($keeper, $other) {
+        my $title = $node == $keeper ? 'the one that knows the instances' : 'another';
+        my ($gone, $there) = map { $cluster->key_of($cluster->first_slot($_)) =~ /{(.*)}/ } $node, $node == $keeper ? $other : $keeper;
+        ask($both[0], $_, $gone) for @names;
+        $cluster->kill($node);
+        for my $zone (@names) {
+            is join(' ', admitted($zone, $gone, @both)), '5 5', "$title, $zone: both share what it had";
+            is ask($both[0], $zone, $there)->header('X-Store'), 'redis', "$title, $zone: others are decided by Redis";
+        }
+        $cluster->revive($node);
+        $cluster->wait_until_ok;
+        told(10, $reader, $_, { $gone => 10 }, "$title, $_: and it is charged") for @names;
+    }
+    unlike $_->error_log, qr/\[(?:alert|crit|emerg)\]/, 'nothing worse is logged' for @both;
+};
+
+subtest 'a user with no more rights than documented' => sub {
+    my $rights = '+evalsha +script|load +mget +set +del +time +select +eval +zadd +zcard +zrange +zremrangebyscore +pexpire';
+    my $server = start_redis(acl => "nginx on >secret ~rate_limit:* $rights\n");
+    my $nginx  = start_nginx(conf(3, url => $server->url(user => 'nginx', password => 'secret'),
+        http => "rate_limit_zone \$http_x_client zone=synced:1m algorithm=gcra rate=10r/d burst=9 redis=fleet sync=10ms;\n",
+        server => "location = /synced { rate_limit zone=synced; empty_gif; }\n"));
+    wait_for('it to be a member', sub { $server->command('ZCARD', 'rate_limit:instances') == 1 });
+    is ask($nginx, 'gcra', 'a')->header('X-Store'), 'redis', 'Redis decides';
+    is ask($nginx, 'synced', 'a')->header('X-Store'), 'memory', 'a zone with sync= decides';
+    ok wait_for('its key', sub { $server->command('EXISTS', 'rate_limit:synced:gcra:{a}') }), 'and tells of it';
+    unlike $nginx->error_log, qr/redis "/, 'nothing is missing';
+    $nginx->stop;
+};
+
+subtest 'alone, and never heard of Redis' => sub {
+    my $lost  = start_redis();
+    my $url   = $lost->url;
+    $lost->kill;
+    my $nginx = start_nginx(conf(3, url => $url));
+    is join(' ', admitted($_, 'alone', $nginx)), 10, "$_: it has all" for @names;
+    $nginx->stop;
+};
+
+unlike $_->error_log, qr/\[(?:alert|crit|emerg)\]/, 'nothing worse is logged' for @fleet, $exact;
+done_testing;

@@ -1,0 +1,114 @@
+# sync= admits too much while instances do not know of each other: that is counted, and made up for.
+use strict;
+use warnings;
+
+use lib 't/lib';
+use RateLimit qw(start_nginx wait_for);
+use RateLimit::Async qw(await_answers);
+use RateLimit::Fleet qw(zone_config ask left load sum_metric);
+use RateLimit::Redis qw(start_redis);
+use Test::More;
+use Time::HiRes qw(time);
+
+my $overshoot = 'rate_limiter_sync_overshoot_total';
+my @ports     = split ' ', $ENV{RL_PORTS};
+my $redis     = start_redis();
+
+sub start_three {
+    my ($zones, $words) = @_;
+    return map {
+        start_nginx(
+            zone_config($redis->url, $zones, port => $ports[$_], words => $words, workers => 2, log_level => 'error',
+                http => "access_log off;\nrate_limit_log_level info;\n"))
+    } 0 .. 2;
+}
+
+subtest 'three instances admit the whole limit each before they know of each other' => sub {
+    my %zones = (
+        token_bucket    => 'algorithm=token_bucket rate=1r/d capacity=100',
+        leaky_bucket    => 'algorithm=leaky_bucket rate=1r/d burst=99',
+        gcra            => 'algorithm=gcra rate=1r/d burst=99',
+        fixed_clock     => 'algorithm=fixed_window rate=100r/366d',
+        fixed_first     => 'algorithm=fixed_window rate=100r/d align=first',
+        sliding_window  => 'algorithm=sliding_window rate=100r/366d',
+        sliding_buckets => 'algorithm=sliding_buckets rate=100r/366d',
+        several_rates   => 'algorithm=token_bucket rate=100r/d,150r/366d',
+    );
+    my @names = sort keys %zones;
+    my @fleet = start_three(\%zones, 'sync=100ms');
+    my $exact = start_nginx(zone_config($redis->url, \%zones, port => $ports[7], words => 'deny_cache=off'));
+    $redis->pause;
+    for my $zone (@names) {
+        my @admitted = map { load([$_], $zone, ['hot'], 110)->{hot} } @fleet;
+        is "@admitted", '100 100 100', "$zone: each admits a hundred";
+        is sum_metric($overshoot, $zone, @fleet), 0, "$zone: and nobody knows yet";
+    }
+    $redis->resume;
+    for my $zone (@names) {
+        wait_for('all to have told', sub { sum_metric($overshoot, $zone, @fleet) >= 200 });
+        is sum_metric($overshoot, $zone, @fleet), 200, "$zone: two hundred were beyond the limit";
+        is left($exact, $zone, 'hot'), 0, "$zone: in Redis nothing is left";
+        is join(' ', map { ask($_, $zone, 'hot')->{status} } @fleet, $exact), '429 429 429 429', "$zone: and no more is admitted";
+        is load(\@fleet, $zone, ['calm'], 90)->{calm}, 90, "$zone: but to another client";
+    }
+    ask($fleet[0], $_, 'last') for @names;
+    wait_for('the others to be told', sub { left($exact, $names[-1], 'last') == 99 });
+    is sum_metric($overshoot, $_, @fleet), 200, "$_: which was not beyond the limit" for @names;
+    $_->stop for @fleet, $exact;
+};
+
+subtest 'a client that never rests, at three instances' => sub {
+    my %zones = (
+        token_bucket   => 'algorithm=token_bucket rate=20r/s',
+        leaky_bucket   => 'algorithm=leaky_bucket rate=20r/s burst=19',
+        gcra           => 'algorithm=gcra rate=20r/s burst=19',
+        sliding_window => 'algorithm=sliding_window rate=20r/s',
+    );
+    my @names = sort keys %zones;
+    my @fleet = start_three(\%zones, 'sync=50ms');
+    my @connections = map { RateLimit::Async->new($_->port) } @fleet;
+    my ($began, $seconds, %admitted) = (time, 8);
+    while (time - $began < $seconds) {
+        for my $connection (@connections) {
+            $connection->request('GET', "/$_", [ 'X-Client' => 'hot' ]) for @names;
+        }
+        await_answers(10, @connections) or die "no answer\n";
+        for my $connection (@connections) {
+            my @answers = $connection->answers;
+            $admitted{ $names[$_] } += $answers[$_]{status} == 200 for 0 .. $#names;
+        }
+    }
+    # The rate, and once what each of the three has at once; without debt it would be nearly three times as much in all.
+    my $most  = 20 * (time - $began) + 3 * 20 + 50;
+    my $least = 20 * $seconds * 0.85;
+    for my $zone (@names) {
+        cmp_ok $admitted{$zone}, '<=', $most,  sprintf '%s: %d of at most %d in %d s', $zone, $admitted{$zone}, $most, $seconds;
+        cmp_ok $admitted{$zone}, '>=', $least, "$zone: and not much less than the limit";
+    }
+    $_->stop for @fleet;
+};
+
+subtest 'metrics' => sub {
+    my %zones = (synced => 'algorithm=gcra rate=1r/d burst=9 sync=10ms', plain => 'algorithm=gcra rate=1r/d burst=9');
+    my $nginx = start_nginx(zone_config($redis->url, \%zones, port => $ports[0],
+        http => "rate_limit_zone \$http_x_client zone=memory:1m rate=1r/d;\n"));
+    ask($nginx, 'synced', 'a client"}', 3);
+    my $answer = $nginx->get('/metrics');
+    is $answer->{status}, 200, 'status';
+    like $answer->header('Content-Type'), qr{^text/plain; version=0\.0\.4}, 'type';
+    my (%help, %type, @wrong);
+    for my $line (split /\n/, $answer->{body}, -1) {
+        if    ($line =~ /^# HELP (\w+) \S.*$/)                    { push @wrong, $line if $help{$1}++ || $type{$1} }
+        elsif ($line =~ /^# TYPE (\w+) (?:counter|gauge|histogram)$/) { push @wrong, $line if $type{$1}++ || !$help{$1} }
+        elsif ($line =~ /^(\w+)\{zone="(?:synced|plain|memory)"\} (?:0|[1-9]\d*)$/) { push @wrong, $line if !$type{$1} }
+        elsif ($line ne '')                                         { push @wrong, $line }
+    }
+    is_deeply \@wrong, [], 'every line is one of HELP, TYPE or a value, in this order';
+    like $answer->{body}, qr/^# TYPE $overshoot counter\n$overshoot\{zone="synced"\} 0$/m, 'the counter of what is beyond the limit';
+    unlike $answer->{body}, qr/a client/, 'no client is named';
+    like $answer->{body}, qr/\n\z/, 'the last line ends';
+    is scalar(my @zeros = $answer->{body} =~ /^$overshoot\{/mg), 1, 'a zone without sync= has none';
+    $nginx->stop;
+};
+
+done_testing;

@@ -1,0 +1,154 @@
+# sync= goes by Redis' clock, too: instances whose clocks differ have the same windows, and steps open and close nothing.
+use strict;
+use warnings;
+
+use lib 't/lib';
+use RateLimit qw(start_nginx wait_for);
+use RateLimit::Async qw(statuses);
+use RateLimit::Fleet qw(zone_config ask left);
+use RateLimit::Redis qw(start_redis);
+use Test::More;
+use Time::HiRes qw(time);
+
+# Each admits four in an hour; the words, and the most that a client has to wait who has just used them.
+my %zones = (
+    token_bucket    => [ 'rate=4r/h', 900 ],
+    leaky_bucket    => [ 'rate=4r/h burst=3', 900 ],
+    gcra            => [ 'rate=4r/h burst=3', 900 ],
+    fixed_window    => [ 'rate=4r/h', 3600 ],
+    fixed_first     => [ 'rate=4r/h align=first', 3600 ],
+    sliding_window  => [ 'rate=4r/h', 7200 ],
+    sliding_buckets => [ 'rate=4r/h', 3960 ],
+);
+my @names = sort keys %zones;
+my %words = map { $_ => 'algorithm=' . ($_ eq 'fixed_first' ? 'fixed_window' : $_) . " $zones{$_}[0]" } @names;
+my @ports = split ' ', $ENV{RL_PORTS};
+my $redis = start_redis(clock => 1);
+my @fleet = map { start_nginx(zone_config($redis->url, \%words, port => $ports[$_], words => 'sync=10ms', workers => 2)) } 0, 1;
+my $exact = start_nginx(zone_config($redis->url, \%words, port => $ports[7], words => 'deny_cache=off'));
+my ($run, $ticks) = (0, 0);
+
+sub redis_time { my ($seconds, $micros) = @{ $redis->command('TIME') }; return $seconds + $micros / 1e6 }
+
+# A new client, at so many seconds after a whole hour of Redis, which is about so much ahead of this host.
+sub begin {
+    my ($ahead, $into) = @_;
+    $run++;
+    $redis->clock(0);
+    my $now    = redis_time();
+    my $offset = $ahead - ($now + $ahead) % 3600 + $into;
+    $redis->clock($offset);
+    learn();
+    return $offset;
+}
+
+# Every instance learns the time with each call: requests of other clients make it call. It has had the answer to a first
+# call when it makes a second.
+sub learn {
+    for my $zone (@names, @names) {
+        $ticks++;
+        ask($_, $zone, "tick$ticks") for @fleet;
+        wait_for('both to have told', sub { left($exact, $zone, "tick$ticks") == 2 });
+    }
+    return;
+}
+
+sub synced {
+    my ($zone, $client, $count) = @_;
+    wait_for("$count in $zone", sub { left($exact, $zone, $client) == $count });
+    return;
+}
+
+for my $ahead (0, 5 * 3600, -5 * 3600, 400 * 86_400, 1, -1) {
+    subtest "Redis' clock is $ahead seconds ahead" => sub {
+        begin($ahead, 600);
+        for my $zone (@names) {
+            my $client  = "client$run";
+            my @answers = ask($fleet[0], $zone, $client, 2);
+            synced($zone, $client, 2);
+            push @answers, ask($fleet[1], $zone, $client);
+            synced($zone, $client, 1);
+            wait_for('the second instance', sub { left($fleet[1], $zone, $client) == 1 });
+            push @answers, ask($fleet[1], $zone, $client, 3);
+            is statuses(@answers), '200 200 200 200 429 429', "$zone: four of six are admitted";
+            synced($zone, $client, 0);
+            my ($late) = ask($exact, $zone, $client);
+            my ($wait, $want) = map { $_->header('Retry-After') } $answers[5], $late;
+            cmp_ok abs($wait - $want), '<=', 1, "$zone: Retry-After is that of an instance without sync= ($wait, $want)";
+        }
+    };
+}
+
+subtest 'an instance that has just started' => sub {
+    for my $ahead (5000, -5000) {
+        begin($ahead, 1800);
+        my $fresh = start_nginx(zone_config($redis->url, \%words, port => $ports[2], words => 'sync=10ms'));
+        my $client = "fresh$run";
+        ask($fresh, $_, "$client-before") for @names;
+        wait_for('all to be told', sub { left($exact, $_, "$client-before") == 3 }) for @names;
+        agrees($fresh, $_, "$client-before") for @names;
+        is statuses(ask($fresh, $_, $client, 5)), '200 200 200 200 429', "$_, $ahead: four of five are admitted" for @names;
+        for my $zone (@names) {
+            synced($zone, $client, 0);
+            my ($got, $want) = agrees($fresh, $zone, $client);
+            cmp_ok abs($got - $want), '<=', 1, "$zone, $ahead: and it says what an instance without sync= does ($got, $want)";
+        }
+        $fresh->stop;
+    }
+};
+
+# Waits until an instance says the same as one without sync=, of when a client may come again; returns what both say.
+sub agrees {
+    my ($nginx, $zone, $client) = @_;
+    my @said;
+    eval {
+        wait_for('the same', sub {
+            @said = map { $_->get("/$zone?cost=4", 'X-Client' => $client)->header('Retry-After') } $nginx, $exact;
+            return abs($said[0] - $said[1]) <= 1;
+        });
+    };
+    return @said;
+}
+
+subtest 'time passes in Redis, and clients have their quota again' => sub {
+    my $base = begin(0, 0);
+    my %wait;
+    for my $zone (@names) {
+        my @answers = ask($fleet[0], $zone, "client$run", 5);
+        is statuses(@answers), '200 200 200 200 429', "$zone: used up";
+        synced($zone, "client$run", 0);
+        $wait{$zone} = $answers[4]->header('Retry-After');
+        cmp_ok $wait{$zone}, '<=', $zones{$zone}[1], "$zone: and nobody waits too long";
+    }
+    for my $zone (sort { $wait{$a} <=> $wait{$b} } keys %wait) {
+        $redis->clock($base + $wait{$zone} - 30);
+        learn();
+        is ask($fleet[0], $zone, "client$run")->{status}, 429, "$zone: not before $wait{$zone} seconds have passed";
+        $redis->clock($base + $wait{$zone} + 1);
+        learn();
+        my ($status, $until) = (429, time + 5);
+        $status = ask($fleet[0], $zone, "client$run")->{status} while $status == 429 && time < $until;
+        is $status, 200, "$zone: but then";
+    }
+};
+
+for my $step (1, 60, 3600, 86_400) {
+    subtest "Redis' clock steps back by $step seconds" => sub {
+        my $base = begin(86_400 * 3, 1800);
+        my $client = "client$run";
+        ask($fleet[0], $_, $client, 2) for @names;
+        synced($_, $client, 2) for @names;
+        $redis->clock($base - $step);
+        learn();
+        for my $zone (@names) {
+            is left($fleet[0], $zone, $client), 2, "$zone: two are still used";
+            my @answers = ask($fleet[0], $zone, $client, 4);
+            is statuses(@answers), '200 200 429 429', "$zone: the limit is neither open nor closed";
+            synced($zone, $client, 0);
+            cmp_ok $answers[3]->header('Retry-After'), '<=', $zones{$zone}[1] + 1, "$zone: nobody waits longer than after using all";
+        }
+    };
+}
+
+unlike $_->error_log, qr/redis "|\[(?:alert|crit|emerg)\]/, 'nothing went wrong' for @fleet, $exact;
+done_testing;

@@ -1,0 +1,147 @@
+# Several nginx with the same zones in one Redis: their configuration, requests to them, and what they have counted.
+#
+#   use lib 't/lib';
+#   use RateLimit::Fleet qw(zone_config ask left load told metric sum_metric senders);
+#
+# FUNCTIONS
+#   zone_config($url, \%zones, %more)
+#                               configuration for start_nginx. A zone is NAME => its words but for key and size; the key is
+#                               X-Client. /NAME asks for it, or for so many with ?cost=N, /look/NAME looks at it, /metrics
+#                               has its counters. More: words (of each zone, as 'sync=50ms'), redis (words of
+#                               rate_limit_redis), and all that start_nginx takes, of which http and server are added
+#   ask($nginx, $zone, $client, $count, $cost)
+#                               so many requests (1) after each other; returns the answers
+#   left($nginx, $zone, $client)
+#                               X-RateLimit-Remaining of a look
+#   load(\@nginxes, $zone, \@clients, $count, %more)
+#                               so many requests of each client, over `connections` (4) to each nginx at once, in an order
+#                               of their own; returns { client => how many were admitted }, and in 'other' those that were
+#                               neither admitted nor rejected by memory. More: during => code that is called halfway
+#   told($limit, $reader, $zone, \%admitted, $title)
+#                               a test that Redis comes to know, as an nginx without sync= sees it, what load returned
+#   metric($nginx, $name, $zone)
+#                               the value of a counter
+#   sum_metric($name, $zone, @nginxes)
+#   senders($nginx, @servers)   process ids of its workers that have a connection to one of these servers or proxies
+package RateLimit::Fleet;
+use strict;
+use warnings;
+
+use Carp qw(croak);
+use Exporter qw(import);
+use List::Util qw(sum0);
+use RateLimit qw(slurp wait_for);
+use RateLimit::Async qw(await_answers request_text);
+use Test::More;
+
+our @EXPORT_OK = qw(zone_config ask left load told metric sum_metric senders);
+
+sub zone_config {
+    my ($url, $zones, %more) = @_;
+    my $words = delete $more{words} // '';
+    my $redis = delete $more{redis} // 'timeout=5s';
+    my $http  = <<"HTTP" . (delete $more{http} // '');
+map \$arg_cost \$cost { "" 1; default \$arg_cost; }
+large_client_header_buffers 4 32k;
+keepalive_requests 1000000;
+rate_limit_redis fleet $url $redis;
+HTTP
+    my $server = <<'SERVER' . (delete $more{server} // '');
+add_header X-Status $rate_limit_status always;
+add_header X-Store $rate_limit_store always;
+add_header X-Error $rate_limit_error always;
+add_header X-Worker $pid always;
+location = /metrics { rate_limit_metrics; }
+location = /free { empty_gif; }
+SERVER
+    for my $name (sort keys %{$zones}) {
+        my $options = $zones->{$name};
+        my $nodelay = $options =~ /leaky_bucket/ ? 'nodelay' : '';
+        $http   .= "rate_limit_zone \$http_x_client zone=$name:1m $options redis=fleet $words;\n";
+        $server .= "location = /$name { rate_limit zone=$name cost=\$cost $nodelay; empty_gif; }\n"
+            . "location = /look/$name { rate_limit zone=$name cost=0 $nodelay; empty_gif; }\n";
+    }
+    return (http => $http, server => $server, %more);
+}
+
+sub ask {
+    my ($nginx, $zone, $client, $count, $cost) = @_;
+    my $path = defined $cost ? "/$zone?cost=$cost" : "/$zone";
+    my @answers = map { $nginx->get($path, 'X-Client' => $client) } 1 .. $count // 1;
+    return wantarray ? @answers : $answers[-1];
+}
+
+sub left {
+    my ($nginx, $zone, $client) = @_;
+    return $nginx->get("/look/$zone", 'X-Client' => $client)->header('X-RateLimit-Remaining');
+}
+
+sub load {
+    my ($fleet, $zone, $clients, $count, %more) = @_;
+    my @connections = map { my $nginx = $_; map { RateLimit::Async->new($nginx->port) } 1 .. $more{connections} // 4 } @{$fleet};
+    my @requests = (@{$clients}) x $count;
+    my ($each, $halfway) = (10, @requests / 2);    # requests on a connection at a time
+    my %admitted = (other => 0, map { $_ => 0 } @{$clients});
+    while (@requests) {
+        delete($more{during})->() if $more{during} && @requests <= $halfway;
+        my @asked;
+        for my $number (0 .. $#connections) {
+            my @some = splice @requests, 0, $each;
+            $asked[$number] = \@some;
+            my $text = join '', map { request_text('GET', "/$zone", [ 'X-Client' => $_ ]) } @some;
+            $connections[$number]->raw($text, ('GET') x @some) if @some;
+        }
+        await_answers(30, @connections) or croak 'no answer in 30 seconds';
+        for my $number (0 .. $#connections) {
+            my @answers = $connections[$number]->answers;
+            $admitted{other} += @{ $asked[$number] } - @answers;
+            for my $place (0 .. $#answers) {
+                my ($status, $store) = ($answers[$place]{status}, $answers[$place]->header('X-Store') // '');
+                $admitted{other}++ if $store ne 'memory' || $status !~ /^(?:200|429)$/;
+                $admitted{ $asked[$number][$place] }++ if $status == 200;
+            }
+        }
+    }
+    return \%admitted;
+}
+
+sub told {
+    my ($limit, $reader, $zone, $admitted, $title) = @_;
+    my @wrong;
+    my $all = sub {
+        @wrong = ();
+        for my $client (grep { $_ ne 'other' } sort keys %{$admitted}) {
+            my $told = $limit - (left($reader, $zone, $client) // $limit);
+            push @wrong, "$client: $told instead of $admitted->{$client}" if $told != $admitted->{$client};
+        }
+        return !@wrong;
+    };
+    eval { wait_for('it', $all) };
+    return is_deeply \@wrong, [], $title;
+}
+
+sub metric {
+    my ($nginx, $name, $zone) = @_;
+    my ($value) = $nginx->get('/metrics')->{body} =~ /^\Q$name\E\{zone="\Q$zone\E"\} (\S+)$/m;
+    return $value;
+}
+
+sub sum_metric {
+    my ($name, $zone, @nginxes) = @_;
+    return sum0 map { metric($_, $name, $zone) // croak "no $name of $zone" } @nginxes;
+}
+
+sub senders {
+    my ($nginx, @servers) = @_;
+    my %ports = map { sprintf('%04X', $_->port) => 1 } @servers;
+    my %inodes;
+    for (split /\n/, slurp('/proc/net/tcp')) {
+        my ($port, $inode) = /^ *\d+: \S+ [0-9A-F]{8}:([0-9A-F]{4}) 01 (?:\S+ +){5}(\d+)/ or next;
+        $inodes{$inode} = 1 if $ports{$port};
+    }
+    return grep {
+        grep { $inodes{$_} } map { (readlink // '') =~ /^socket:\[(\d+)\]/ } glob "/proc/$_/fd/*"
+    } $nginx->workers;
+}
+
+1;

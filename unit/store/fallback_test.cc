@@ -1,0 +1,226 @@
+// on_error=local: what an instance admits while Redis cannot be asked is its share, and is owed to Redis.
+#include "accounts.h"
+#include "requests.h"
+#include "store/instances.h"
+
+namespace rate_limit {
+namespace {
+
+// A zone of an instance, of so many.
+struct Instance {
+    Instance(const Policy& policy, const Shape& shape, const Share& share)
+        : zone(policy, shape, size_with_accounts(shape, 8), true), membership(1) {
+        membership.set_share(share);
+    }
+    Instance(const Policy& policy, const Share& share) : Instance(policy, shape_of(policy), share) {}
+
+    Place place(const Scene& scene) const {
+        Place place = scene.in_first(OnError::kLocal, &zone);
+        place.membership = &membership;
+        return place;
+    }
+
+    Zone zone;
+    Membership membership;
+};
+
+// How many of so many requests are admitted by memory alone.
+unsigned admitted(Scene* scene, const Place& place, unsigned requests) {
+    unsigned count = 0;
+    for (unsigned i = 0; i < requests; i++) {
+        const Request request({place});
+        const Progress progress =
+            request.at_once() == Progress::kWaiting ? request.in_the_end(&scene->loop) : request.at_once();
+        assert_int_equal(request.source(0), Source::kFallback);
+        count += progress == Progress::kAdmitted ? 1 : 0;
+    }
+    return count;
+}
+
+void test_shares_add_up_to_the_limit(void**) {
+    Scene scene;
+    scene.lose_first();
+    for (const Algorithm algorithm : kEveryAlgorithm) {
+        const Policy policy = policy_of(algorithm, "10r/d");
+        const bool bursts = algorithm == Algorithm::kLeakyBucket || algorithm == Algorithm::kGcra;
+        for (const std::uint32_t instances : {1U, 2U, 3U, 7U, 10U}) {
+            unsigned total = 0;
+            for (std::uint32_t rank = 0; rank < instances; rank++) {
+                const Instance instance(policy, {instances, rank});
+                const unsigned count = admitted(&scene, instance.place(scene), 12);
+                const Policy own = part_of(policy, {instances, rank});
+                assert_int_equal(count, capacity_of(own, own.rates.rates[0]));
+                assert_int_equal(owed_by(instance.zone, "alice").unsent, count);
+                total += count;
+            }
+            assert_int_equal(total, bursts ? 9 + instances : 10);
+        }
+    }
+}
+
+void test_fewer_requests_than_instances(void**) {
+    Scene scene;
+    scene.lose_first();
+    const Policy policy = policy_of(Algorithm::kFixedWindow, "1r/m");
+    const Micros before = wall_clock;
+    wall_clock = kMidnight;
+    const Instance instance(policy, {3, 2});
+    unsigned count = 0;
+    for (unsigned second = 0; second < 360; second++) {
+        count += admitted(&scene, instance.place(scene), 1);
+        wall_clock += kSecond;
+    }
+    assert_int_equal(count, 2);
+    wall_clock = before;
+}
+
+void test_a_decision_tells_of_the_share(void**) {
+    Scene scene;
+    scene.lose_first();
+    const Instance instance(policy_of(Algorithm::kSlidingWindow, "10r/m"), {4, 0});
+    const Request first({instance.place(scene)});
+    assert_int_equal(first.at_once(), Progress::kAdmitted);
+    assert_int_equal(first.decision(0).limit, 3);
+    assert_int_equal(first.decision(0).remaining, 2);
+    assert_int_equal(first.error(), Error::kUnavailable);
+}
+
+void test_a_changed_share_holds_at_once(void**) {
+    Scene scene;
+    scene.lose_first();
+    Instance instance(policy_of(Algorithm::kSlidingWindow, "10r/m"), {5, 0});
+    assert_int_equal(admitted(&scene, instance.place(scene), 5), 2);
+    instance.membership.set_share({2, 1});
+    assert_int_equal(admitted(&scene, instance.place(scene), 5), 3);
+    instance.membership.set_share({1, 0});
+    assert_int_equal(admitted(&scene, instance.place(scene), 9), 5);
+    instance.membership.set_share({10, 0});
+    assert_int_equal(admitted(&scene, instance.place(scene), 5), 0);
+    assert_int_equal(owed_by(instance.zone, "alice").unsent, 10);
+}
+
+void test_without_instances_that_are_counted_it_is_the_whole(void**) {
+    Scene scene;
+    scene.lose_first();
+    const Instance instance(policy_of(Algorithm::kSlidingWindow, "10r/m"), {5, 0});
+    Place place = instance.place(scene);
+    place.membership = nullptr;
+    assert_int_equal(admitted(&scene, place, 12), 10);
+}
+
+void test_what_redis_will_be_told_is_by_the_whole_rate(void**) {
+    Scene scene;
+    scene.lose_first();
+    Policy policy = policy_of(Algorithm::kSlidingWindow, "off");
+    const Shape shape = shape_of(policy, 2, 0);
+    const Instance instance(policy, shape, {3, 0});
+    policy.rates = rates_of("2r/m,30r/h");
+    Place place = instance.place(scene);
+    place.policy = &policy;
+    assert_int_equal(admitted(&scene, place, 3), 1);
+    const Owed owed = owed_by(instance.zone, "alice");
+    assert_int_equal(owed.unsent, 1);
+    assert_int_equal(owed.rates.size, 2);
+    assert_int_equal(owed.rates.rates[0].count, 2);
+    assert_int_equal(owed.rates.rates[0].period, kMinute);
+    assert_int_equal(owed.rates.rates[1].count, 30);
+}
+
+void test_what_is_owed_has_the_name_that_stands_in_redis(void**) {
+    Scene scene;
+    scene.lose_first();
+    const Instance instance(kPolicy, {1, 0});
+    const std::string name(200, 'x');
+    Place place = instance.place(scene);
+    place.client = name.c_str();
+    place.cost = 4;
+    assert_int_equal(admitted(&scene, place, 1), 1);
+    NameRoom room;
+    const Owed owed = owed_by(instance.zone, name);
+    assert_string_equal(owed.name.c_str(), std::string(short_name(name, &room)).c_str());
+    assert_int_equal(owed.unsent, 4);
+}
+
+void test_what_redis_or_another_decides_is_not_owed(void**) {
+    Scene scene;
+    const Instance instance(kPolicy, {2, 0});
+    const Request by_redis({instance.place(scene)});
+    assert_int_equal(by_redis.in_the_end(&scene.loop), Progress::kAdmitted);
+    assert_int_equal(by_redis.source(0), Source::kRedis);
+    assert_false(owed_by(instance.zone, "alice").known);
+    scene.lose_first();
+    always_reject(&scene.second_server);
+    const Request rejected({instance.place(scene), scene.in_second()});
+    assert_int_equal(rejected.in_the_end(&scene.loop), Progress::kRejected);
+    assert_false(owed_by(instance.zone, "alice").known);
+    const Request look([&] {
+        Place place = instance.place(scene);
+        place.cost = 0;
+        return std::vector<Place>{place};
+    }());
+    assert_int_equal(look.at_once(), Progress::kAdmitted);
+    assert_false(owed_by(instance.zone, "alice").known);
+}
+
+void test_a_rejected_request_is_owed_where_it_counts(void**) {
+    Scene scene;
+    scene.lose_first();
+    Policy policy = policy_of(Algorithm::kFixedWindow, "10r/d");
+    policy.count_all = true;
+    const Instance instance(policy, {5, 0});
+    assert_int_equal(admitted(&scene, instance.place(scene), 6), 2);
+    assert_int_equal(owed_by(instance.zone, "alice").unsent, 6);
+}
+
+// The clock of a table that reconciles is that of Redis; while Redis is away, requests go by this machine's.
+void test_the_clock_is_this_machines(void**) {
+    Scene scene;
+    scene.lose_first();
+    const Instance instance(policy_of(Algorithm::kFixedWindow, "10r/m"), {1, 0});
+    instance.zone->accounts().set_ahead(20 * kSecond);
+    const Request request({instance.place(scene)});
+    assert_int_equal(request.decision(0).reset_after, 30 * kSecond);
+    // But for a zone that is in memory anyway it is that of Redis.
+    const Request other({{&instance.zone}});
+    assert_int_equal(other.decision(0).reset_after, 10 * kSecond);
+}
+
+void test_each_zone_has_its_own_share(void**) {
+    Scene scene;
+    scene.lose_first();
+    const Instance wide(policy_of(Algorithm::kSlidingWindow, "100r/d"), {3, 0});
+    const Instance narrow(policy_of(Algorithm::kTokenBucket, "10r/d"), {2, 1});
+    const Zone memory(policy_of(Algorithm::kSlidingWindow, "7r/d"));
+    Place second = narrow.place(scene);
+    second.name = "narrow";
+    unsigned count = 0;
+    for (unsigned i = 0; i < 12; i++) {
+        const Request request({wide.place(scene), second, {&memory}});
+        count += request.at_once() == Progress::kAdmitted ? 1 : 0;
+    }
+    assert_int_equal(count, 5);
+    assert_int_equal(owed_by(wide.zone, "alice").unsent, 5);
+    assert_int_equal(owed_by(narrow.zone, "alice").unsent, 5);
+    assert_int_equal(memory.used(memory->hash("alice")), 5);
+}
+
+}  // namespace
+}  // namespace rate_limit
+
+int main() {
+    using namespace rate_limit;
+    const CMUnitTest tests[] = {
+        cmocka_unit_test(test_shares_add_up_to_the_limit),
+        cmocka_unit_test(test_fewer_requests_than_instances),
+        cmocka_unit_test(test_a_decision_tells_of_the_share),
+        cmocka_unit_test(test_a_changed_share_holds_at_once),
+        cmocka_unit_test(test_without_instances_that_are_counted_it_is_the_whole),
+        cmocka_unit_test(test_what_redis_will_be_told_is_by_the_whole_rate),
+        cmocka_unit_test(test_what_is_owed_has_the_name_that_stands_in_redis),
+        cmocka_unit_test(test_what_redis_or_another_decides_is_not_owed),
+        cmocka_unit_test(test_a_rejected_request_is_owed_where_it_counts),
+        cmocka_unit_test(test_the_clock_is_this_machines),
+        cmocka_unit_test(test_each_zone_has_its_own_share),
+    };
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}

@@ -1,0 +1,121 @@
+// What a reconciler talks to in tests, in the place of Redis: applies each number of a sender once.
+#pragma once
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "accounts.h"
+#include "store/reconciler.h"
+
+namespace rate_limit {
+
+using Mode = Reconciler::Mode;
+using Guard = Reconciler::Guard;
+
+class Ledger {
+  public:
+    // What each entry's client has after a batch.
+    using Answer = std::vector<std::vector<std::uint64_t>>;
+
+    Ledger(const Policy& policy, const Shape& shape, Guard guard)
+        : policy_(policy), shape_(shape), guard_(guard) {}
+
+    Answer apply(const Batch& batch, Micros now) {
+        Answer answer;
+        bool applied = false;
+        for (const Entry& entry : batch.entries) {
+            const std::string name(entry.name());
+            std::uint64_t& last = last_[{batch.sender, guard_ == Guard::kClient ? name : ""}];
+            const bool is_new = batch.sequence > last || (guard_ == Guard::kSender && applied);
+            if (is_new) {
+                impose(name, entry, batch.since, now);
+                applied = true;
+                last = batch.sequence;
+            }
+            answer.push_back(state(name));
+        }
+        batches++;
+        return answer;
+    }
+
+    // Requests that were charged to a client.
+    std::uint64_t charged(const std::string& name) { return charged_[name]; }
+
+    std::vector<std::uint64_t>& state(const std::string& name) {
+        std::vector<std::uint64_t>& words = states_[name];
+        words.resize(words_of(shape_));
+        return words;
+    }
+
+    Decision peek(const std::string& name, Micros now, std::uint32_t cost) {
+        Check check;
+        return check.evaluate(policy_, shape_, state(name).data(), now, cost);
+    }
+
+    unsigned batches = 0;
+
+  private:
+    // A level is charged as of when that was admitted, or as of its last charge.
+    Micros time_of_charge(const std::uint64_t* state, Micros since, Micros now) const {
+        if (!is_level(policy_.algorithm) || since == 0) {
+            return now;
+        }
+        const auto last = static_cast<Micros>(state[0] & ((std::uint64_t{1} << 52) - 1));
+        return std::min(now, std::max(since, last));
+    }
+
+    void impose(const std::string& name, const Entry& entry, Micros since, Micros now) {
+        if (entry.amount == 0) {
+            return;
+        }
+        Policy policy = policy_;
+        policy.rates = entry.rates;
+        std::uint64_t* words = state(name).data();
+        Check check;
+        check.evaluate(policy, shape_, words, time_of_charge(words, since, now), entry.amount);
+        check.impose(words);
+        charged_[name] += entry.amount;
+    }
+
+    Policy policy_;
+    Shape shape_;
+    Guard guard_;
+    std::map<std::pair<std::uint64_t, std::string>, std::uint64_t> last_;
+    std::map<std::string, std::uint64_t> charged_;
+    std::map<std::string, std::vector<std::uint64_t>> states_;
+};
+
+inline void settle(Reconciler* reconciler, const Batch& batch, const Ledger::Answer& answer, Micros time) {
+    for (std::size_t i = 0; i < batch.entries.size(); i++) {
+        reconciler->settle(batch, i, answer[i].data(), time, 0);
+    }
+}
+
+// A round in which nothing goes wrong.
+inline void sync(Reconciler* reconciler, Ledger* ledger, Micros now = kNow, std::size_t most = 5) {
+    Batch batch;
+    reconciler->begin_round();
+    while (reconciler->next(now, most, &batch)) {
+        settle(reconciler, batch, ledger->apply(batch, now), now);
+    }
+}
+
+inline Policy with_debt(Policy policy) {
+    policy.debt = true;
+    return policy;
+}
+
+// A process that waits for others as long as it takes, and may be told that some are dead.
+inline std::uint32_t dead_process = 0;
+
+inline Host host_number(std::uint32_t number) {
+    Host host = made_up_process(number);
+    host.alive = [](std::uint32_t process) { return process != dead_process && process_is_alive(process); };
+    host.clock = [] { return monotonic_clock() / 20; };
+    return host;
+}
+
+}  // namespace rate_limit
