@@ -18,7 +18,8 @@ units = $(filter unit/%,$(tests))
 locked := mkdir -p build && flock -o build/.lock
 build_units := $(MAKE) --no-print-directory -s -j$(shell nproc) -f scripts/unit.mk
 
-.PHONY: all install setup run test unit lint format sanitize coverage fuzz bench-core check-builds check-fresh clean help
+.PHONY: all install setup run test unit lint format sanitize coverage fuzz bench-core timelines simulate \
+    compare-simulation check-builds check-fresh clean help
 
 all: ## build the module against the installed nginx, or against the source tree NGINX_SRC=
 	@$(locked) scripts/setup build
@@ -75,6 +76,25 @@ bench-core: ## measure bench/ without nginx; BENCH= is a pattern of the benchmar
 	    $$program --benchmark_filter='$(BENCH)' || exit 1; \
 	done
 
+timelines: ## draw what clients see while a Redis primary fails, a node dies, slots move; TIMELINES= are some of them
+	@$(locked) scripts/setup timelines
+	@$(locked) scripts/module "$(NGINX_SRC)"
+	@$(locked) $(build_units) OUT=build/bench build/bench/load
+	@exec scripts/timelines --build build --load build/bench/load --nginx "$(NGINX)" \
+	    --module $(CURDIR)/build/ngx_http_rate_limit_module.so --copy docs/timelines $(TIMELINES)
+
+simulate: ## draw how far fleets with sync= are from an exact limit, by simulation
+	@$(locked) scripts/setup simulate
+	@$(locked) $(build_units) OUT=build/bench TEST_FLAGS='-O2 -g' build/bench/simulate
+	@exec scripts/simulate --program build/bench/simulate --build build --copy docs/simulation
+
+compare-simulation: ## hold the simulation against three nginx and a Redis; SYNC= are times of sync= (100ms 1s)
+	@$(locked) scripts/setup timelines
+	@$(locked) scripts/module "$(NGINX_SRC)"
+	@$(locked) $(build_units) OUT=build/bench TEST_FLAGS='-O2 -g' build/bench/simulate
+	@exec scripts/compare-simulation --program build/bench/simulate --build build --nginx "$(NGINX)" \
+	    --module $(CURDIR)/build/ngx_http_rate_limit_module.so $(SYNC)
+
 check-builds: ## build against this Debian's nginx and the newest, as a shared object and compiled in
 	@$(locked) scripts/setup sanitize
 	@$(locked) scripts/check-builds
@@ -87,4 +107,4 @@ clean: ## remove everything that was built
 	rm -rf build
 
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.* ## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.* ## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 20

@@ -1,0 +1,293 @@
+// Sends HTTP requests at a fixed pace, whatever becomes of the answers, and prints what each one met.
+//
+//   load PORT START SECONDS RATE CONNECTIONS CLIENTS
+//
+// CLIENTS is a file with a name a line: request N has the header X-Client with line N of it, and begins again
+// after the last. Request N is due N / RATE seconds after START (CLOCK_MONOTONIC in microseconds, not over
+// yet) and goes over connection N modulo CONNECTIONS, as soon as that has the answer to the request before.
+// So an answer that takes long delays others, as it would delay a user, and their latency has to be counted
+// from when they were due.
+//
+// A line for each request, in their order:
+//
+//   DUE SENT DONE STATUS STORE VERDICT CLIENT
+//
+// Times are microseconds since START. STATUS is that of the answer, 0 if none came. STORE and VERDICT are the
+// headers X-Store and X-Verdict, - if absent. CLIENT is the number of the line in CLIENTS, from 0. SENT is -
+// for a request that was never sent.
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/timerfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace {
+
+constexpr std::int64_t kNever = -1;
+constexpr std::int64_t kPatience_us = 2'000'000;  // for the last answers
+
+[[noreturn]] void fail(const char* what) {
+    std::fprintf(stderr, "load: %s: %s\n", what, std::strerror(errno));
+    std::exit(1);
+}
+
+int must(int result, const char* what) {
+    if (result < 0) {
+        fail(what);
+    }
+    return result;
+}
+
+struct Request {
+    std::int64_t due_us;
+    std::int64_t sent_us = kNever;
+    std::int64_t done_us = kNever;
+    int status = 0;
+    std::string store = "-";
+    std::string verdict = "-";
+};
+
+struct Connection {
+    int descriptor = -1;
+    std::size_t next;  // the request that it sends next, or waits for
+    bool waits = false;
+    std::string received;
+};
+
+// The value of a header in the head of an answer; empty if it has none.
+std::string_view header(std::string_view head, std::string_view name) {
+    const std::string line = "\r\n" + std::string(name) + ": ";
+    const std::size_t at = head.find(line);
+    if (at == head.npos) {
+        return {};
+    }
+    head.remove_prefix(at + line.size());
+    return head.substr(0, head.find("\r\n"));
+}
+
+class Load {
+  public:
+    Load(int port, std::int64_t start_us, double seconds, double rate, std::size_t connections)
+        : start_us_(start_us), connections_(connections) {
+        address_.sin_family = AF_INET;
+        address_.sin_port = htons(static_cast<std::uint16_t>(port));
+        address_.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+        requests_.resize(static_cast<std::size_t>(seconds * rate));
+        for (std::size_t index = 0; index < requests_.size(); index++) {
+            requests_[index].due_us = static_cast<std::int64_t>(static_cast<double>(index) * 1e6 / rate);
+        }
+    }
+
+    bool read_clients(const char* file) {
+        std::ifstream in(file);
+        for (std::string name; std::getline(in, name);) {
+            texts_.push_back("GET / HTTP/1.1\r\nHost: localhost\r\nX-Client: " + name + "\r\n\r\n");
+        }
+        return !texts_.empty();
+    }
+
+    void run();
+    void print() const;
+
+  private:
+    std::int64_t now_us() const;
+    void open(Connection* connection);
+    void lose(Connection* connection);
+    void finish(Connection* connection);
+    void send_due(Connection* connection);
+    void receive(Connection* connection);
+    bool take_answer(Connection* connection);
+    void set_timer(std::int64_t time_us) const;
+
+    sockaddr_in address_{};
+    std::int64_t start_us_;
+    std::vector<Request> requests_;
+    std::vector<Connection> connections_;
+    std::vector<std::string> texts_;  // a request of each client
+    int poll_ = must(epoll_create1(0), "epoll_create1");
+    int timer_ = must(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK), "timerfd_create");
+    std::size_t open_requests_ = 0;
+};
+
+std::int64_t Load::now_us() const {
+    timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec * 1'000'000 + time.tv_nsec / 1000 - start_us_;
+}
+
+// On this machine a connection is made, or refused, at once.
+void Load::open(Connection* connection) {
+    const int descriptor = must(socket(AF_INET, SOCK_STREAM, 0), "socket");
+    if (connect(descriptor, reinterpret_cast<sockaddr*>(&address_), sizeof address_) != 0) {
+        close(descriptor);
+        return;
+    }
+    const int on = 1;
+    setsockopt(descriptor, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    must(fcntl(descriptor, F_SETFL, O_NONBLOCK), "fcntl");
+    epoll_event event{EPOLLIN, {connection}};
+    must(epoll_ctl(poll_, EPOLL_CTL_ADD, descriptor, &event), "epoll_ctl");
+    connection->descriptor = descriptor;
+}
+
+// What was asked remains without an answer. The next request makes a connection anew.
+void Load::lose(Connection* connection) {
+    if (connection->descriptor >= 0) {
+        close(connection->descriptor);
+    }
+    connection->descriptor = -1;
+    connection->received.clear();
+    if (connection->waits) {
+        requests_[connection->next].status = 0;
+        finish(connection);
+    }
+}
+
+void Load::finish(Connection* connection) {
+    requests_[connection->next].done_us = now_us();
+    connection->next += connections_.size();
+    connection->waits = false;
+    open_requests_--;
+}
+
+void Load::send_due(Connection* connection) {
+    while (!connection->waits && connection->next < requests_.size() &&
+           requests_[connection->next].due_us <= now_us()) {
+        if (connection->descriptor < 0) {
+            open(connection);
+        }
+        const std::string& text = texts_[connection->next % texts_.size()];
+        connection->waits = true;
+        requests_[connection->next].sent_us = now_us();
+        const ssize_t sent = send(connection->descriptor, text.data(), text.size(), MSG_NOSIGNAL);
+        if (sent != static_cast<ssize_t>(text.size())) {
+            lose(connection);
+        }
+    }
+}
+
+void Load::receive(Connection* connection) {
+    char bytes[16'384];
+    const ssize_t count = recv(connection->descriptor, bytes, sizeof bytes, 0);
+    if (count < 0 && errno == EAGAIN) {
+        return;
+    }
+    if (count > 0) {
+        connection->received.append(bytes, static_cast<std::size_t>(count));
+    }
+    if (count <= 0 || !take_answer(connection)) {
+        lose(connection);
+    }
+    send_due(connection);
+}
+
+// Takes the answer if it is whole; false if what came is none.
+bool Load::take_answer(Connection* connection) {
+    const std::string_view received = connection->received;
+    const std::size_t end = received.find("\r\n\r\n");
+    if (end == received.npos) {
+        return true;
+    }
+    const std::string_view head = received.substr(0, end + 2);
+    const std::string length(header(head, "Content-Length"));
+    if (!connection->waits || head.substr(0, 9) != "HTTP/1.1 " || length.empty()) {
+        return false;
+    }
+    const std::size_t whole = end + 4 + std::strtoul(length.c_str(), nullptr, 10);
+    if (received.size() < whole) {
+        return true;
+    }
+    Request& request = requests_[connection->next];
+    request.status = std::atoi(std::string(head.substr(9, 3)).c_str());
+    if (const std::string_view store = header(head, "X-Store"); !store.empty()) {
+        request.store = store;
+    }
+    if (const std::string_view verdict = header(head, "X-Verdict"); !verdict.empty()) {
+        request.verdict = verdict;
+    }
+    const bool last = header(head, "Connection") == "close";
+    connection->received.erase(0, whole);
+    finish(connection);
+    return !last;
+}
+
+void Load::set_timer(std::int64_t time_us) const {
+    const std::int64_t at_us = start_us_ + time_us;
+    itimerspec when{};
+    when.it_value = {at_us / 1'000'000, at_us % 1'000'000 * 1000};
+    must(timerfd_settime(timer_, TFD_TIMER_ABSTIME, &when, nullptr), "timerfd_settime");
+}
+
+void Load::run() {
+    prctl(PR_SET_TIMERSLACK, 1UL);
+    epoll_event timer_event{EPOLLIN, {nullptr}};
+    must(epoll_ctl(poll_, EPOLL_CTL_ADD, timer_, &timer_event), "epoll_ctl");
+    for (std::size_t index = 0; index < connections_.size(); index++) {
+        connections_[index].next = index;
+        open(&connections_[index]);
+    }
+    std::size_t cursor = 0;  // the first request whose time has not come
+    open_requests_ = requests_.size();
+    const std::int64_t end_us = requests_.back().due_us + kPatience_us;
+    set_timer(0);
+    while (open_requests_ > 0 && now_us() < end_us) {
+        epoll_event events[64];
+        const int count = epoll_wait(poll_, events, 64, 100);
+        for (int index = 0; index < count; index++) {
+            if (auto* connection = static_cast<Connection*>(events[index].data.ptr); connection != nullptr) {
+                receive(connection);
+            }
+        }
+        if (cursor == requests_.size()) {
+            continue;
+        }
+        for (; cursor < requests_.size() && requests_[cursor].due_us <= now_us(); cursor++) {
+            send_due(&connections_[cursor % connections_.size()]);
+        }
+        set_timer(cursor < requests_.size() ? requests_[cursor].due_us : end_us);
+    }
+}
+
+void Load::print() const {
+    for (std::size_t index = 0; index < requests_.size(); index++) {
+        const Request& request = requests_[index];
+        const std::int64_t done_us = request.done_us != kNever ? request.done_us : now_us();
+        const std::string sent = request.sent_us != kNever ? std::to_string(request.sent_us) : "-";
+        std::printf("%lld %s %lld %d %s %s %zu\n", static_cast<long long>(request.due_us), sent.c_str(),
+                    static_cast<long long>(done_us), request.status, request.store.c_str(),
+                    request.verdict.c_str(), index % texts_.size());
+    }
+}
+
+}  // namespace
+
+int main(int count, char** words) {
+    if (count != 7) {
+        std::fprintf(stderr, "usage: load PORT START SECONDS RATE CONNECTIONS CLIENTS\n");
+        return 2;
+    }
+    Load load(std::atoi(words[1]), std::atoll(words[2]), std::atof(words[3]), std::atof(words[4]),
+              std::strtoul(words[5], nullptr, 10));
+    if (!load.read_clients(words[6])) {
+        fail(words[6]);
+    }
+    load.run();
+    load.print();
+    return 0;
+}

@@ -1,0 +1,90 @@
+// Instances of nginx that count locally and reconcile with Redis, in virtual time.
+//
+// Each has a table with accounts and a reconciler, both real, and makes calls as store/courier.h does: every
+// so often, one at a time, of at most 100 clients. How calls travel is drawn by chance.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <queue>
+#include <string>
+#include <vector>
+
+#include "simulation/arrivals.h"
+#include "simulation/ledger.h"
+#include "simulation/scenario.h"
+#include "store/reconciler.h"
+#include "store/table.h"
+
+namespace rate_limit::simulation {
+
+class Fleet {
+  public:
+    explicit Fleet(const Scenario& scenario);
+    ~Fleet();
+    Fleet(const Fleet&) = delete;
+    Fleet& operator=(const Fleet&) = delete;
+
+    // Decides a request after all that happens before it. Requests come in the order of their times.
+    bool admits(const Arrival& arrival);
+
+    std::uint64_t calls() const { return calls_; }
+    std::uint64_t charges() const { return charges_; }  // clients in those calls
+    std::uint64_t overshoot() const;
+    std::uint64_t evictions() const;
+
+  private:
+    struct Instance;
+
+    // A call on its way.
+    struct Trip {
+        std::uint32_t instance = 0;
+        unsigned events = 0;  // that still refer to it
+        Batch batch;
+        Answer answer;
+    };
+
+    enum class Kind : std::uint8_t {
+        kRound,    // it is time for an instance to send
+        kArrive,   // a call is with Redis
+        kAnswer,   // its answer is back
+        kTimeout,  // it will not be
+    };
+
+    struct Event {
+        Micros at;
+        std::uint64_t number;  // events of one time happen in the order in which they were made
+        Kind kind;
+        std::uint32_t subject;  // an instance for kRound, else a trip
+
+        bool operator>(const Event& other) const {
+            return at != other.at ? at > other.at : number > other.number;
+        }
+    };
+
+    void add(Micros at, Kind kind, std::uint32_t subject);
+    void happen(const Event& event);
+    void make_up_rounds(Instance* instance, Micros now);
+    void plan_round(std::uint32_t instance, Micros now);
+    void send(std::uint32_t instance, Micros now);
+    void travel(std::uint32_t trip, Micros now);
+    void take_in(const Trip& trip);
+    std::uint32_t new_trip();
+    Micros one_way();
+
+    Scenario scenario_;
+    Shape shape_;
+    Host host_;
+    Random random_;
+    Ledger ledger_;
+    std::vector<std::string> names_;
+    std::vector<std::unique_ptr<Instance>> instances_;
+    std::vector<std::unique_ptr<Trip>> trips_;
+    std::vector<std::uint32_t> free_trips_;
+    std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+    std::uint64_t event_count_ = 0;
+    std::uint64_t calls_ = 0;
+    std::uint64_t charges_ = 0;
+};
+
+}  // namespace rate_limit::simulation

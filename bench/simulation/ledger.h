@@ -1,0 +1,43 @@
+// What Redis does with the calls of sync=: lua/sync.lua, with the core's own arithmetic.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "core/check.h"
+#include "store/reconciler.h"
+
+namespace rate_limit::simulation {
+
+// Clients are numbers from 0 on, and their names those numbers in decimal.
+std::string name_of(std::uint32_t client);
+std::uint32_t client_of(std::string_view name);
+
+struct Answer {
+    Micros time = 0;
+    std::vector<std::uint32_t> overshoots;  // one for each entry of the batch
+    std::vector<std::uint64_t> states;      // words_of(shape) for each entry
+};
+
+class Ledger {
+  public:
+    // The policy must outlive this.
+    Ledger(const Policy& policy, std::uint32_t clients);
+
+    // Charges a batch, unless it is not newer than the sender's last one, and tells what is then known.
+    void apply(const Batch& batch, Micros now, Answer* answer);
+
+  private:
+    Micros time_of_charge(const Batch& batch, const std::uint64_t* state, Micros now) const;
+    std::uint32_t overshoot(const std::uint64_t* state, Micros time, Micros now, std::uint32_t cost) const;
+
+    const Policy* policy_;
+    Shape shape_;
+    std::size_t words_;                             // of a state
+    std::vector<std::uint64_t> states_;             // of all clients
+    std::map<std::uint64_t, std::uint64_t> guard_;  // the last number that was applied, by sender
+};
+
+}  // namespace rate_limit::simulation

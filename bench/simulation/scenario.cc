@@ -1,0 +1,184 @@
+// Reads a scenario from words.
+#include "simulation/scenario.h"
+
+#include <cmath>
+#include <cstdlib>
+#include <functional>
+
+namespace rate_limit::simulation {
+namespace {
+
+bool parse_real(std::string_view text, double least, double most, double* value) {
+    const std::string copy(text);
+    char* end = nullptr;
+    *value = std::strtod(copy.c_str(), &end);
+    return !copy.empty() && *end == '\0' && *value >= least && *value <= most;
+}
+
+// 0.5ms, 10ms, 5s, 10m.
+bool parse_time(std::string_view text, Micros* time) {
+    constexpr struct {
+        std::string_view name;
+        double micros;
+    } kUnits[] = {{"us", 1}, {"ms", 1e3}, {"s", 1e6}, {"m", 60e6}};
+    const std::size_t digits = text.find_first_not_of("0123456789.");
+    const std::string_view unit = digits < text.size() ? text.substr(digits) : std::string_view();
+    for (const auto& known : kUnits) {
+        double number = 0;
+        if (unit == known.name && parse_real(text.substr(0, digits), 0, 1e9, &number)) {
+            *time = std::llround(number * known.micros);
+            return true;
+        }
+    }
+    return false;
+}
+
+bool parse_count(std::string_view text, std::uint32_t* count) {
+    std::uint64_t value = 0;
+    const bool valid = parse_number(text, kMaxCount, &value);
+    *count = static_cast<std::uint32_t>(value);
+    return valid;
+}
+
+template <class T>
+bool parse_list(std::string_view text, bool (*parse)(std::string_view, T*), std::vector<T>* list) {
+    list->clear();
+    for (;;) {
+        const std::size_t comma = text.find(',');
+        T item;
+        if (!parse(text.substr(0, comma), &item) || item == 0) {
+            return false;
+        }
+        list->push_back(item);
+        if (comma == std::string_view::npos) {
+            return true;
+        }
+        text.remove_prefix(comma + 1);
+    }
+}
+
+struct Reader {
+    std::string_view name;
+    std::function<bool(std::string_view, Options*)> read;
+};
+
+bool read_file(std::string_view text, std::string* file) {
+    *file = text;
+    return !text.empty();
+}
+
+bool read_bursts(std::string_view text, Scenario* scenario) {
+    const std::size_t slash = text.find('/');
+    return slash != std::string_view::npos && parse_time(text.substr(0, slash), &scenario->on) &&
+           parse_time(text.substr(slash + 1), &scenario->off) && scenario->on > 0;
+}
+
+const Reader kReaders[] = {
+    {"algorithm",
+     [](auto text, Options* o) {
+         return parse_algorithm(text, &o->scenario.policy.algorithm) &&
+                o->scenario.policy.algorithm != Algorithm::kSlidingLog;
+     }},
+    {"rate",
+     [](auto text, Options* o) {
+         return parse_rates(text, &o->scenario.policy.rates) == nullptr && o->scenario.policy.rates.size == 1;
+     }},
+    {"burst", [](auto text, Options* o) { return parse_count(text, &o->scenario.policy.burst); }},
+    {"capacity", [](auto text, Options* o) { return parse_count(text, &o->scenario.policy.capacity); }},
+    {"instances", [](auto text, Options* o) { return parse_list(text, parse_count, &o->instances); }},
+    {"sync", [](auto text, Options* o) { return parse_list(text, parse_time, &o->syncs); }},
+    {"phases", [](auto text, Options* o) { return parse_list(text, parse_time, &o->scenario.phases); }},
+    {"latency", [](auto text, Options* o) { return parse_time(text, &o->scenario.latency); }},
+    {"jitter", [](auto text, Options* o) { return parse_time(text, &o->scenario.jitter); }},
+    {"loss", [](auto text, Options* o) { return parse_real(text, 0, 0.99, &o->scenario.loss); }},
+    {"timeout", [](auto text, Options* o) { return parse_time(text, &o->scenario.timeout); }},
+    {"clients",
+     [](auto text, Options* o) {
+         return parse_count(text, &o->scenario.clients) && o->scenario.clients > 0;
+     }},
+    {"zipf", [](auto text, Options* o) { return parse_real(text, 0, 10, &o->scenario.zipf); }},
+    {"load", [](auto text, Options* o) { return parse_real(text, 0, 1e6, &o->scenario.load); }},
+    {"bursts", [](auto text, Options* o) { return read_bursts(text, &o->scenario); }},
+    {"sticky",
+     [](auto text, Options* o) {
+         o->scenario.sticky = text == "on";
+         return text == "on" || text == "off";
+     }},
+    {"duration", [](auto text, Options* o) { return parse_time(text, &o->scenario.duration); }},
+    {"warm_up", [](auto text, Options* o) { return parse_time(text, &o->scenario.warm_up); }},
+    {"start",
+     [](auto text, Options* o) {
+         double seconds = 0;
+         const bool valid = parse_real(text, 1, 4e9, &seconds);
+         o->scenario.start = std::llround(seconds * 1e6);
+         return valid;
+     }},
+    {"seed",
+     [](auto text, Options* o) {
+         std::uint32_t seed = 0;
+         const bool valid = parse_count(text, &seed);
+         o->scenario.seed = seed;
+         return valid;
+     }},
+    {"trace", [](auto text, Options* o) { return read_file(text, &o->trace); }},
+    {"write_trace", [](auto text, Options* o) { return read_file(text, &o->write_trace); }},
+    {"per_client", [](auto text, Options* o) { return read_file(text, &o->per_client); }},
+    {"header",
+     [](auto text, Options* o) {
+         o->header = text == "on";
+         return text == "on" || text == "off";
+     }},
+};
+
+bool read_word(std::string_view word, Options* options) {
+    const std::size_t equals = word.find('=');
+    for (const Reader& reader : kReaders) {
+        if (equals != std::string_view::npos && word.substr(0, equals) == reader.name) {
+            return reader.read(word.substr(equals + 1), options);
+        }
+    }
+    return false;
+}
+
+}  // namespace
+
+const char kUsage[] =
+    "  algorithm=NAME      any but sliding_log (sliding_window)\n"
+    "  rate=600r/m         one rate\n"
+    "  burst=N capacity=N  as in rate_limit_zone\n"
+    "  instances=N,...     of nginx (3)\n"
+    "  sync=TIME,...       (100ms)\n"
+    "  phases=TIME,...     when each instance has a round, since the start (drawn by chance)\n"
+    "  latency=TIME        to Redis and back (0.5ms)\n"
+    "  jitter=TIME         at most so much more, each way (0s)\n"
+    "  loss=PART           of calls and of answers, 0 to 0.99 (0); timeout=TIME: when they are missed "
+    "(20ms)\n"
+    "  clients=N           (20)\n"
+    "  zipf=EXPONENT       how unequal they are (1)\n"
+    "  load=FACTOR         what an average client sends, in units of its limit (2)\n"
+    "  bursts=ON/OFF       clients send for about TIME and pause for about TIME, with the same load\n"
+    "  sticky=on           all requests of a client go to one instance\n"
+    "  duration=TIME       (10m); warm_up=TIME: so much of it is not in the totals (0s)\n"
+    "  start=SECONDS       the time of day at which it begins, since 1970\n"
+    "  seed=N              (1)\n"
+    "  write_trace=FILE    write the arrivals and end: microseconds, client, instance\n"
+    "  trace=FILE          read them\n"
+    "  per_client=FILE     write what each client was admitted in the last run: client, admitted, exact\n"
+    "  header=off          print no names of columns\n";
+
+std::string parse_options(const std::vector<std::string_view>& words, Options* options) {
+    if (parse_rates("600r/m", &options->scenario.policy.rates) != nullptr) {
+        std::abort();
+    }
+    for (const std::string_view word : words) {
+        if (!read_word(word, options)) {
+            return "\"" + std::string(word) + "\" is not understood";
+        }
+    }
+    if (options->scenario.warm_up >= options->scenario.duration) {
+        return "warm_up= is not shorter than duration=";
+    }
+    return "";
+}
+
+}  // namespace rate_limit::simulation

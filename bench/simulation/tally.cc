@@ -1,0 +1,46 @@
+// The exact limiter, and sums.
+#include "simulation/tally.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace rate_limit::simulation {
+
+Exact::Exact(const Scenario& scenario)
+    : policy_(scenario.policy),
+      shape_(shape_of(policy_)),
+      start_(scenario.start),
+      states_(words_of(shape_) * scenario.clients) {}
+
+bool Exact::admits(const Arrival& arrival) {
+    std::uint64_t* state = &states_[arrival.client * words_of(shape_)];
+    Check check;
+    if (check.evaluate(policy_, shape_, state, start_ + arrival.at, 1).allowed) {
+        check.charge(state);
+        return true;
+    }
+    check.refuse(state);
+    return false;
+}
+
+Tally::Tally(const Scenario& scenario)
+    : warm_up_(scenario.warm_up),
+      period_(scenario.policy.rates.rates[0].period),
+      counts_(scenario.clients),
+      recent_(scenario.clients) {}
+
+void Tally::add(const Arrival& arrival) {
+    counts_[arrival.client] += arrival.at >= warm_up_ ? 1 : 0;
+    std::deque<Micros>& recent = recent_[arrival.client];
+    while (!recent.empty() && recent.front() <= arrival.at - period_) {
+        recent.pop_front();
+    }
+    recent.push_back(arrival.at);
+    worst_ = std::max<std::uint64_t>(worst_, recent.size());
+}
+
+std::uint64_t Tally::total() const {
+    return std::accumulate(counts_.begin(), counts_.end(), std::uint64_t{0});
+}
+
+}  // namespace rate_limit::simulation
