@@ -66,6 +66,7 @@ for my $kind (qw(redis valkey)) {
         }
         ask($second, $_, 'alice') for @names;
         sees($second, $_, 'alice', 14, "$_: the second knows of the first") for @names;
+        sees($exact, $_, 'alice', 14, "$_: and has told Redis of its own") for @names;
         ask($first, $_, 'alice') for @names;
         sees($first, $_, 'alice', 13, "$_: the first knows of the second") for @names;
         ask($exact, $_, 'alice', 3) for @names;
