@@ -18,7 +18,7 @@ units = $(filter unit/%,$(tests))
 locked := mkdir -p build && flock -o build/.lock
 build_units := $(MAKE) --no-print-directory -s -j$(shell nproc) -f scripts/unit.mk
 
-.PHONY: all install setup run test unit lint format sanitize coverage fuzz bench-core timelines simulate \
+.PHONY: all install setup run test unit lint format sanitize coverage fuzz bench-core timelines simulate screenshots \
     compare-simulation check-builds check-fresh clean help
 
 all: ## build the module against the installed nginx, or against the source tree NGINX_SRC=
@@ -94,6 +94,12 @@ compare-simulation: ## hold the simulation against three nginx and a Redis; SYNC
 	@$(locked) $(build_units) OUT=build/bench TEST_FLAGS='-O2 -g' build/bench/simulate
 	@exec scripts/compare-simulation --program build/bench/simulate --build build --nginx "$(NGINX)" \
 	    --module $(CURDIR)/build/ngx_http_rate_limit_module.so $(SYNC)
+
+screenshots: ## take pictures of the dashboard in docs/ while some traffic runs
+	@$(locked) scripts/setup screenshots
+	@$(locked) scripts/module "$(NGINX_SRC)"
+	@exec scripts/screenshots --build build --nginx "$(NGINX)" \
+	    --module $(CURDIR)/build/ngx_http_rate_limit_module.so --copy docs/dashboard
 
 check-builds: ## build against this Debian's nginx and the newest, as a shared object and compiled in
 	@$(locked) scripts/setup sanitize

@@ -13,6 +13,11 @@ done
 
 cat << END >> $NGX_MAKEFILE
 
-$NGX_OBJS/rate_limit/store/script_text.h: $ngx_addon_dir/scripts/embed `echo $ngx_addon_dir/lua/*`
+$NGX_OBJS/rate_limit/store/script_text.h: $ngx_addon_dir/scripts/embed $ngx_addon_dir/scripts/literals.awk `echo $ngx_addon_dir/lua/*`
 	$ngx_addon_dir/scripts/embed \$@
+
+$NGX_OBJS/addon/nginx/dashboard.o: $NGX_OBJS/rate_limit/nginx/dashboard_text.h
+
+$NGX_OBJS/rate_limit/nginx/dashboard_text.h: $ngx_addon_dir/scripts/embed-page $ngx_addon_dir/scripts/literals.awk `echo $ngx_addon_dir/src/nginx/dashboard/*`
+	$ngx_addon_dir/scripts/embed-page \$@
 END

@@ -3,6 +3,7 @@ use strict;
 use warnings;
 
 use lib 't/lib';
+use Digest::SHA qw(sha256_hex);
 use RateLimit qw(start_nginx);
 use Test::More;
 
@@ -119,8 +120,9 @@ my @keys = (
     [ 'Latin 1',               "\xe9"                => '\xE9' ],
     [ 'a false end of line',   'a", client: 1.2.3.4' => 'a\x22, client: 1.2.3.4' ],
     [ '128 bytes',             'k' x 128             => 'k' x 128 ],
-    [ '129 bytes',             'l' x 129             => 'l' x 128 . '...' ],
-    [ '300 bytes to escape',   "\xff" x 300          => '\xFF' x 128 . '...' ],
+    [ '129 bytes',             'l' x 129             => 'sha256:' . sha256_hex('l' x 129) ],
+    [ '300 bytes to escape',   "\xff" x 300          => 'sha256:' . sha256_hex("\xff" x 300) ],
+    [ 'what looks like a digest', 'sha256:' . 'a' x 64 => 'sha256:' . sha256_hex('sha256:' . 'a' x 64) ],
 );
 for my $row (@keys) {
     my ($title, $key, $logged) = @{$row};

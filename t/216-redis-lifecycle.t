@@ -5,6 +5,7 @@ use warnings;
 use lib 't/lib';
 use IO::Select;
 use IO::Socket::INET;
+use List::Util qw(max);
 use POSIX qw(WNOHANG);
 use RateLimit qw(start_nginx wait_for slurp);
 use RateLimit::Async qw(exchange await_answers request_text statuses);
@@ -297,8 +298,8 @@ subtest 'a Redis that does not read holds up nobody, and gets all in the end' =>
         $http2->ping;
     }
     my $at     = sprintf '%04X', $redis->port;
-    my ($full) = slurp('/proc/net/tcp') =~ /^ *\d+: \w+:\w+ \w+:$at 01 (\w+):/m;
-    cmp_ok hex($full // 0), '>', 100_000, 'the connection to Redis has no room left';
+    my $full   = max(map {hex} slurp('/proc/net/tcp') =~ /^ *\d+: \w+:\w+ \w+:$at 01 (\w+):/mg);
+    cmp_ok $full // 0, '>', 100_000, 'the connection to Redis has no room left';
     my @free = map { $nginx->get('/free') } 1 .. 50;
     my ($slowest) = sort { $b <=> $a } map { $_->{seconds} } @free;
     cmp_ok $slowest, '<', 0.1, sprintf 'others are served at once, the slowest in %.1f ms', 1000 * $slowest;

@@ -194,7 +194,7 @@ subtest 'a node of a Cluster is gone' => sub {
 };
 
 subtest 'a user with no more rights than documented' => sub {
-    my $rights = '+evalsha +script|load +mget +set +del +time +select +eval +zadd +zcard +zrange +zremrangebyscore +pexpire';
+    my $rights = '+evalsha +script|load +mget +set +del +time +select +eval +hmget +zrangebyscore +exists +zadd +zcard +zrange +zremrangebyscore +pexpire';
     my $server = start_redis(acl => "nginx on >secret ~rate_limit:* $rights\n");
     my $nginx  = start_nginx(conf(3, url => $server->url(user => 'nginx', password => 'secret'),
         http => "rate_limit_zone \$http_x_client zone=synced:1m algorithm=gcra rate=10r/d burst=9 redis=fleet sync=10ms;\n",

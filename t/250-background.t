@@ -58,7 +58,7 @@ sub config {
     );
 }
 
-subtest 'what nobody uses costs no connection, and helpers and nginx -t make none' => sub {
+subtest 'what nobody uses costs no connection but for changed rates, and helpers and nginx -t make none' => sub {
     my $before = $redis->info('total_connections_received');
     my $zone   = zone();
     is check_config(config($zone, 'redis=fleet sync=10ms'))->{exit}, 0, 'nginx -t';
@@ -71,10 +71,10 @@ subtest 'what nobody uses costs no connection, and helpers and nginx -t make non
     is $redis->clients, 0, 'nobody has come';
     is ask($nginx, 'alice', 3), 3, 'admitted';
     wait_for('the key', sub { $redis->command('EXISTS', key($zone, 'alice')) });
-    is $redis->clients, 1, 'one worker has one connection';
+    is $redis->connections, 1, 'one worker has one connection';
     cmp_ok quit($nginx), '<', 2, 'quits at once';
     clean($nginx, 'quit');
-    is $redis->clients, 0, 'and is gone';
+    is $redis->connections, 0, 'and is gone';
 };
 
 subtest 'what is owed leaves before the end' => sub {

@@ -1,6 +1,8 @@
 // The parser of rates.
 #include "core/rate.h"
 
+#include <charconv>
+
 namespace rate_limit {
 namespace {
 
@@ -44,6 +46,21 @@ const char* parse_rate(std::string_view text, Rate* rate) {
     rate->count = static_cast<std::uint32_t>(count);
     rate->period = static_cast<Micros>(units) * unit;
     return nullptr;
+}
+
+char* print_number(std::uint64_t number, char* at) { return std::to_chars(at, at + 20, number).ptr; }
+
+char* print_period(Micros period, char* at) {
+    constexpr char kLetters[] = {'w', 'd', 'h', 'm', 's'};
+    const char* letter = kLetters;
+    while (period % unit_of(*letter) != 0) {
+        letter++;
+    }
+    if (period != unit_of(*letter)) {
+        at = print_number(static_cast<std::uint64_t>(period / unit_of(*letter)), at);
+    }
+    *at++ = *letter;
+    return at;
 }
 
 }  // namespace
@@ -92,6 +109,25 @@ const char* parse_rates(std::string_view text, RateList* list) {
         }
         text.remove_prefix(comma + 1);
     }
+}
+
+std::size_t print_rates(const RateList& list, char* at) {
+    static_assert(kLongestRates >= kMaxRates * (10 + 2 + 8 + 1 + 1),
+                  "the longest count and period, and a comma");
+    const char* start = at;
+    for (const char c : std::string_view(list.size == 0 ? "off" : "")) {
+        *at++ = c;
+    }
+    for (std::uint32_t i = 0; i < list.size; i++) {
+        if (i != 0) {
+            *at++ = ',';
+        }
+        at = print_number(list.rates[i].count, at);
+        *at++ = 'r';
+        *at++ = '/';
+        at = print_period(list.rates[i].period, at);
+    }
+    return static_cast<std::size_t>(at - start);
 }
 
 }  // namespace rate_limit

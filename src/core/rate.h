@@ -28,6 +28,11 @@ struct RateList {
 // says what is wrong; `*list` is then unspecified.
 const char* parse_rates(std::string_view text, RateList* list);
 
+// Writes what parse_rates reads as the same, each period in its largest unit, to `at`, which has room for
+// kLongestRates bytes. Returns its size.
+constexpr std::size_t kLongestRates = 192;
+std::size_t print_rates(const RateList& list, char* at);
+
 // Reads an unsigned decimal number of at most `most`; false for anything else.
 bool parse_number(std::string_view text, std::uint64_t most, std::uint64_t* value);
 

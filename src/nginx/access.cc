@@ -4,6 +4,9 @@
 #include "nginx/answer.h"
 #include "nginx/clock.h"
 #include "nginx/configuration.h"
+#include "nginx/report.h"
+#include "nginx/shadow.h"
+#include "nginx/terms.h"
 
 namespace rate_limit {
 
@@ -15,6 +18,7 @@ struct Item {
     std::uint32_t cost;
     std::uint32_t entry;  // its index among the request's decided limits
     Source source;
+    Reason reason;  // why not whom the zone asks first
     Decision decision;
 };
 
@@ -28,8 +32,6 @@ struct PendingGroup {
 };
 
 namespace {
-
-constexpr Micros kComplainEvery = 60 * kSecond;
 
 struct Items {
     std::size_t count = 0;
@@ -58,54 +60,6 @@ void fail(Items* items, const Zone& zone) {
     items->failed_closed = items->failed_closed || zone.on_error == OnError::kClosed;
 }
 
-// The cost of a request; what a variable says that is no cost counts as 1.
-std::uint32_t cost_of(ngx_http_request_t* r, const AppliedLimit& applied) {
-    if (applied.cost == nullptr) {
-        return applied.fixed_cost;
-    }
-    ngx_str_t text;
-    std::uint64_t cost = 1;
-    if (ngx_http_complex_value(r, applied.cost, &text) == NGX_OK &&
-        !parse_number(view(text), kMaxCost, &cost)) {
-        const LogText word(text);
-        ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
-                      "cost \"%V\" for zone \"%V\" is not a number from 0 to %uD: it counts as 1",
-                      &word.escaped, &applied.zone->name, kMaxCost);
-        cost = 1;
-    }
-    return static_cast<std::uint32_t>(cost);
-}
-
-// The policy that holds for this request; null if its rate cannot be told.
-const Policy* policy_of(ngx_http_request_t* r, const AppliedLimit& applied) {
-    Zone* zone = applied.zone;
-    if (zone->rate == nullptr) {
-        return &applied.policy;
-    }
-    ngx_str_t text;
-    if (ngx_http_complex_value(r, zone->rate, &text) != NGX_OK) {
-        return nullptr;
-    }
-    const RateList* rates = zone->rates->read(view(text), zone->policy, zone->shape);
-    if (rates == nullptr) {
-        if (zone_remind(zone, kComplainEvery)) {
-            const LogText word(text);
-            ngx_log_error(
-                NGX_LOG_ERR, r->connection->log, 0,
-                "rate \"%V\" of zone \"%V\" is not a rate, or more than the zone has room for: requests %s",
-                &word.escaped, &zone->name,
-                zone->on_error == OnError::kClosed ? "are refused" : "are not limited by it");
-        }
-        return nullptr;
-    }
-    auto* policy = static_cast<Policy*>(ngx_palloc(r->pool, sizeof(Policy)));
-    if (policy != nullptr) {
-        *policy = applied.policy;
-        policy->rates = *rates;
-    }
-    return policy;
-}
-
 bool gather_limit(ngx_http_request_t* r, const AppliedLimit* applied, Items* items) {
     ngx_str_t key;
     if (ngx_http_complex_value(r, &applied->zone->key, &key) != NGX_OK) {
@@ -116,6 +70,9 @@ bool gather_limit(ngx_http_request_t* r, const AppliedLimit* applied, Items* ite
     }
     const Policy* policy = policy_of(r, *applied);
     if (policy == nullptr) {
+        if (is_observed(r)) {
+            count_reason(*applied->zone, kNoRate);
+        }
         fail(items, *applied->zone);
         return true;
     }
@@ -128,6 +85,7 @@ bool gather_limit(ngx_http_request_t* r, const AppliedLimit* applied, Items* ite
     item.policy = policy;
     item.cost = cost_of(r, *applied);
     item.source = Source::kMemory;
+    item.reason = kNoReason;
     items->remote = items->remote || asks_redis(*applied->zone);
     return true;
 }
@@ -238,6 +196,7 @@ ngx_int_t postpone(ngx_http_request_t* r, Micros delay) {
 ngx_int_t fail_request(ngx_http_request_t* r, bool closed, RequestState* state) {
     state->status = Status::kError;
     state->refused = closed && !location_conf(r)->dry_run;
+    check_shadows(r, state, !closed);
     return state->refused ? NGX_HTTP_SERVICE_UNAVAILABLE : NGX_DECLINED;
 }
 
@@ -247,6 +206,7 @@ ngx_int_t follow(ngx_http_request_t* r, Item* items, std::size_t count, bool rej
     const ngx_http_rate_limit_loc_conf_t* conf = location_conf(r);
     state->headers = conf->headers;
     const Micros delay = record(items, count, state);
+    check_shadows(r, state, !rejected);
     if (rejected) {
         state->status = conf->dry_run ? Status::kRejectedDryRun : Status::kRejected;
         log_items(r, items, count, 0, *state);
@@ -263,6 +223,14 @@ ngx_int_t follow(ngx_http_request_t* r, Item* items, std::size_t count, bool rej
     return NGX_DECLINED;
 }
 
+void count_items(ngx_http_request_t* r, const Item* items, std::size_t count, bool admitted, Micros took) {
+    for (std::size_t i = 0; i < count; i++) {
+        const Item& item = items[i];
+        count_limit({item.applied->zone, view(item.key), item.source, item.reason, &item.decision}, admitted,
+                    location_conf(r)->dry_run != 0, took);
+    }
+}
+
 ngx_int_t decide_from_memory(ngx_http_request_t* r, Items* items, RequestState* state) {
     Limits limits;
     for (std::size_t i = 0; i < items->count; i++) {
@@ -274,6 +242,9 @@ ngx_int_t decide_from_memory(ngx_http_request_t* r, Items* items, RequestState* 
     if (verdict == Verdict::kBusy) {
         for (std::size_t i = 0; i < items->count; i++) {
             fail(items, *items->list[i].applied->zone);
+            if (is_observed(r)) {
+                count_reason(*items->list[i].applied->zone, kNoSlot);
+            }
         }
         ngx_log_error(NGX_LOG_ERR, r->connection->log, 0, "no slot is free for a client of zone \"%V\"",
                       &items->list[0].applied->zone->name);
@@ -283,6 +254,9 @@ ngx_int_t decide_from_memory(ngx_http_request_t* r, Items* items, RequestState* 
         items->list[i].decision = limits[i].decision;
     }
     state->decided_at = now;
+    if (is_observed(r)) {
+        count_items(r, items->list, items->count, verdict != Verdict::kRejected, wall_clock() - now);
+    }
     return follow(r, items->list, items->count, verdict == Verdict::kRejected, items->failed, state);
 }
 
@@ -307,12 +281,17 @@ ngx_int_t conclude(ngx_http_request_t* r, RequestState* state) {
     state->decided_at = group.decided_at();
     for (std::size_t i = 0; i < pending->count; i++) {
         pending->items[i].source = pending->limits[i].source;
+        pending->items[i].reason = pending->limits[i].reason;
         pending->items[i].decision = pending->limits[i].decision;
         const bool left_out = pending->limits[i].source == Source::kNobody;
         if (left_out && group.progress() == Progress::kAdmitted) {
             pending->failed = true;
             leave_out(r, *pending->items[i].applied->zone, state);
         }
+    }
+    if (is_observed(r)) {
+        count_items(r, pending->items, pending->count, group.progress() == Progress::kAdmitted,
+                    zone_host().clock() - group.started_at());
     }
     if (group.progress() == Progress::kRefused) {
         return fail_request(r, true, state);
@@ -365,7 +344,7 @@ PendingGroup* make_pending(ngx_http_request_t* r, const Items& items) {
             return nullptr;
         }
         pending->items[i] = item;
-        const Membership* membership = remote != nullptr ? zone.redis->membership : nullptr;
+        const Membership* membership = remote != nullptr ? zone.redis->membership() : nullptr;
         pending->limits[i] = {view(zone.name), view(item.key),  item.policy, &zone.shape,  item.cost,
                               zone.table,      remote,          membership,  zone.denials, zone.deny_for,
                               zone.on_error,   Source::kNobody, {}};
@@ -399,7 +378,8 @@ ngx_int_t decide_with_redis(ngx_http_request_t* r, const Items& items, RequestSt
 
 ngx_int_t handle_access(ngx_http_request_t* r) {
     const ngx_http_rate_limit_loc_conf_t* conf = location_conf(r);
-    if (conf->limits == nullptr || conf->limits->nelts == 0) {
+    const bool limited = conf->limits != nullptr && conf->limits->nelts != 0;
+    if (!limited && !has_shadows(*conf)) {
         return NGX_DECLINED;
     }
     RequestState* state = request_state(r);
@@ -415,20 +395,21 @@ ngx_int_t handle_access(ngx_http_request_t* r) {
         return NGX_DECLINED;
     }
     Items items;
-    if (!gather(r, *conf->limits, state, &items)) {
+    if (limited && !gather(r, *conf->limits, state, &items)) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
     state = make_request_state(r, items.count);
     if (state == nullptr) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
-    if (state->status == Status::kNone) {
+    if (limited && state->status == Status::kNone) {
         state->status = Status::kBypassed;
     }
     if (items.failed_closed || (items.failed && items.count == 0)) {
         return fail_request(r, items.failed_closed, state);
     }
     if (items.count == 0) {
+        check_shadows(r, state, true);
         return NGX_DECLINED;
     }
     return items.remote ? decide_with_redis(r, items, state) : decide_from_memory(r, &items, state);

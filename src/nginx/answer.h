@@ -7,6 +7,10 @@ namespace rate_limit {
 
 constexpr std::size_t kLongestLogged = 128;  // bytes of a client's text that are logged
 
+// Writes text as nginx writes variables to logs: what is not plain ASCII, and quotes and backslashes, as
+// \xHH. `at` has room for four times its size. Returns the end.
+u_char* print_escaped(u_char* at, std::string_view text);
+
 // Text of a client as nginx writes variables to logs: what is not plain ASCII as \xHH.
 struct LogText {
     explicit LogText(const ngx_str_t& text);

@@ -1,7 +1,5 @@
-// Makes couriers and heartbeats when a worker starts, and ends them with it.
+// Makes couriers, heartbeats and followers when a worker starts, and ends them with it.
 #include "nginx/background.h"
-
-#include <sys/random.h>
 
 #include <memory>
 #include <new>
@@ -18,41 +16,14 @@ struct Background {
     std::unique_ptr<redis::Service> service;
     std::vector<std::unique_ptr<Courier>> couriers;
     std::unique_ptr<Instances> instances;
+    std::unique_ptr<Follower> follower;
+    std::vector<Zone*> zones;  // that follow
 };
 
 namespace {
 
-constexpr std::size_t kMembershipPages = 8;  // the least that nginx gives
 constexpr redis::Milliseconds kBetweenWorkers = 50;
 constexpr redis::Milliseconds kChargeLaterEvery = 200;  // what was admitted while Redis was away
-
-char membership_tag;  // its address tells this memory from that of zones
-
-// Tells this nginx from all others, whatever servers it has.
-bool read_instance_id(std::uint64_t* id) {
-    static std::uint64_t own = 0;
-    if (own == 0 && getentropy(&own, sizeof(own)) != 0) {
-        return false;
-    }
-    *id = own;
-    return true;
-}
-
-ngx_int_t init_membership(ngx_shm_zone_t* shm, void* data) {
-    auto* server = static_cast<RedisServer*>(shm->data);
-    if (data != nullptr) {
-        server->membership = static_cast<RedisServer*>(data)->membership;
-        return NGX_OK;
-    }
-    auto* pool = reinterpret_cast<ngx_slab_pool_t*>(shm->shm.addr);
-    void* memory = ngx_slab_calloc(pool, sizeof(Membership));
-    std::uint64_t id = 0;
-    if (memory == nullptr || !read_instance_id(&id)) {
-        return NGX_ERROR;
-    }
-    server->membership = new (memory) Membership(id);
-    return NGX_OK;
-}
 
 Background* background_of(RedisServer* server) {
     if (server->work == nullptr) {
@@ -96,6 +67,9 @@ void on_end(ngx_event_t* event) {
         if (work->instances != nullptr) {
             work->instances->end();
         }
+        if (work->follower != nullptr) {
+            work->follower->end();
+        }
     }
 }
 
@@ -115,6 +89,52 @@ bool watch_for_end(ngx_http_rate_limit_main_conf_t* conf) {
     return true;
 }
 
+// Couriers charge by the rate that a zone has, whether this worker has requests or not.
+void follow_all(void* work) {
+    for (Zone* zone : static_cast<Background*>(work)->zones) {
+        zone_follow(zone);
+    }
+}
+
+// Starts to follow what is changed for the zones of a server, if it has any.
+bool start_following(const ngx_http_rate_limit_main_conf_t& conf, RedisServer* server) {
+    std::vector<FollowedZone> followed;
+    std::vector<Zone*> zones;
+    auto** all = static_cast<Zone**>(conf.zones.elts);
+    for (ngx_uint_t i = 0; i < conf.zones.nelts; i++) {
+        Zone* zone = all[i];
+        if (zone->redis == server) {
+            zones.push_back(zone);
+            followed.push_back({std::string(view(zone->name)), std::string(view(zone->rate_text)),
+                                &zone->policy, zone->shape, &zone->board->live, zone->table, zone->denials});
+        }
+    }
+    Background* work = zones.empty() ? nullptr : background_of(server);
+    if (work == nullptr) {
+        return zones.empty();
+    }
+    work->zones = std::move(zones);
+    Follower::Options options;
+    options.prefix = server->options.prefix;
+    options.instance = server->board->membership.id();
+    options.after = kBetweenWorkers * ngx_worker;
+    options.each_time = follow_all;
+    options.self = work;
+    work->follower.reset(Follower::make(&server->board->following, std::move(followed), options,
+                                        work->service.get(), nginx_loop(), zone_host()));
+    return work->follower != nullptr;
+}
+
+bool start_servers(ngx_http_rate_limit_main_conf_t* conf) {
+    auto** servers = static_cast<RedisServer**>(conf->servers.elts);
+    for (ngx_uint_t i = 0; i < conf->servers.nelts; i++) {
+        if (!watch_for_end(conf) || !start_following(*conf, servers[i])) {
+            return false;
+        }
+    }
+    return true;
+}
+
 bool start_zones(ngx_http_rate_limit_main_conf_t* conf) {
     auto** zones = static_cast<Zone**>(conf->zones.elts);
     for (ngx_uint_t i = 0; i < conf->zones.nelts; i++) {
@@ -126,26 +146,6 @@ bool start_zones(ngx_http_rate_limit_main_conf_t* conf) {
 }
 
 }  // namespace
-
-bool add_membership(ngx_conf_t* cf, RedisServer* server) {
-    if (server->shm != nullptr) {
-        return true;
-    }
-    ngx_str_t name;
-    name.len = sizeof("rate_limit_redis ") - 1 + server->name.len;
-    name.data = static_cast<u_char*>(ngx_pnalloc(cf->pool, name.len));
-    if (name.data == nullptr) {
-        return false;
-    }
-    ngx_sprintf(name.data, "rate_limit_redis %V", &server->name);
-    server->shm = ngx_shared_memory_add(cf, &name, kMembershipPages * ngx_pagesize, &membership_tag);
-    if (server->shm == nullptr) {
-        return false;
-    }
-    server->shm->init = init_membership;
-    server->shm->data = server;
-    return true;
-}
 
 bool start_background(Zone* zone) {
     Background* work = background_of(zone->redis);
@@ -164,12 +164,17 @@ bool start_background(Zone* zone) {
         return false;
     }
     work->couriers.push_back(std::move(courier));
-    if (zone->redis->membership != nullptr && work->instances == nullptr) {
-        work->instances.reset(Instances::make(zone->redis->membership, options.prefix, work->service.get(),
+    if (zone->redis->counts_instances && work->instances == nullptr) {
+        work->instances.reset(Instances::make(zone->redis->membership(), options.prefix, work->service.get(),
                                               nginx_loop(), zone_host(), options.later));
         return work->instances != nullptr;
     }
     return true;
+}
+
+redis::Service* background_service(RedisServer* server) {
+    Background* work = background_of(server);
+    return work != nullptr ? work->service.get() : nullptr;
 }
 
 void stop_background(ngx_cycle_t* cycle) {
@@ -184,6 +189,9 @@ void stop_background(ngx_cycle_t* cycle) {
     auto** servers = static_cast<RedisServer**>(conf->servers.elts);
     for (ngx_uint_t i = 0; i < conf->servers.nelts; i++) {
         stop_background(servers[i]);
+        if (servers[i]->counter != nullptr) {
+            servers[i]->counter->stop();
+        }
     }
 }
 
@@ -198,6 +206,9 @@ void stop_background(RedisServer* server) {
     if (work->instances != nullptr) {
         work->instances->stop();
     }
+    if (work->follower != nullptr) {
+        work->follower->stop();
+    }
     // Answers all that is on its way.
     work->service.reset();
     delete work;
@@ -210,5 +221,7 @@ extern "C" ngx_int_t ngx_http_rate_limit_init_process(ngx_cycle_t* cycle) {
     auto* conf = static_cast<ngx_http_rate_limit_main_conf_t*>(
         ngx_http_cycle_get_module_main_conf(cycle, ngx_http_rate_limit_module));
     const bool serves = ngx_process == NGX_PROCESS_WORKER || ngx_process == NGX_PROCESS_SINGLE;
-    return conf == nullptr || !serves || rate_limit::start_zones(conf) ? NGX_OK : NGX_ERROR;
+    return conf == nullptr || !serves || (rate_limit::start_zones(conf) && rate_limit::start_servers(conf))
+               ? NGX_OK
+               : NGX_ERROR;
 }

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "nginx/api.h"
+
 namespace rate_limit {
 namespace {
 
@@ -238,7 +240,7 @@ void* ngx_http_rate_limit_create_loc_conf(ngx_conf_t* cf) {
     if (conf == nullptr) {
         return nullptr;
     }
-    // Set by pcalloc: limits = NULL.
+    // Set by pcalloc: limits = shadows = outer_limits = outer_shadows = NULL, api = NULL.
     conf->status = NGX_CONF_UNSET_UINT;
     conf->headers = NGX_CONF_UNSET_UINT;
     conf->body = NGX_CONF_UNSET_UINT;
@@ -247,12 +249,29 @@ void* ngx_http_rate_limit_create_loc_conf(ngx_conf_t* cf) {
     return conf;
 }
 
-char* ngx_http_rate_limit_merge_loc_conf(ngx_conf_t*, void* parent, void* child) {
+char* ngx_http_rate_limit_merge_loc_conf(ngx_conf_t* cf, void* parent, void* child) {
     auto* prev = static_cast<ngx_http_rate_limit_loc_conf_t*>(parent);
     auto* conf = static_cast<ngx_http_rate_limit_loc_conf_t*>(child);
-    if (conf->limits == nullptr) {
-        conf->limits = prev->limits;
+    auto* core =
+        static_cast<ngx_http_core_loc_conf_t*>(ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module));
+    if (conf->api == nullptr && prev->api != nullptr && core->noname && core->handler == nullptr) {
+        // An `if` or limit_except inside the location.
+        conf->api = prev->api;
+        core->handler = static_cast<const rate_limit::ApiSettings*>(prev->api)->handler;
     }
+    // The API is not limited by what stands outside its location; what else is inside that is.
+    const auto inherit = [&](auto limits, auto outer) {
+        ngx_array_t* above = prev->*limits != nullptr ? prev->*limits : prev->*outer;
+        conf->*outer = conf->*limits != nullptr ? conf->*limits : above;
+        if (conf->*limits == nullptr && conf->api != nullptr) {
+            conf->*limits = prev->api != nullptr ? prev->*limits : nullptr;
+        }
+        if (conf->api == nullptr) {
+            conf->*limits = conf->*outer;
+        }
+    };
+    inherit(&ngx_http_rate_limit_loc_conf_t::limits, &ngx_http_rate_limit_loc_conf_t::outer_limits);
+    inherit(&ngx_http_rate_limit_loc_conf_t::shadows, &ngx_http_rate_limit_loc_conf_t::outer_shadows);
     ngx_conf_merge_uint_value(conf->status, prev->status, NGX_HTTP_TOO_MANY_REQUESTS);
     ngx_conf_merge_uint_value(conf->headers, prev->headers, NGX_HTTP_RATE_LIMIT_HEADERS_LEGACY);
     ngx_conf_merge_uint_value(conf->body, prev->body, NGX_HTTP_RATE_LIMIT_BODY_AUTO);

@@ -1,5 +1,5 @@
-// The directive rate_limit, and what can be checked only when the whole configuration is read.
-#include "nginx/background.h"
+// The directives rate_limit and rate_limit_shadow, and what can be checked only when the whole configuration
+// is read.
 #include "nginx/configuration.h"
 #include "nginx/jwt.h"
 #include "nginx/key.h"
@@ -59,19 +59,18 @@ char* read_limit_word(ngx_conf_t* cf, ngx_command_t* cmd, const ngx_str_t& word,
                   &word);
 }
 
-char* read_limit(ngx_conf_t* cf, ngx_command_t* cmd, ngx_http_rate_limit_loc_conf_t* conf) {
+char* read_limit(ngx_conf_t* cf, ngx_command_t* cmd, ngx_array_t** limits, bool shadow) {
     ngx_str_t* words = words_of(cf);
-    const bool first = conf->limits == nullptr;
+    const bool first = *limits == nullptr;
     const bool off = cf->args->nelts == 2 && view(words[1]) == "off";
-    if (!first && (off || conf->limits->nelts == 0)) {
-        return refuse(cf, cmd,
-                      "\"%V\" contradicts an earlier rate_limit here; accepted is either off or zones",
-                      &words[1]);
+    if (!first && (off || (*limits)->nelts == 0)) {
+        return refuse(cf, cmd, "\"%V\" contradicts an earlier %V here; accepted is either off or zones",
+                      &words[1], &cmd->name);
     }
     if (first) {
-        conf->limits = ngx_array_create(cf->pool, 2, sizeof(AppliedLimit*));
+        *limits = ngx_array_create(cf->pool, 2, sizeof(AppliedLimit*));
     }
-    if (conf->limits == nullptr) {
+    if (*limits == nullptr) {
         return static_cast<char*>(NGX_CONF_ERROR);
     }
     if (off) {
@@ -85,6 +84,7 @@ char* read_limit(ngx_conf_t* cf, ngx_command_t* cmd, ngx_http_rate_limit_loc_con
         return wrong;
     }
     limit->fixed_cost = 1;
+    limit->shadow = shadow;
     limit->file = cf->conf_file->file.name;
     limit->line = cf->conf_file->line;
     for (ngx_uint_t i = 1; i < cf->args->nelts; i++) {
@@ -98,20 +98,20 @@ char* read_limit(ngx_conf_t* cf, ngx_command_t* cmd, ngx_http_rate_limit_loc_con
             cf, cmd,
             "zone= is missing; accepted is zone=NAME [cost=N] [burst=N] [nodelay | delay=N], or off");
     }
-    auto** here = static_cast<AppliedLimit**>(conf->limits->elts);
-    for (ngx_uint_t i = 0; i < conf->limits->nelts; i++) {
+    auto** here = static_cast<AppliedLimit**>((*limits)->elts);
+    for (ngx_uint_t i = 0; i < (*limits)->nelts; i++) {
         if (view(here[i]->zone_name) == view(limit->zone_name)) {
             return refuse(cf, cmd, "zone \"%V\" is applied twice here; accepted is each zone once",
                           &limit->zone_name);
         }
     }
-    if (conf->limits->nelts == kMaxLimits) {
+    if ((*limits)->nelts == kMaxLimits) {
         return refuse(cf, cmd, "zone \"%V\" is one too many here; accepted are %uz zones", &limit->zone_name,
                       kMaxLimits);
     }
     auto* main = static_cast<ngx_http_rate_limit_main_conf_t*>(
         ngx_http_conf_get_module_main_conf(cf, ngx_http_rate_limit_module));
-    auto** slot = static_cast<AppliedLimit**>(ngx_array_push(conf->limits));
+    auto** slot = static_cast<AppliedLimit**>(ngx_array_push(*limits));
     auto** every = static_cast<AppliedLimit**>(ngx_array_push(&main->limits));
     if (slot == nullptr || every == nullptr) {
         return static_cast<char*>(NGX_CONF_ERROR);
@@ -126,8 +126,8 @@ bool refuse_limit(ngx_conf_t* cf, const AppliedLimit& limit, const char* format,
     u_char text[NGX_MAX_CONF_ERRSTR];
     u_char* end = ngx_snprintf(text, sizeof(text), format, arguments...);
     ngx_str_t message = {static_cast<std::size_t>(end - text), text};
-    ngx_log_error(NGX_LOG_EMERG, cf->log, 0, "\"rate_limit\": %V in %V:%ui", &message, &limit.file,
-                  limit.line);
+    ngx_log_error(NGX_LOG_EMERG, cf->log, 0, "\"%s\": %V in %V:%ui",
+                  limit.shadow ? "rate_limit_shadow" : "rate_limit", &message, &limit.file, limit.line);
     return false;
 }
 
@@ -162,6 +162,7 @@ bool resolve_limit(ngx_conf_t* cf, const ngx_http_rate_limit_main_conf_t* conf, 
                                 &name, &limit->cost->value);
         }
     }
+    limit->zone->shadow = limit->zone->shadow || limit->shadow;
     limit->policy = limit->zone->policy;
     const Algorithm algorithm = limit->policy.algorithm;
     const bool leaky = algorithm == Algorithm::kLeakyBucket;
@@ -196,9 +197,9 @@ bool resolve_zone(ngx_conf_t* cf, const ngx_http_rate_limit_main_conf_t* conf, Z
                           &zone->redis_name, &zone->name, &names, &zone->file, zone->line);
             return false;
         }
-        if (zone->on_error == OnError::kLocal && !add_membership(cf, zone->redis)) {
-            return false;
-        }
+        // What is wrong with a server its requests say, too, unless there are none that ask it.
+        zone->redis->background.quiet = zone->redis->background.quiet && !needs_accounts(*zone);
+        zone->redis->counts_instances = zone->redis->counts_instances || zone->on_error == OnError::kLocal;
     }
     const ngx_http_complex_value_t* values[] = {&zone->key, zone->rate};
     for (const ngx_http_complex_value_t* value : values) {
@@ -230,10 +231,22 @@ bool resolve_configuration(ngx_conf_t* cf) {
             return false;
         }
     }
+    auto** servers = static_cast<RedisServer**>(conf->servers.elts);
+    for (ngx_uint_t i = 0; i < conf->servers.nelts; i++) {
+        servers[i]->observed = conf->observed != 0;
+    }
     auto** limits = static_cast<AppliedLimit**>(conf->limits.elts);
     for (ngx_uint_t i = 0; i < conf->limits.nelts; i++) {
         if (!resolve_limit(cf, conf, limits[i])) {
             return false;
+        }
+    }
+    for (ngx_uint_t i = 0; i < conf->limits.nelts; i++) {
+        if (limits[i]->zone->shadow && !limits[i]->shadow) {
+            return refuse_limit(
+                cf, *limits[i],
+                "zone \"%V\" is a candidate; accepted are zones that no rate_limit_shadow has",
+                &limits[i]->zone_name);
         }
     }
     // A client's level may stand as high as the most generous of its zone's limits let it rise.
@@ -253,5 +266,11 @@ bool resolve_configuration(ngx_conf_t* cf) {
 }  // namespace rate_limit
 
 extern "C" char* ngx_http_rate_limit(ngx_conf_t* cf, ngx_command_t* cmd, void* conf) {
-    return rate_limit::read_limit(cf, cmd, static_cast<ngx_http_rate_limit_loc_conf_t*>(conf));
+    return rate_limit::read_limit(cf, cmd, &static_cast<ngx_http_rate_limit_loc_conf_t*>(conf)->limits,
+                                  false);
+}
+
+extern "C" char* ngx_http_rate_limit_shadow(ngx_conf_t* cf, ngx_command_t* cmd, void* conf) {
+    return rate_limit::read_limit(cf, cmd, &static_cast<ngx_http_rate_limit_loc_conf_t*>(conf)->shadows,
+                                  true);
 }

@@ -16,12 +16,10 @@ u_char* print_wait(u_char* at, u_char* end, Micros wait) {
 
 }  // namespace
 
-LogText::LogText(const ngx_str_t& text) {
+u_char* print_escaped(u_char* at, std::string_view text) {
     static const char kHex[] = "0123456789ABCDEF";
-    u_char* at = buffer;
-    const std::size_t size = ngx_min(text.len, kLongestLogged);
-    for (std::size_t i = 0; i < size; i++) {
-        const u_char c = text.data[i];
+    for (const char byte : text) {
+        const auto c = static_cast<u_char>(byte);
         if (c >= ' ' && c <= '~' && c != '"' && c != '\\') {
             *at++ = c;
             continue;
@@ -31,6 +29,12 @@ LogText::LogText(const ngx_str_t& text) {
         *at++ = static_cast<u_char>(kHex[c >> 4]);
         *at++ = static_cast<u_char>(kHex[c & 15]);
     }
+    return at;
+}
+
+LogText::LogText(const ngx_str_t& text) {
+    const std::size_t size = ngx_min(text.len, kLongestLogged);
+    u_char* at = print_escaped(buffer, view(text).substr(0, size));
     if (size < text.len) {
         at = ngx_cpymem(at, "...", 3);
     }
@@ -50,7 +54,8 @@ void log_decision(ngx_http_request_t* r, const RequestState& state, std::uint32_
     if (log->log_level < level) {
         return;
     }
-    const LogText name(key);
+    NameRoom room;
+    const LogText name(ngx_str(shown_name(view(key), &room)));
     const DecidedLimit& limit = state.limits[index];
     u_char wait[64];
     const Micros until = rejected ? limit.decision.retry_after : limit.decision.delay;

@@ -18,6 +18,7 @@ typedef struct {
     ngx_array_t   keys;              /* of pointers to ClientKey */
     ngx_array_t   tokens;            /* of pointers to TokenSource */
     ngx_flag_t    has_jwt_keys;      /* somewhere in the configuration */
+    ngx_flag_t    observed;          /* some location tells of what is counted */
 
     ngx_connection_t  *watch;        /* of a worker that works in the background; see background.cc */
 } ngx_http_rate_limit_main_conf_t;
@@ -31,11 +32,15 @@ typedef struct {
 
 typedef struct {
     ngx_array_t  *limits;            /* of pointers to AppliedLimit; empty for off */
+    ngx_array_t  *shadows;           /* the same of rate_limit_shadow */
+    ngx_array_t  *outer_limits;      /* what locations inside this one inherit; the API itself does not */
+    ngx_array_t  *outer_shadows;
     ngx_uint_t    status;            /* of a rejection */
     ngx_uint_t    headers;           /* bits of NGX_HTTP_RATE_LIMIT_HEADERS_* */
     ngx_uint_t    body;              /* one of NGX_HTTP_RATE_LIMIT_BODY_* */
     ngx_uint_t    log_level;         /* of a rejection */
     ngx_flag_t    dry_run;
+    void         *api;               /* an ApiSettings; NULL without rate_limit_api; inherited by limit_except only */
 } ngx_http_rate_limit_loc_conf_t;
 
 
@@ -70,7 +75,10 @@ char *ngx_http_rate_limit_jwt_key(ngx_conf_t *cf, ngx_command_t *cmd, void *conf
 char *ngx_http_rate_limit_jwt_source(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 char *ngx_http_rate_limit_zone(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 char *ngx_http_rate_limit(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
+char *ngx_http_rate_limit_shadow(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
+char *ngx_http_rate_limit_api(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 char *ngx_http_rate_limit_metrics(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
+char *ngx_http_rate_limit_dashboard(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 char *ngx_http_rate_limit_status(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 char *ngx_http_rate_limit_word(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 char *ngx_http_rate_limit_flag(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);

@@ -78,6 +78,14 @@ static ngx_command_t  ngx_http_rate_limit_commands[] = {
       0,
       NULL },
 
+    { ngx_string("rate_limit_shadow"),
+      NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_HTTP_LOC_CONF|NGX_HTTP_LIF_CONF
+                        |NGX_CONF_ANY,
+      ngx_http_rate_limit_shadow,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
+
     { ngx_string("rate_limit_status"),
       NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_HTTP_LOC_CONF|NGX_CONF_ANY,
       ngx_http_rate_limit_status,
@@ -113,9 +121,23 @@ static ngx_command_t  ngx_http_rate_limit_commands[] = {
       offsetof(ngx_http_rate_limit_loc_conf_t, log_level),
       &ngx_http_rate_limit_log_level_words },
 
+    { ngx_string("rate_limit_api"),
+      NGX_HTTP_LOC_CONF|NGX_CONF_ANY,
+      ngx_http_rate_limit_api,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
+
     { ngx_string("rate_limit_metrics"),
       NGX_HTTP_LOC_CONF|NGX_CONF_NOARGS,
       ngx_http_rate_limit_metrics,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
+
+    { ngx_string("rate_limit_dashboard"),
+      NGX_HTTP_LOC_CONF|NGX_CONF_ANY,
+      ngx_http_rate_limit_dashboard,
       NGX_HTTP_LOC_CONF_OFFSET,
       0,
       NULL },

@@ -1,8 +1,11 @@
 // Makes a worker's clients when they are first needed, and ends them with it.
 #include "nginx/redis.h"
 
+#include <new>
+
 #include "nginx/background.h"
 #include "nginx/event_loop.h"
+#include "nginx/shadow.h"
 #include "redis/client.h"
 #include "redis/cluster.h"
 #include "redis/sentinels.h"
@@ -36,7 +39,8 @@ redis::Service* make_redis_service(const RedisServer& server, const redis::Setti
     if (address.primary.empty()) {
         return redis::Cluster::make(settings, address.seeds, nginx_loop());
     }
-    auto* sentinels = redis::Sentinels::make(server.sentinels, address.seeds, address.primary, nginx_loop());
+    const redis::Settings& speaking = settings.quiet ? server.background_sentinels : server.sentinels;
+    auto* sentinels = redis::Sentinels::make(speaking, address.seeds, address.primary, nginx_loop());
     return sentinels != nullptr
                ? redis::Client::make_with(settings, std::unique_ptr<redis::Locator>(sentinels), nginx_loop())
                : nullptr;
@@ -44,6 +48,12 @@ redis::Service* make_redis_service(const RedisServer& server, const redis::Setti
 
 Remote* redis_remote(RedisServer* server) {
     if (server->remote == nullptr) {
+        if (server->observed && server->counter == nullptr) {
+            server->counter.reset(new (std::nothrow) RedisCounter(
+                &server->board->statistics, static_cast<unsigned>(ngx_worker), zone_host()));
+            server->settings.watcher = server->counter.get();
+            server->options.counter = server->counter.get();
+        }
         redis::Service* service = make_redis_service(*server, server->settings);
         if (service != nullptr) {
             server->remote = Remote::make(service, server->options, nginx_loop());
@@ -65,6 +75,7 @@ extern "C" void ngx_http_rate_limit_exit_process(ngx_cycle_t* cycle) {
         return;
     }
     rate_limit::stop_background(cycle);
+    rate_limit::end_shadows();
     auto** servers = static_cast<rate_limit::RedisServer**>(conf->servers.elts);
     for (ngx_uint_t i = 0; i < conf->servers.nelts; i++) {
         delete servers[i]->remote;

@@ -1,12 +1,13 @@
 // Redis servers as the configuration has them, and a worker's way to each.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "nginx/module.h"
 #include "redis/connection.h"
-#include "store/instances.h"
+#include "store/board.h"
 #include "store/remote.h"
 
 namespace rate_limit {
@@ -21,14 +22,20 @@ struct RedisServer {
 
     ngx_str_t name = {};
     redis::Settings settings;
-    redis::Settings sentinels;   // how to speak to Sentinels, if the address has any
-    redis::Settings background;  // for what no request waits for
+    redis::Settings sentinels;             // how to speak to Sentinels, if the address has any
+    redis::Settings background;            // for what no request waits for
+    redis::Settings background_sentinels;  // and how that speaks to Sentinels
     Remote::Options options;
     std::vector<std::string> addresses;  // numeric, as known when the configuration was read
     Remote* remote = nullptr;            // made by each worker when it first needs it
-    ngx_shm_zone_t* shm = nullptr;       // null unless the instances that share it are counted
-    Membership* membership = nullptr;    // in that memory
-    Background* work = nullptr;          // of each worker, if there is any
+    RedisBoard* board = nullptr;
+    bool counts_instances = false;          // that share it
+    bool observed = false;                  // requests' calls are counted
+    std::unique_ptr<RedisCounter> counter;  // of each worker, once it has a remote
+    Background* work = nullptr;             // of each worker, if there is any
+
+    // Null unless instances are counted.
+    Membership* membership() const { return counts_instances ? &board->membership : nullptr; }
 };
 
 // The server of this name; null if there is none.

@@ -1,8 +1,8 @@
 // The directive rate_limit_redis.
 #include <algorithm>
 
+#include "nginx/board.h"
 #include "nginx/configuration.h"
-#include "nginx/redis.h"
 #include "redis/command.h"
 #include "redis/resolver.h"
 #include "redis/tls.h"
@@ -292,6 +292,7 @@ char* RedisReader::finish(const ngx_str_t& url) const {
     settings.greet_by_probe = !settings.address.primary.empty();
     server->background = settings;
     server->background.script = kSyncScript;
+    server->background.quiet = true;
     server->background.timeout = std::max(settings.timeout, kBackgroundTimeout);
     redis::Settings& sentinels = server->sentinels;
     sentinels.name = settings.name;
@@ -299,6 +300,8 @@ char* RedisReader::finish(const ngx_str_t& url) const {
     sentinels.address.tls = settings.address.tls;
     sentinels.tls = settings.tls;
     sentinels.server_name = settings.server_name;
+    server->background_sentinels = sentinels;
+    server->background_sentinels.quiet = true;
     return nullptr;
 }
 
@@ -353,8 +356,10 @@ char* read_redis(ngx_conf_t* cf, ngx_command_t* cmd, ngx_http_rate_limit_main_co
             return wrong;
         }
     }
-    char* wrong = reader.finish(words[2]);
-    return wrong != nullptr ? wrong : NGX_CONF_OK;
+    if (char* wrong = reader.finish(words[2])) {
+        return wrong;
+    }
+    return add_board(cf, server) ? NGX_CONF_OK : static_cast<char*>(NGX_CONF_ERROR);
 }
 
 }  // namespace

@@ -45,6 +45,7 @@ struct RequestState {
     PendingGroup* pending;  // limits that are being decided
     key::Json claims;       // of its token, if that is valid
     bool token_read;        // whether it is known if it is
+    ngx_array_t* shadows;   // of pointers to Zone: candidates that have decided it; may be null
     ngx_array_t*
         left_out;  // of pointers to Zone: they could not be decided, and are not asked again; may be null
 };

@@ -122,7 +122,8 @@ ngx_int_t init_memory(ngx_shm_zone_t* shm, void* data) {
         return NGX_ERROR;
     }
     if (zone->replaces != nullptr) {
-        const Zone& old = *zone_of(zone->replaces);
+        Zone& old = *zone_of(zone->replaces);
+        zone_follow(&old);
         if (old.table != nullptr && zone->table != nullptr && can_convert(old.table->shape(), zone->shape)) {
             zone->table->import(*old.table, old.policy.rates, zone->policy, wall_clock(), zone_host());
         }
@@ -187,6 +188,56 @@ bool zone_remind(Zone* zone, Micros every) {
     }
     zone->reminded = now;
     return true;
+}
+
+const char* zone_objection(const Zone& zone, const RateList& rates) {
+    Policy candidate = zone.policy;
+    candidate.rates = rates;
+    if (holds(zone.shape, candidate)) {
+        return nullptr;
+    }
+    if (zone.policy.algorithm == Algorithm::kSlidingLog) {
+        return "the zone's log has no room for so many requests or so long a period";
+    }
+    return "the zone has no room for so many rates";
+}
+
+std::string_view zone_rate_text(const Zone& zone, char* at) {
+    if (!zone.is_live) {
+        return view(zone.rate_text);
+    }
+    return {at, print_rates(zone.live, at)};
+}
+
+void zone_follow(Zone* zone) {
+    RateList rates = {};
+    std::uint64_t version = 0;
+    if (zone->board == nullptr || zone->board->live.version() == zone->live_version) {
+        return;
+    }
+    const LiveRate::Kind kind = zone->board->live.read(&version, &rates);
+    if (kind == LiveRate::Kind::kTorn) {
+        return;
+    }
+    zone->live_version = version;
+    zone->is_live = kind == LiveRate::Kind::kRates;
+    zone->live = rates;
+    const char* objection = zone->is_live ? zone_objection(*zone, rates) : nullptr;
+    if (objection != nullptr) {
+        // A configuration that was read since may have less room.
+        zone->is_live = false;
+        ngx_log_error(NGX_LOG_WARN, ngx_cycle->log, 0, "the live rate of zone \"%V\" is not used: %s",
+                      &zone->name, objection);
+    }
+    if (zone->rate != nullptr) {
+        return;
+    }
+    // What was admitted before the zone became unlimited is still charged by the rate that it had.
+    if (!zone->is_live) {
+        zone->policy.rates = zone->configured;
+    } else if (rates.size != 0) {
+        zone->policy.rates = rates;
+    }
 }
 
 }  // namespace rate_limit

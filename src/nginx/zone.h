@@ -16,7 +16,11 @@ struct Zone {
     ngx_str_t name;
     ngx_http_complex_value_t key;
     ngx_http_complex_value_t* rate;  // of rate=$variable, else null and policy.rates is set
-    Policy policy;  // once the whole configuration is read, with the largest burst of its limits
+    ngx_str_t rate_text;             // what rate= says
+    // Once the whole configuration is read, with the largest burst of its limits; with the rate that is live,
+    // as this process last saw it.
+    Policy policy;
+    RateList configured;  // of rate=
     Shape shape;
     OnError on_error;
     ngx_str_t redis_name;  // empty for a zone in memory
@@ -26,7 +30,12 @@ struct Zone {
     ngx_shm_zone_t* shm;
     Table* table;      // null if it is not needed: the zone is in Redis, and not on_error=local
     Denials* denials;  // null if it is not needed
-    Micros reminded;   // when this process last complained of a rate
+    ZoneBoard* board;
+    bool shadow;                 // a candidate: rate_limit_shadow has it
+    std::uint64_t live_version;  // of the board's rate, as this process last saw it
+    bool is_live;                // whether there was one
+    RateList live;               // if so
+    Micros reminded;             // when this process last complained of a rate
     ngx_shm_zone_t*
         replaces;     // on reload: the zone of the old configuration, if its memory has another shape
     RateMemo* rates;  // what `rate` was found to say in this worker
@@ -41,6 +50,7 @@ struct AppliedLimit {
     Policy policy;                   // the zone's, with this directive's burst and delay
     ngx_http_complex_value_t* cost;  // of cost=$variable, else null
     std::uint32_t fixed_cost;
+    bool shadow;  // of rate_limit_shadow
     bool has_burst;
     bool has_delay;  // nodelay or delay=
     std::uint32_t burst;
@@ -70,6 +80,17 @@ bool zone_remind(Zone* zone, Micros every);
 // Called once the configuration is read: gives a zone memory of its own if that of the old configuration has
 // another shape.
 void zone_plan_memory(Zone* zone);
+
+// Sees whether the zone's rate was changed while nginx runs. A request need not, while the board's version is
+// 0.
+void zone_follow(Zone* zone);
+
+// What a rate would be if the zone had it, without a full stop, if it has no room for it; null if it has.
+const char* zone_objection(const Zone& zone, const RateList& rates);
+
+// The rates in force, as text in `at`, which has room for kLongestRates bytes, or as configured if that is a
+// variable.
+std::string_view zone_rate_text(const Zone& zone, char* at);
 
 // This process, as the tables need to know it.
 const Host& zone_host();

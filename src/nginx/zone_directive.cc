@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "nginx/board.h"
 #include "nginx/configuration.h"
 
 namespace rate_limit {
@@ -219,6 +220,7 @@ char* ZoneReader::read_sync(const ngx_str_t& word, ngx_str_t value) {
 }
 
 char* ZoneReader::read_rate() {
+    zone->rate_text = rate_word;
     if (ngx_strlchr(rate_word.data, rate_word.data + rate_word.len, '$') != nullptr) {
         zone->rate = pool_new<ngx_http_complex_value_t>(cf->pool);
         zone->rates = pool_new<RateMemo>(cf->pool);
@@ -234,6 +236,7 @@ char* ZoneReader::read_rate() {
     if (wrong != nullptr) {
         return refuse(cf, cmd, "rate \"%V\" is wrong: %s; %s", &rate_word, wrong, kRatesAccepted);
     }
+    zone->configured = zone->policy.rates;
     zone->shape = shape_of(zone->policy);
     if (zone->shape.log_entries > kMaxLogEntries) {
         return refuse(cf, cmd, "rate \"%V\" is too large for sliding_log; accepted are counts up to %uD",
@@ -401,7 +404,7 @@ char* read_zone(ngx_conf_t* cf, ngx_command_t* cmd, ngx_http_rate_limit_main_con
     }
     auto** slot = static_cast<Zone**>(ngx_array_push(&conf->zones));
     if (slot == nullptr || !compile_value(cf, cmd, &words[1], &zone->key) ||
-        !zone_add_memory(cf, zone, reader.size)) {
+        !zone_add_memory(cf, zone, reader.size) || !add_board(cf, zone)) {
         return static_cast<char*>(NGX_CONF_ERROR);
     }
     *slot = zone;

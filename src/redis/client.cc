@@ -53,6 +53,9 @@ Client::~Client() {
         fail_waiting(Error::kClosed);
     }
     connection_.close();
+    if (settings_.watcher != nullptr && breaker_.open()) {
+        settings_.watcher->on_close();
+    }
     while (free_ != nullptr) {
         Call* call = free_;
         free_ = call->next;
@@ -106,6 +109,9 @@ void Client::issue(Call* call) {
     if (call->asking) {
         connection_.send("*1\r\n$6\r\nASKING\r\n", nullptr, nullptr);
     }
+    if (settings_.watcher != nullptr) {
+        call->issued_at = settings_.watcher->now();
+    }
     // If there is no memory, the deadline answers it.
     call->issued = connection_.send(call->command.view(), on_reply, call);
 }
@@ -128,6 +134,9 @@ void Client::on_reply(redisAsyncContext* context, void* reply, void* self) {
 void Client::answered(Call* call, const void* answer) {
     const auto* reply = static_cast<const redisReply*>(answer);
     heard_at_ = loop_->now();
+    if (settings_.watcher != nullptr) {
+        settings_.watcher->on_round_trip(settings_.watcher->now() - call->issued_at);
+    }
     if (call->answer == nullptr) {
         // Too late to be of use to anybody, and so no sign that Redis is worth asking.
         finish(call, Error::kTimedOut, {});
@@ -150,7 +159,7 @@ void Client::answered(Call* call, const void* answer) {
     const Error error = classify(text);
     if (error == Error::kNoScript && !call->repeated) {
         call->repeated = true;
-        counts_.errors[static_cast<unsigned>(error)]++;
+        count(error);
         if (connection_.ready() && connection_.load_script()) {
             issue(call);
             return;
@@ -176,6 +185,20 @@ void Client::answered(Call* call, const void* answer) {
     }
 }
 
+void Client::count(Error error) {
+    counts_.errors[static_cast<unsigned>(error)]++;
+    if (settings_.watcher != nullptr) {
+        settings_.watcher->on_error(error);
+    }
+}
+
+void Client::count_opened() {
+    counts_.opened++;
+    if (settings_.watcher != nullptr) {
+        settings_.watcher->on_open();
+    }
+}
+
 // Whether a call goes on to where the server has pointed.
 bool Client::redirected(Call* call, Error error, std::string_view text) {
     const bool asks = error == Error::kAsk;
@@ -187,7 +210,7 @@ bool Client::redirected(Call* call, Error error, std::string_view text) {
     if (to == nullptr || !to->available()) {
         return false;
     }
-    counts_.errors[static_cast<unsigned>(error)]++;
+    count(error);
     succeed(breaker_.success());
     pass_on(call, to, asks);
     return true;
@@ -222,7 +245,7 @@ void Client::pass_on(Call* call, Client* to, bool asking) {
 
 void Client::distrust(Error error, std::string_view line) {
     distrusted_++;
-    counts_.errors[static_cast<unsigned>(error)]++;
+    count(error);
     complain(error, line);
     if (breaker_.failure()) {
         on_open(error, line);
@@ -236,7 +259,7 @@ void Client::finish(Call* call, Error error, std::string_view reply) {
         unlist(call);
         call->answer = nullptr;
         if (error != Error::kNone) {
-            counts_.errors[static_cast<unsigned>(error)]++;
+            count(error);
             if (breaker_.failure()) {
                 on_open(error, "too many calls in a row have failed");
             }
@@ -253,7 +276,7 @@ void Client::give_up(Call* call, Error error) {
     const Call::Answer answer = call->answer;
     unlist(call);
     call->answer = nullptr;
-    counts_.errors[static_cast<unsigned>(error)]++;
+    count(error);
     answer(call->self, error, {});
     recycle(call);
 }
@@ -299,7 +322,7 @@ void Client::watch(Milliseconds deadline) {
 
 // The breaker has opened: see to it that it closes again.
 void Client::on_open(Error error, std::string_view line) {
-    counts_.opened++;
+    count_opened();
     complain(error, line);
     if (redirector_ != nullptr) {
         redirector_->on_trouble();
@@ -312,8 +335,11 @@ void Client::on_open(Error error, std::string_view line) {
 // Redis has answered; `closed` if that closed the breaker.
 void Client::succeed(bool closed) {
     if (closed) {
+        if (settings_.watcher != nullptr) {
+            settings_.watcher->on_close();
+        }
         retry_->disarm();
-        if (recovered_at_ == 0 || loop_->now() >= recovered_at_ + kComplainEvery) {
+        if (!settings_.quiet && (recovered_at_ == 0 || loop_->now() >= recovered_at_ + kComplainEvery)) {
             recovered_at_ = loop_->now();
             loop_->log(Severity::kNotice, "redis \"" + settings_.name + "\" answers again");
         }
@@ -443,7 +469,7 @@ void Client::fail_connection(Error error, std::string_view line) {
     greeted_ = false;
     complain(error, kept);
     if (breaker_.trip()) {
-        counts_.opened++;
+        count_opened();
     }
     fail_waiting(error);
     connection_.close();
@@ -474,6 +500,9 @@ void Client::unlist(Call* call) {
 void Client::complain(Error error, std::string_view line) {
     const auto index = static_cast<unsigned>(error);
     const Milliseconds now = loop_->now();
+    if (settings_.quiet) {
+        return;
+    }
     if (complained_at_[index] != 0 && now < complained_at_[index] + kComplainEvery) {
         unsaid_[index]++;
         return;

@@ -37,6 +37,7 @@ class Call {
     Answer answer = nullptr;  // null once it was given, or given up
     void* self = nullptr;
     Milliseconds sent_at = 0;
+    std::int64_t issued_at = 0;  // by the watcher's clock, if there is one
     Milliseconds deadline = 0;
     bool issued = false;    // hiredis has it, and will call back
     bool repeated = false;  // after NOSCRIPT
@@ -88,6 +89,9 @@ class Client final : public Service, private Connection::Owner, private Locator:
     // Whether a call would be sent, rather than fail at once.
     bool available() const { return !breaker_.open(); }
 
+    // Whether there is a connection that has been greeted. One that is idle may end without being missed.
+    bool connected() const { return connection_.ready(); }
+
     // An empty call; null if there is no memory.
     Call* make_call();
 
@@ -133,6 +137,8 @@ class Client final : public Service, private Connection::Owner, private Locator:
     void recycle(Call* call);
     void fail_waiting(Error error);
     void on_open(Error error, std::string_view line);
+    void count(Error error);
+    void count_opened();
     void succeed(bool closed);
     void probe();
     void watch(Milliseconds deadline);

@@ -384,7 +384,7 @@ Client* Cluster::redirect(const Client& from, Error error, std::string_view text
 
 void Cluster::complain(std::string_view line) {
     const Milliseconds now = loop_->now();
-    if (complained_at_ != 0 && now < complained_at_ + kComplainEvery) {
+    if (settings_.quiet || (complained_at_ != 0 && now < complained_at_ + kComplainEvery)) {
         return;
     }
     complained_at_ = now;

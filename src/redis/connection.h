@@ -9,6 +9,7 @@
 #include "redis/error.h"
 #include "redis/locator.h"
 #include "redis/loop.h"
+#include "redis/watcher.h"
 
 struct redisAsyncContext;
 struct redisReply;
@@ -31,6 +32,8 @@ struct Settings {
         1024;                   // of an array in a reply: memory for one is taken as soon as its size is told
     Milliseconds timeout = 20;  // of a call
     Milliseconds connect_timeout = 1000;  // until the greeting is answered
+    bool quiet = false;                   // others say what is wrong with this server
+    Watcher* watcher = nullptr;           // may be null
 };
 
 class Connection {

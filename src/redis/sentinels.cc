@@ -210,7 +210,7 @@ void Sentinels::settle(const std::string& address) {
     }
     const bool moved = !place_.address.empty();
     place_ = {address, port_, nullptr, host_};
-    if (moved) {
+    if (moved && !settings_.quiet) {
         loop_->log(Severity::kNotice, "redis \"" + settings_.name + "\": the primary is now " + address +
                                           ":" + std::to_string(port_));
     }
@@ -221,7 +221,7 @@ void Sentinels::settle(const std::string& address) {
 
 void Sentinels::say(Severity severity, std::string_view line) {
     const Milliseconds now = loop_->now();
-    if (said_at_ != 0 && now < said_at_ + kSayEvery) {
+    if (settings_.quiet || (said_at_ != 0 && now < said_at_ + kSayEvery)) {
         return;
     }
     said_at_ = now;

@@ -136,4 +136,12 @@ void Denials::remember(std::uint64_t client, const Policy& policy, std::uint32_t
     store(copy, chosen);
 }
 
+void Denials::forget(std::uint64_t client) {
+    Entry* set = set_of(client);
+    for (unsigned way = 0; way < kWays; way++) {
+        std::uint64_t found = client;
+        set[way].words[kClient].compare_exchange_strong(found, 0, std::memory_order_relaxed);
+    }
+}
+
 }  // namespace rate_limit

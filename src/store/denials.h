@@ -40,6 +40,9 @@ class Denials {
     void remember(std::uint64_t client, const Policy& policy, std::uint32_t cost, Micros now, Micros time,
                   const Decision& decision, Micros most);
 
+    // Forgets that a client was rejected.
+    void forget(std::uint64_t client);
+
   private:
     static constexpr unsigned kWords = 8;
     static constexpr unsigned kWays = 2;

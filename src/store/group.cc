@@ -16,6 +16,16 @@ struct MemoryLimits {
     std::aligned_storage_t<sizeof(Policy), alignof(Policy)> parts[kMaxLimits];  // of policies, where needed
 };
 
+namespace {
+
+// A client as denials know it.
+std::uint64_t denied_client(const GroupLimit& limit) {
+    NameRoom room;
+    return limit.denials->hash(short_name(limit.client, limit.is_short, &room));
+}
+
+}  // namespace
+
 Group::Group(GroupLimit* limits, RemoteLimit* room, std::size_t count, const Host& host, Micros (*wall)(),
              void (*done)(Group* group))
     : limits_(limits), count_(count), host_(host), wall_(wall), done_(done) {
@@ -24,6 +34,7 @@ Group::Group(GroupLimit* limits, RemoteLimit* room, std::size_t count, const Hos
     question_.asker = this;
     for (std::size_t i = 0; i < count_; i++) {
         limits_[i].source = Source::kNobody;
+        limits_[i].reason = kNoReason;
         slots_[i] =
             limits_[i].remote != nullptr ? limits_[i].remote->slot_of(remote_limit(i)) : redis::Slot{0};
     }
@@ -31,7 +42,7 @@ Group::Group(GroupLimit* limits, RemoteLimit* room, std::size_t count, const Hos
 
 RemoteLimit Group::remote_limit(std::size_t index) const {
     const GroupLimit& limit = limits_[index];
-    return {limit.zone, limit.client, limit.policy, limit.shape, limit.cost, {}};
+    return {limit.zone, limit.client, limit.policy, limit.shape, limit.cost, limit.is_short, {}};
 }
 
 // Whether one call may have both limits.
@@ -59,7 +70,7 @@ bool Group::denied() {
         if (limit.denials == nullptr || limit.cost == 0) {
             continue;
         }
-        const std::uint64_t client = limit.denials->hash(limit.client);
+        const std::uint64_t client = denied_client(limit);
         if (limit.denials->find(client, *limit.policy, limit.cost, started_at_, &limit.decision,
                                 &decided_at_)) {
             limit.source = Source::kCache;
@@ -80,7 +91,7 @@ void Group::gather_memory(bool fallback, MemoryLimits* memory) const {
         }
         const std::size_t index = memory->limits.size();
         memory->indices[index] = i;
-        Limit* own = memory->limits.add(limit.table, *limit.policy, limit.client, limit.cost);
+        Limit* own = memory->limits.add(limit.table, *limit.policy, limit.client, limit.cost, limit.is_short);
         if (limit.remote != nullptr) {
             // What this instance admits is charged in Redis later, where the whole rate holds.
             own->ahead = 0;
@@ -174,8 +185,8 @@ Progress Group::take_answer() {
         charged_at_[asked_indices_[i]] = host_.clock();
         allowed = allowed && limit.decision.allowed;
         if (!limit.decision.allowed && limit.denials != nullptr && !limit.policy->count_all) {
-            limit.denials->remember(limit.denials->hash(limit.client), *limit.policy, limit.cost,
-                                    host_.clock(), decided_at_, limit.decision, limit.deny_for);
+            limit.denials->remember(denied_client(limit), *limit.policy, limit.cost, host_.clock(),
+                                    decided_at_, limit.decision, limit.deny_for);
         }
     }
     return allowed ? ask_next() : reject();
@@ -184,6 +195,9 @@ Progress Group::take_answer() {
 // A Redis could not be asked: whether one of its limits then admits nothing. The others are left out, or
 // decided by memory.
 bool Group::must_refuse() {
+    for (std::size_t i = 0; i < question_.count; i++) {
+        limits_[asked_indices_[i]].reason = reason_of(error_);
+    }
     for (std::size_t i = 0; i < question_.count; i++) {
         if (limits_[asked_indices_[i]].on_error == OnError::kClosed) {
             give_back();
@@ -201,6 +215,10 @@ Progress Group::check_memory_last() {
     }
     const Verdict verdict = check(memory.limits.data(), memory.limits.size(), wall_(), host_);
     if (verdict == Verdict::kBusy) {
+        for (std::size_t i = 0; i < memory.limits.size(); i++) {
+            GroupLimit& limit = limits_[memory.indices[i]];
+            limit.reason = limit.reason == kNoReason ? kNoSlot : limit.reason;
+        }
         for (std::size_t i = 0; i < memory.limits.size(); i++) {
             if (limits_[memory.indices[i]].on_error == OnError::kClosed) {
                 give_back();

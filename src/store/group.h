@@ -13,20 +13,12 @@
 #include "store/instances.h"
 #include "store/memory.h"
 #include "store/remote.h"
+#include "store/source.h"
 
 namespace rate_limit {
 
 // What a zone does while its Redis cannot be asked.
 enum class OnError : std::uint8_t { kOpen, kClosed, kLocal };
-
-// Who decided.
-enum class Source : std::uint8_t {
-    kNobody,  // not decided: another limit had rejected before, or the zone is left out for on_error=open
-    kMemory,
-    kRedis,
-    kCache,
-    kFallback,  // memory, because Redis could not be asked
-};
 
 // One of a request's limits. Everything that it points to must live until the group is decided or forgotten.
 struct GroupLimit {
@@ -41,8 +33,10 @@ struct GroupLimit {
     Denials* denials;              // null if denials are not remembered
     Micros deny_for;               // at most
     OnError on_error;
-    Source source;      // the answer: who decided
-    Decision decision;  // and what
+    Source source;              // the answer: who decided
+    Decision decision;          // and what
+    Reason reason = kNoReason;  // why not whom the zone asks first
+    bool is_short = false;      // the client's name is as short_name gives it
 };
 
 enum class Progress : std::uint8_t {
@@ -74,6 +68,9 @@ class Group {
 
     // When it was decided: by Redis' clock, if Redis did.
     Micros decided_at() const { return decided_at_; }
+
+    // When it was started, by the host's clock.
+    Micros started_at() const { return started_at_; }
 
     void* data = nullptr;  // of whoever asks
 

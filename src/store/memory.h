@@ -20,7 +20,7 @@ constexpr std::size_t kMaxLimits = 16;  // that one request may be under
 struct Limit {
     Table* table;
     const Policy* policy;  // has rates, and the table's shape holds it
-    std::uint64_t client;  // Table::hash of the client's name
+    std::uint64_t client;  // Table::hash of the client's name, as short_name gives it
     std::uint32_t cost;    // 0 looks
     Decision decision;     // the answer
     // If the table has accounts: the client's name, as short_name gives it, and the rates under which it is
@@ -30,12 +30,14 @@ struct Limit {
     Micros ahead = 0;  // how far the clock that decides is ahead of the one that tells the time
 };
 
-// A limit of a client by its name, which may be long; `room` must live as long as the limit.
+// A limit of a client by its name, which may be long, if it is not said to be short; `room` must live as long
+// as the limit.
 inline Limit memory_limit(Table* table, const Policy& policy, std::string_view client, std::uint32_t cost,
-                          NameRoom* room) {
+                          NameRoom* room, bool is_short = false) {
+    client = short_name(client, is_short, room);
     Limit limit = {table, &policy, table->hash(client), cost, {}};
     if (table->has_accounts()) {
-        limit.name = short_name(client, room);
+        limit.name = client;
         limit.ahead = table->accounts().ahead();
     }
     return limit;
@@ -44,9 +46,10 @@ inline Limit memory_limit(Table* table, const Policy& policy, std::string_view c
 // A request's limits. Each is made when it is added: to make all that there may be would cost every request.
 class Limits {
   public:
-    Limit* add(Table* table, const Policy& policy, std::string_view client, std::uint32_t cost) {
-        auto* limit =
-            new (&room_[size_]) Limit(memory_limit(table, policy, client, cost, &name_rooms_[size_]));
+    Limit* add(Table* table, const Policy& policy, std::string_view client, std::uint32_t cost,
+               bool is_short = false) {
+        auto* limit = new (&room_[size_])
+            Limit(memory_limit(table, policy, client, cost, &name_rooms_[size_], is_short));
         size_++;
         return limit;
     }

@@ -16,7 +16,7 @@ constexpr std::string_view kDigestMark = "sha256:";
 
 // A name that begins with a closing brace would leave its key without a hash tag, and so each key of the
 // client in a slot of its own.
-std::string_view short_name(std::string_view name, NameRoom* room) {
+std::string_view digest_name(std::string_view name, NameRoom* room) {
     if (name.size() <= kLongestName && name.substr(0, kDigestMark.size()) != kDigestMark &&
         name.substr(0, 1) != "}") {
         return name;
@@ -34,6 +34,11 @@ std::string_view short_name(std::string_view name, NameRoom* room) {
     return {room->text, NameRoom::kSize};
 }
 
+bool is_digest(std::string_view name) {
+    return name.size() == NameRoom::kSize && name.substr(0, kDigestMark.size()) == kDigestMark &&
+           name.find_first_not_of("0123456789abcdef", kDigestMark.size()) == std::string_view::npos;
+}
+
 void append_key_text(std::string_view prefix, std::string_view zone, Algorithm algorithm,
                      std::string_view client, redis::Buffer* buffer) {
     buffer->append(prefix);
@@ -46,9 +51,9 @@ void append_key_text(std::string_view prefix, std::string_view zone, Algorithm a
 }
 
 void append_key(std::string_view prefix, std::string_view zone, Algorithm algorithm, std::string_view client,
-                redis::Buffer* buffer) {
+                redis::Buffer* buffer, bool is_short) {
     NameRoom room;
-    client = short_name(client, &room);
+    client = short_name(client, is_short, &room);
     const std::size_t name_size = std::strlen(algorithm_name(algorithm));
     redis::append_bulk_header(prefix.size() + zone.size() + name_size + client.size() + 4, buffer);
     append_key_text(prefix, zone, algorithm, client, buffer);

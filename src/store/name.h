@@ -20,14 +20,32 @@ struct NameRoom {
 // The name itself, or its SHA-256, in `room`, if it is longer than kLongestName bytes, could be taken for
 // such a digest, or begins with "}". Not for a name that is short already: a digest would get a digest of its
 // own.
-std::string_view short_name(std::string_view name, NameRoom* room);
+std::string_view digest_name(std::string_view name, NameRoom* room);
+inline std::string_view short_name(std::string_view name, NameRoom* room) {
+    const bool plain = !name.empty() && name.size() <= kLongestName && name[0] != 's' && name[0] != '}';
+    return plain ? name : digest_name(name, room);
+}
+
+// The same for one that may be short already.
+inline std::string_view short_name(std::string_view name, bool is_short, NameRoom* room) {
+    return is_short ? name : short_name(name, room);
+}
+
+// Whether a name is a digest as short_name makes them.
+bool is_digest(std::string_view name);
+
+// A client as operators are shown it and name it: by its name, or by the digest if that is long, or could be
+// taken for one.
+inline std::string_view shown_name(std::string_view name, NameRoom* room) {
+    return name.size() > kLongestName || is_digest(name) ? short_name(name, room) : name;
+}
 
 // The key of a client in a zone: PREFIX ZONE:ALGORITHM:{CLIENT}. The client's name is short.
 void append_key_text(std::string_view prefix, std::string_view zone, Algorithm algorithm,
                      std::string_view client, redis::Buffer* buffer);
 
-// The same as a word of a command. The client's name may be long.
+// The same as a word of a command. The client's name may be long, if it is not said to be short.
 void append_key(std::string_view prefix, std::string_view zone, Algorithm algorithm, std::string_view client,
-                redis::Buffer* buffer);
+                redis::Buffer* buffer, bool is_short = false);
 
 }  // namespace rate_limit

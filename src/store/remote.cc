@@ -6,6 +6,7 @@
 #include "redis/command.h"
 #include "store/name.h"
 #include "store/script_text.h"
+#include "store/statistics.h"
 #include "store/wire.h"
 
 namespace rate_limit {
@@ -120,8 +121,8 @@ redis::Slot Remote::slot_of(const RemoteLimit& limit) {
     }
     NameRoom room;
     key_.clear();
-    append_key_text(options_.prefix, limit.zone, limit.policy->algorithm, short_name(limit.client, &room),
-                    &key_);
+    append_key_text(options_.prefix, limit.zone, limit.policy->algorithm,
+                    short_name(limit.client, limit.is_short, &room), &key_);
     return redis::slot_of(key_.view());
 }
 
@@ -190,7 +191,7 @@ bool Remote::add(const RemoteLimit* limits, std::size_t count, bool refund, Ques
         append_number(policy, 1, &batch->group_texts);
         append_number(limits[i].cost, 4, &batch->group_texts);
         append_key(options_.prefix, limits[i].zone, limits[i].policy->algorithm, limits[i].client,
-                   &batch->key_texts);
+                   &batch->key_texts, limits[i].is_short);
     }
     *waiting = {question, count, refund, nullptr};
     (batch->last != nullptr ? batch->last->next : batch->first) = waiting;
@@ -270,6 +271,9 @@ void Remote::send(Batch* batch) {
     redis::append_bulk(batch->policy_texts.view(), &command);
     redis::append_bulk(batch->group_texts.view(), &command);
     call->slot = batch->slot;
+    if (options_.counter != nullptr) {
+        options_.counter->on_batch(batch->groups);
+    }
     client->send(call, on_answer, batch);
 }
 

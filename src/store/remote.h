@@ -23,7 +23,8 @@ struct RemoteLimit {
     const Policy* policy;     // has rates
     const Shape* shape;       // of the zone
     std::uint32_t cost;       // 0 looks
-    Decision decision;        // the answer
+    bool is_short = false;    // the client's name is as short_name gives it
+    Decision decision = {};   // the answer
 };
 
 struct Waiting;
@@ -40,12 +41,15 @@ struct Question {
     Waiting* waiting = nullptr;                // while it asks
 };
 
+class RedisCounter;
+
 class Remote {
   public:
     struct Options {
-        std::string prefix;        // of every key
-        std::uint32_t batch = 64;  // groups in a call
-        Micros budget = kForever;  // of a request that has to ask several times
+        std::string prefix;               // of every key
+        std::uint32_t batch = 64;         // groups in a call
+        Micros budget = kForever;         // of a request that has to ask several times
+        RedisCounter* counter = nullptr;  // is told how large batches are; may be null
     };
 
     // Takes the service over. Null if there is no memory.

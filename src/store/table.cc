@@ -376,6 +376,19 @@ void Table::drop(const Slot& slot, const Host& host) {
     }
 }
 
+bool Table::forget(std::uint64_t hash, const Host& host) {
+    const Slot slot = find(hash, host);
+    if (slot.state == nullptr) {
+        return false;
+    }
+    if (has_accounts_) {
+        account_of(slot).clear();
+        unmark(slot);
+    }
+    drop(slot, host);
+    return true;
+}
+
 void Table::owe(const Slot& slot, std::uint32_t amount, std::string_view name, const RateList& rates) {
     Accounts& all = accounts();
     const std::uint64_t number = number_of(slot);

@@ -60,6 +60,9 @@ class Table {
     static void keep(const Slot& slot, const Host& host);
     static void drop(const Slot& slot, const Host& host);
 
+    // Forgets a client, and what it owes; false if it was not known.
+    bool forget(std::uint64_t hash, const Host& host);
+
     // Adds `amount` to what the client of a locked slot owes. The table must have accounts. `name` is the
     // client's as short_name gives it; `rates` matter only where they differ between clients.
     void owe(const Slot& slot, std::uint32_t amount, std::string_view name, const RateList& rates);

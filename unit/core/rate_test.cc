@@ -297,6 +297,31 @@ void test_the_window_of_a_policy_is_how_long_its_quota_lasts(void**) {
     assert_int_equal(window_of(policy, policy.rates.rates[0]), kForever);
 }
 
+void test_rates_are_printed_as_they_are_read(void**) {
+    constexpr struct {
+        const char* text;
+        const char* printed;
+    } kRows[] = {
+        {"10r/s", "10r/s"},
+        {"off", "off"},
+        {"100r/60s", "100r/m"},
+        {"100r/30s", "100r/30s"},
+        {"7r/90m", "7r/90m"},
+        {"7r/14d,1r/61s", "7r/2w,1r/61s"},
+        {"1000000000r/366d", "1000000000r/366d"},
+        {"1000000000r/31622399s,1000000000r/31622399s,1000000000r/31622399s,1000000000r/31622399s,"
+         "1000000000r/31622399s,1000000000r/31622399s,1000000000r/31622399s,1000000000r/31622399s",
+         nullptr},
+    };
+    for (const auto& row : kRows) {
+        RateList list;
+        assert_null(parse_rates(row.text, &list));
+        char text[kLongestRates];
+        const std::string printed(text, print_rates(list, text));
+        assert_string_equal(printed.c_str(), row.printed != nullptr ? row.printed : row.text);
+    }
+}
+
 }  // namespace
 }  // namespace rate_limit
 
@@ -312,6 +337,7 @@ int main() {
         cmocka_unit_test(test_numbers_up_to_the_most_are_read),
         cmocka_unit_test(test_other_numbers_are_not_read),
         cmocka_unit_test(test_a_view_is_read_to_its_end_and_no_further),
+        cmocka_unit_test(test_rates_are_printed_as_they_are_read),
         cmocka_unit_test(test_algorithms_are_known_by_the_names_they_print),
         cmocka_unit_test(test_the_window_of_a_policy_is_how_long_its_quota_lasts),
     };

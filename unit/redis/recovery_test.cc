@@ -45,6 +45,21 @@ void test_a_late_answer_does_not_close_the_breaker_but_the_probe_behind_it_does(
     assert_int_equal(server.count("SET"), 1);
 }
 
+void test_a_quiet_client_leaves_it_to_others_to_say_what_is_wrong(void**) {
+    TestLoop loop;
+    FakeServer server(&loop);
+    server.answer = [](const Words&) { return "-OOM no\r\n"; };
+    Settings settings = settings_for(server.path());
+    settings.quiet = true;
+    Calls calls(settings, &loop);
+    for (unsigned i = 1; i <= 5; i++) {
+        assert_int_equal(calls.ask_echo("x").error, Error::kOutOfMemory);
+    }
+    assert_false(calls->available());
+    assert_true(calls.await_open(false, 500));
+    assert_int_equal(loop.said("redis"), 0);
+}
+
 void test_an_open_breaker_closes_by_a_probe(void**) {
     TestLoop loop;
     FakeServer server(&loop);
@@ -309,6 +324,7 @@ int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(test_a_refused_connection_fails_all_calls_at_once_and_opens_the_breaker),
         cmocka_unit_test(test_a_late_answer_does_not_close_the_breaker_but_the_probe_behind_it_does),
+        cmocka_unit_test(test_a_quiet_client_leaves_it_to_others_to_say_what_is_wrong),
         cmocka_unit_test(test_an_open_breaker_closes_by_a_probe),
         cmocka_unit_test(test_probes_that_fail_come_ever_less_often),
         cmocka_unit_test(test_a_probe_that_is_not_answered_costs_the_connection),

@@ -136,8 +136,9 @@ void test_what_is_owed_has_the_name_that_stands_in_redis(void**) {
     place.cost = 4;
     assert_int_equal(admitted(&scene, place, 1), 1);
     NameRoom room;
-    const Owed owed = owed_by(instance.zone, name);
-    assert_string_equal(owed.name.c_str(), std::string(short_name(name, &room)).c_str());
+    const std::string in_redis(short_name(name, &room));
+    const Owed owed = owed_by(instance.zone, in_redis);
+    assert_string_equal(owed.name.c_str(), in_redis.c_str());
     assert_int_equal(owed.unsent, 4);
 }
 

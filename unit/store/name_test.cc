@@ -57,6 +57,25 @@ void test_every_name_leaves_its_key_a_tag(void**) {
     }
 }
 
+void test_operators_see_a_name_or_its_digest_and_can_tell_them_apart(void**) {
+    NameRoom room;
+    const std::string digest(short_name(std::string(200, 'x'), &room));
+    assert_true(is_digest(digest));
+    assert_string_equal(std::string(shown_name(std::string(200, 'x'), &room)).c_str(), digest.c_str());
+    for (const std::string& name : {std::string("alice"), std::string(), std::string("}"),
+                                    std::string("sha256:abc"), std::string(128, 's'), digest.substr(1),
+                                    digest.substr(0, 70), digest.substr(0, 70) + "G", digest + "0"}) {
+        assert_false(is_digest(name));
+        assert_string_equal(std::string(shown_name(name, &room)).c_str(), name.c_str());
+    }
+    // A name that looks like a digest is not the client that it is of.
+    const std::string other(shown_name(digest, &room));
+    assert_true(is_digest(other));
+    assert_string_not_equal(other.c_str(), digest.c_str());
+    assert_string_equal(std::string(short_name(digest, true, &room)).c_str(), digest.c_str());
+    assert_string_equal(std::string(short_name(digest, false, &room)).c_str(), other.c_str());
+}
+
 }  // namespace
 }  // namespace rate_limit
 
@@ -64,6 +83,7 @@ int main() {
     using namespace rate_limit;
     const CMUnitTest tests[] = {
         cmocka_unit_test(test_a_short_name_stands_for_itself),
+        cmocka_unit_test(test_operators_see_a_name_or_its_digest_and_can_tell_them_apart),
         cmocka_unit_test(test_a_long_name_becomes_its_digest),
         cmocka_unit_test(test_a_name_that_looks_like_a_digest_is_not_taken_for_one),
         cmocka_unit_test(test_every_name_leaves_its_key_a_tag),

@@ -80,6 +80,22 @@ void test_each_limit_of_a_redis_that_fails_goes_its_own_way(void**) {
     assert_int_equal(used(scene.zone), 1);
 }
 
+void test_each_limit_says_why_it_was_not_decided_as_it_should_be(void**) {
+    Scene scene;
+    Scene::fail(&scene.first_server);
+    const Request mixed({scene.in_first(), scene.in_first(OnError::kLocal, &scene.zone), scene.in_second(),
+                         scene.in_memory()});
+    assert_int_equal(mixed.in_the_end(&scene.loop), Progress::kAdmitted);
+    assert_int_equal(mixed.reason(0), reason_of(Error::kOutOfMemory));
+    assert_int_equal(mixed.reason(1), reason_of(Error::kOutOfMemory));
+    assert_int_equal(mixed.reason(2), kNoReason);
+    assert_int_equal(mixed.reason(3), kNoReason);
+    const Request refused({scene.in_first(OnError::kClosed), scene.in_second()});
+    assert_int_equal(refused.in_the_end(&scene.loop), Progress::kRefused);
+    assert_int_equal(refused.reason(0), reason_of(Error::kOutOfMemory));
+    assert_int_equal(refused.reason(1), kNoReason);
+}
+
 void test_redis_gets_back_what_a_fallback_rejects(void**) {
     Scene scene;
     Scene::fail(&scene.first_server);
@@ -123,9 +139,12 @@ void test_memory_that_is_busy_goes_by_on_error_too(void**) {
         assert_int_equal(alone.at_once(),
                          on_error == OnError::kOpen ? Progress::kAdmitted : Progress::kRefused);
         assert_int_equal(alone.source(0), Source::kNobody);
+        assert_int_equal(alone.reason(0), kNoSlot);
         const Request with_redis({busy, scene.in_first()});
         assert_int_equal(with_redis.in_the_end(&scene.loop),
                          on_error == OnError::kOpen ? Progress::kAdmitted : Progress::kRefused);
+        assert_int_equal(with_redis.reason(0), kNoSlot);
+        assert_int_equal(with_redis.reason(1), kNoReason);
         scene.loop.run_for(10);
         assert_int_equal(scene.first_server.refunds().size(), on_error == OnError::kOpen ? 0 : 1);
     }
@@ -163,6 +182,7 @@ int main() {
         cmocka_unit_test(test_local_decides_from_memory),
         cmocka_unit_test(test_nobody_waits_for_a_redis_that_is_gone),
         cmocka_unit_test(test_each_limit_of_a_redis_that_fails_goes_its_own_way),
+        cmocka_unit_test(test_each_limit_says_why_it_was_not_decided_as_it_should_be),
         cmocka_unit_test(test_redis_gets_back_what_a_fallback_rejects),
         cmocka_unit_test(test_a_fallback_is_not_charged_for_what_another_redis_rejects),
         cmocka_unit_test(test_memory_that_is_busy_goes_by_on_error_too),

@@ -37,7 +37,7 @@ struct Asking {
     void add(const std::string& zone, const std::string& client, const Policy& policy, const Shape& shape,
              std::uint32_t cost = 1) {
         texts.push_back({zone, client});
-        limits.push_back({texts.back().zone, texts.back().client, &policy, &shape, cost, {}});
+        limits.push_back({texts.back().zone, texts.back().client, &policy, &shape, cost, false, {}});
         question.limits = limits.data();
         question.count = limits.size();
     }

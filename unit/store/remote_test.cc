@@ -4,6 +4,8 @@
 #include <malloc.h>
 
 #include "questions.h"
+#include "shared_zone.h"
+#include "store/statistics.h"
 
 namespace rate_limit {
 namespace {
@@ -281,6 +283,29 @@ void test_what_is_given_back_goes_as_a_refund(void**) {
     assert_int_equal(scene.questions[1].question.error, Error::kNone);
 }
 
+void test_sizes_of_calls_are_counted(void**) {
+    redis::TestLoop loop;
+    ScriptServer server(&loop);
+    const redis::Settings settings = script_settings(server.server.path());
+    RedisStatistics statistics;
+    const Host host = this_process();
+    RedisCounter counter(&statistics, 0, host);
+    Remote::Options options;
+    options.batch = 4;
+    options.counter = &counter;
+    const std::unique_ptr<Remote> remote(
+        Remote::make(redis::Client::make(settings, {}, &loop), options, &loop));
+    Asking asking[7];
+    for (Asking& one : asking) {
+        assert_true(remote->ask(&one.question));
+    }
+    assert_true(loop.run_until([&] { return asking[6].answers == 1; }));
+    const BatchTotals batches = statistics.read().batches;
+    assert_int_equal(batches.count, 2);
+    assert_int_equal(batches.sum, 7);
+    assert_int_equal(batches.counts[2], 2);  // four, and three
+}
+
 void test_a_refund_alone_is_sent_too(void**) {
     Scene scene;
     {
@@ -342,6 +367,7 @@ int main() {
         cmocka_unit_test(test_an_answer_may_ask_again),
         cmocka_unit_test(test_what_is_given_back_goes_as_a_refund),
         cmocka_unit_test(test_a_refund_alone_is_sent_too),
+        cmocka_unit_test(test_sizes_of_calls_are_counted),
         cmocka_unit_test(test_checks_leave_no_growth),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

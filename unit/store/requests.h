@@ -88,6 +88,7 @@ class Request {
     bool answered() const { return answers_ != 0; }
     const Decision& decision(std::size_t index) const { return limits_[index].decision; }
     Source source(std::size_t index) const { return limits_[index].source; }
+    Reason reason(std::size_t index) const { return limits_[index].reason; }
     Error error() const { return group_->error(); }
     Micros decided_at() const { return group_->decided_at(); }
 

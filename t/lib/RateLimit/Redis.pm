@@ -32,7 +32,9 @@
 #   cli(@command)               the same through redis-cli; returns its text
 #   info($field)                a field of INFO
 #   commandstats($name)         how often a command was called since the start or CONFIG RESETSTAT
-#   clients                     how many connections there are, but for those of this package
+#   connections                 how many there are, but for those of this package
+#   clients                     the same without those over which an nginx last asked for changed rates, as it does twice a
+#                               second
 #   monitor                     watches what is asked (MONITORS)
 #   pause, resume               SIGSTOP and SIGCONT
 #   clock($seconds)             from now on its clock is so much ahead of the real one
@@ -272,11 +274,13 @@ sub commandstats {
     return $calls // 0;
 }
 
-sub clients {
+sub client_lines {
     my ($self) = @_;
-    my @clients = grep { !/ user=$control / && !/ flags=[MS]/ } split /\n/, $self->command('CLIENT', 'LIST');
-    return scalar @clients;
+    return grep { !/ user=$control / && !/ flags=[MS]/ } split /\n/, $self->command('CLIENT', 'LIST');
 }
+
+sub connections { my ($self) = @_; return scalar(my @all = $self->client_lines) }
+sub clients     { my ($self) = @_; return scalar grep { !/ cmd=eval / } $self->client_lines }
 
 sub monitor {
     my ($self) = @_;

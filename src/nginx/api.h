@@ -1,0 +1,75 @@
+// The JSON API: its location, its calls, and what they have in common.
+#pragma once
+
+#include <string>
+
+#include "key/claims.h"
+#include "nginx/zone.h"
+
+namespace rate_limit {
+
+// What the directive of a location says.
+struct ApiSettings {
+    bool write = false;
+    bool keys = true;  // clients' names may be shown
+    ngx_http_handler_pt handler = nullptr;
+};
+
+// Reads `[write=on] [keys=off]` of a directive whose location has a handler; null, or an error.
+char* read_api_settings(ngx_conf_t* cf, ngx_command_t* cmd, ngx_http_rate_limit_loc_conf_t* conf,
+                        ngx_http_handler_pt handler);
+
+// Answers a call. The location has settings.
+ngx_int_t handle_api(ngx_http_request_t* r);
+
+const ApiSettings& api_settings(ngx_http_request_t* r);
+
+// What of the request's path follows that of its location, without a slash before it.
+std::string_view api_path(ngx_http_request_t* r);
+
+// What a call is asked for, decoded.
+struct ApiArguments {
+    std::string zone;
+    std::string key;    // as short_name gives it
+    std::string shown;  // as it is logged, but not escaped
+    std::uint32_t permits = 1;
+};
+
+// Reads the arguments of a call: none, zone and key, or permits besides. False if they are wrong, with a
+// sentence of why in `*wrong`.
+enum class ApiTakes : std::uint8_t { kNothing, kClient, kClientAndPermits };
+bool read_arguments(std::string_view text, ApiTakes takes, ApiArguments* arguments, std::string* wrong);
+
+// A client's name as it is logged.
+std::string escaped_key(std::string_view key);
+
+// Answers. Each returns what a content handler returns.
+ngx_int_t send_json(ngx_http_request_t* r, ngx_uint_t status, const key::Json& json);
+ngx_int_t send_api_problem(ngx_http_request_t* r, ngx_uint_t status, const std::string& detail);
+ngx_int_t send_no_content(ngx_http_request_t* r);
+
+// Adds a header to the answer; false if there is no memory. The texts must live as long as the request.
+bool add_answer_header(ngx_http_request_t* r, std::string_view name, std::string_view value);
+
+// Seconds, as a number of JSON.
+json_t* json_seconds(Micros micros);
+
+// What an operator is told of all zones, or of one with the clients that it limits most; empty if there is no
+// memory.
+key::Json describe_zones(ngx_http_request_t* r);
+key::Json describe_zone(ngx_http_request_t* r, Zone* zone);
+
+// Whether the Redis that zones need answer, and whether nobody is refused because one does not.
+key::Json describe_health(ngx_http_request_t* r, bool* healthy);
+
+// Decides a client's request of so many permits, none to look, and answers, now or later.
+ngx_int_t api_check(ngx_http_request_t* r, Zone* zone, const ApiArguments& arguments, std::uint32_t permits);
+
+// Forgets a client.
+ngx_int_t api_reset(ngx_http_request_t* r, Zone* zone, const ApiArguments& arguments);
+
+// Changes the rate of a zone to what the request's body says, or back to the configuration.
+ngx_int_t api_patch(ngx_http_request_t* r, Zone* zone);
+ngx_int_t api_restore(ngx_http_request_t* r, Zone* zone);
+
+}  // namespace rate_limit

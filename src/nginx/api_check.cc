@@ -1,0 +1,218 @@
+// The calls check and remaining: a client's limit, decided as a request's is.
+#include <jansson.h>
+
+#include <algorithm>
+#include <new>
+
+#include "nginx/answer.h"
+#include "nginx/api.h"
+#include "nginx/clock.h"
+#include "nginx/report.h"
+
+namespace rate_limit {
+namespace {
+
+// A call while it is decided, in the memory of its request.
+struct Decided {
+    ngx_http_request_t* request;
+    Zone* zone;
+    Policy policy;
+    std::string_view shown;  // the client's name
+    std::uint32_t permits;   // 0 looks
+    AppliedLimit applied;
+    GroupLimit limit;
+    RemoteLimit room;
+    Group group;
+};
+
+json_t* number_or_null(bool known, std::uint32_t number) {
+    return known ? json_integer(number) : json_null();
+}
+
+// The rates that hold for the client; null if a variable says none, which goes to `*text`.
+const RateList* rates_for(ngx_http_request_t* r, Zone* zone, ngx_str_t* text) {
+    if (zone->is_live) {
+        return &zone->live;
+    }
+    if (zone->rate == nullptr) {
+        return &zone->configured;
+    }
+    return ngx_http_complex_value(r, zone->rate, text) == NGX_OK
+               ? zone->rates->read(view(*text), zone->policy, zone->shape)
+               : nullptr;
+}
+
+key::Json describe(const Decided& decided, bool allowed) {
+    const Decision& decision = decided.limit.decision;
+    const bool known = decided.limit.source != Source::kNobody;
+    const bool look = decided.permits == 0;
+    const bool free = allowed && !(look && known && decision.remaining == 0);
+    json_t* object = json_object();
+    const auto put = [&](const char* name, json_t* value) { json_object_set_new(object, name, value); };
+    put("allowed", json_boolean(free));
+    put("zone", json_stringn(decided.limit.zone.data(), decided.limit.zone.size()));
+    put("key", json_string(escaped_key(decided.shown).c_str()));
+    put("algorithm", json_string(algorithm_name(decided.policy.algorithm)));
+    put("limit", number_or_null(known, decision.limit));
+    put("remaining", number_or_null(known, decision.remaining));
+    put("resetAfterSeconds", known ? json_seconds(decision.reset_after) : json_null());
+    // A look does not know when a request would fit, and one that never does has no time.
+    const bool never = look || decision.retry_after == kNever;
+    put("retryAfterSeconds", free    ? json_integer(0)
+                             : never ? json_null()
+                                     : json_seconds(decision.retry_after));
+    const bool unlimited = decided.policy.rates.size == 0;
+    put("store",
+        unlimited ? json_null() : json_string(known ? source_name(decided.limit.source) : "fallback"));
+    return key::Json(object);
+}
+
+// Lets the header filter and the variables tell of the decision as they do of a request's; not where the call
+// is part of a request with limits of its own.
+bool record(ngx_http_request_t* r, Decided* decided, bool allowed) {
+    if (r != r->main) {
+        return true;
+    }
+    RequestState* state = make_request_state(r, 1);
+    if (state == nullptr) {
+        return false;
+    }
+    state->status = allowed ? Status::kPassed : Status::kRejected;
+    state->headers = location_conf(r)->headers;
+    state->error = decided->group.error();
+    state->decided_at = decided->group.decided_at();
+    if (decided->limit.source != Source::kNobody) {
+        state->binding = state->count++;
+        state->limits[state->binding] = {&decided->applied, &decided->policy.rates, decided->permits,
+                                         decided->limit.source, decided->limit.decision};
+    }
+    return true;
+}
+
+ngx_int_t conclude(ngx_http_request_t* r, Decided* decided) {
+    const Progress progress = decided->group.progress();
+    const bool allowed = progress == Progress::kAdmitted;
+    if (decided->permits != 0) {
+        const GroupLimit& limit = decided->limit;
+        count_limit({decided->zone, limit.client, limit.source, limit.reason, &limit.decision, true}, allowed,
+                    false, zone_host().clock() - decided->group.started_at());
+    }
+    if (progress == Progress::kRefused) {
+        return send_api_problem(
+            r, NGX_HTTP_SERVICE_UNAVAILABLE,
+            "zone \"" + std::string(view(decided->zone->name)) +
+                "\" cannot be decided and fails closed: " + reason_name(decided->limit.reason));
+    }
+    if (!record(r, decided, allowed)) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+    return send_json(r, allowed ? NGX_HTTP_OK : NGX_HTTP_TOO_MANY_REQUESTS, describe(*decided, allowed));
+}
+
+// What a request that waits for Redis does when it could write: nothing.
+void sleep_on(ngx_http_request_t*) {}
+
+// Redis has answered, or will not.
+void wake(Group* group) {
+    auto* decided = static_cast<Decided*>(group->data);
+    ngx_http_request_t* r = decided->request;
+    if (r->write_event_handler != sleep_on) {
+        return;
+    }
+    ngx_connection_t* c = r->connection;
+    ngx_http_set_log_request(c->log, r);
+    ngx_http_finalize_request(r, conclude(r, decided));
+    ngx_http_run_posted_requests(c);
+}
+
+void forget(void* group) { static_cast<Group*>(group)->forget(); }
+
+// Lets the request sleep; a client that leaves meanwhile ends it.
+ngx_int_t wait(ngx_http_request_t* r, Decided* decided) {
+    ngx_http_cleanup_t* cleanup = ngx_http_cleanup_add(r, 0);
+    if (cleanup == nullptr || ngx_handle_read_event(r->connection->read, 0) != NGX_OK) {
+        decided->group.forget();
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+    cleanup->handler = forget;
+    cleanup->data = &decided->group;
+    r->read_event_handler = ngx_http_test_reading;
+    r->write_event_handler = sleep_on;
+    r->main->count++;
+    return NGX_DONE;
+}
+
+// A copy of a text that is not empty; empty if there is no memory.
+std::string_view pool_text(ngx_pool_t* pool, const std::string& text) {
+    auto* copy = static_cast<char*>(ngx_pnalloc(pool, text.size()));
+    if (copy == nullptr) {
+        return {};
+    }
+    std::copy(text.begin(), text.end(), copy);
+    return {copy, text.size()};
+}
+
+// What is to be decided, in the memory of the request; null if there is none.
+Decided* make_decided(ngx_http_request_t* r, Zone* zone, const ApiArguments& arguments, const RateList& rates,
+                      std::uint32_t permits) {
+    Remote* remote = asks_redis(*zone) ? redis_remote(zone->redis) : nullptr;
+    void* memory = ngx_pcalloc(r->pool, sizeof(Decided));
+    const std::string_view key = pool_text(r->pool, arguments.key);
+    const std::string_view shown = pool_text(r->pool, arguments.shown);
+    if (memory == nullptr || key.empty() || shown.empty() || (asks_redis(*zone) && remote == nullptr)) {
+        return nullptr;
+    }
+    auto* decided = static_cast<Decided*>(memory);
+    decided->request = r;
+    decided->shown = shown;
+    decided->zone = zone;
+    decided->permits = permits;
+    decided->policy = zone->policy;
+    decided->policy.rates = rates;
+    decided->applied.zone_name = zone->name;
+    decided->applied.zone = zone;
+    decided->applied.policy = decided->policy;
+    const Membership* membership = remote != nullptr ? zone->redis->membership() : nullptr;
+    decided->limit = {view(zone->name),
+                      key,
+                      &decided->policy,
+                      &zone->shape,
+                      permits,
+                      zone->table,
+                      remote,
+                      membership,
+                      zone->denials,
+                      zone->deny_for,
+                      zone->on_error,
+                      Source::kNobody,
+                      {}};
+    decided->limit.is_short = true;
+    new (&decided->group) Group(&decided->limit, &decided->room, 1, zone_host(), wall_clock, wake);
+    decided->group.data = decided;
+    return decided;
+}
+
+}  // namespace
+
+ngx_int_t api_check(ngx_http_request_t* r, Zone* zone, const ApiArguments& arguments, std::uint32_t permits) {
+    ngx_str_t text = {};
+    const RateList* rates = rates_for(r, zone, &text);
+    if (rates == nullptr) {
+        count_reason(*zone, kNoRate);
+        return send_api_problem(r, NGX_HTTP_BAD_REQUEST,
+                                "the rate of zone \"" + std::string(view(zone->name)) + "\" is " +
+                                    std::string(view(zone->rate_text)) + ", which is \"" +
+                                    escaped_key(view(text).substr(0, kLongestLogged)) +
+                                    "\" for this request: no rate, or more than the zone has room for");
+    }
+    Decided* decided = make_decided(r, zone, arguments, *rates, permits);
+    if (decided == nullptr) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+    if (rates->size == 0) {
+        return send_json(r, NGX_HTTP_OK, describe(*decided, true));
+    }
+    return decided->group.start() == Progress::kWaiting ? wait(r, decided) : conclude(r, decided);
+}
+
+}  // namespace rate_limit

@@ -1,0 +1,212 @@
+// Asks candidates. What Redis decides may come when the request has gone, so such a check has memory of its
+// own.
+#include "nginx/shadow.h"
+
+#include <algorithm>
+#include <memory>
+#include <new>
+#include <utility>
+
+#include "nginx/clock.h"
+#include "nginx/report.h"
+#include "nginx/terms.h"
+
+namespace rate_limit {
+namespace {
+
+// A candidate's check that Redis has a part in.
+struct ShadowCheck {
+    static constexpr std::size_t kShort = 256;
+
+    const Zone* zone;
+    bool admitted;  // by the live limits
+    Policy policy;
+    std::unique_ptr<char[]> long_name;
+    char short_name[kShort];
+    GroupLimit limit;
+    RemoteLimit room;
+    std::aligned_storage_t<sizeof(Group), alignof(Group)> group;
+    ShadowCheck* next;
+    ShadowCheck* previous;
+};
+
+ShadowCheck* under_way = nullptr;  // of this process
+ShadowCheck* free_checks = nullptr;
+
+Group* group_of(ShadowCheck* check) { return reinterpret_cast<Group*>(&check->group); }
+
+void enlist(ShadowCheck* check) {
+    check->previous = nullptr;
+    check->next = under_way;
+    if (under_way != nullptr) {
+        under_way->previous = check;
+    }
+    under_way = check;
+}
+
+void unlist(ShadowCheck* check) {
+    (check->previous != nullptr ? check->previous->next : under_way) = check->next;
+    if (check->next != nullptr) {
+        check->next->previous = check->previous;
+    }
+}
+
+void recycle(ShadowCheck* check) {
+    unlist(check);
+    check->long_name.reset();
+    check->next = free_checks;
+    free_checks = check;
+}
+
+// Counts what came of a check, if anything did.
+void conclude(ShadowCheck* check) {
+    const Progress progress = group_of(check)->progress();
+    if (check->limit.reason != kNoReason) {
+        count_reason(*check->zone, check->limit.reason);
+    }
+    if (check->limit.source != Source::kNobody) {
+        count_shadow(*check->zone, check->limit.client, check->admitted, progress == Progress::kAdmitted);
+    }
+    recycle(check);
+}
+
+ShadowCheck* make_check() {
+    ShadowCheck* check = free_checks;
+    if (check != nullptr) {
+        free_checks = check->next;
+    } else {
+        check = new (std::nothrow) ShadowCheck;
+    }
+    if (check != nullptr) {
+        enlist(check);
+    }
+    return check;
+}
+
+// The client's name in memory of the check's own; null if there is none.
+const char* keep_name(ShadowCheck* check, const ngx_str_t& name) {
+    char* room = check->short_name;
+    if (name.len > ShadowCheck::kShort) {
+        check->long_name.reset(new (std::nothrow) char[name.len]);
+        room = check->long_name.get();
+    }
+    if (room != nullptr) {
+        std::copy_n(name.data, name.len, room);
+    }
+    return room;
+}
+
+void ask_redis(Zone* zone, const Policy& policy, const ngx_str_t& client, std::uint32_t cost, bool admitted) {
+    Remote* remote = redis_remote(zone->redis);
+    ShadowCheck* check = remote != nullptr ? make_check() : nullptr;
+    if (check == nullptr) {
+        return;
+    }
+    const char* name = keep_name(check, client);
+    if (name == nullptr) {
+        recycle(check);
+        return;
+    }
+    check->zone = zone;
+    check->admitted = admitted;
+    check->policy = policy;
+    check->limit = {};
+    check->limit.zone = view(zone->name);
+    check->limit.client = {name, client.len};
+    check->limit.policy = &check->policy;
+    check->limit.shape = &zone->shape;
+    check->limit.cost = cost;
+    check->limit.table = zone->table;
+    check->limit.remote = remote;
+    check->limit.membership = zone->redis->membership();
+    check->limit.denials = zone->denials;
+    check->limit.deny_for = zone->deny_for;
+    check->limit.on_error = zone->on_error;
+    auto* group =
+        new (&check->group) Group(&check->limit, &check->room, 1, zone_host(), wall_clock,
+                                  [](Group* done) { conclude(static_cast<ShadowCheck*>(done->data)); });
+    group->data = check;
+    if (group->start() != Progress::kWaiting) {
+        conclude(check);
+    }
+}
+
+void ask_memory(const Zone& zone, const Policy& policy, const ngx_str_t& client, std::uint32_t cost,
+                bool admitted) {
+    Limits limits;
+    limits.add(zone.table, policy, view(client), cost);
+    const Verdict verdict = check(limits.data(), limits.size(), wall_clock(), zone_host());
+    if (verdict == Verdict::kBusy) {
+        count_reason(zone, kNoSlot);
+    } else {
+        count_shadow(zone, view(client), admitted, verdict == Verdict::kAdmitted);
+    }
+}
+
+// Whether a candidate has not decided the request before; if so, it has now.
+bool is_first(ngx_http_request_t* r, const Zone* zone, RequestState* state) {
+    if (state->shadows == nullptr) {
+        state->shadows = ngx_array_create(r->main->pool, 1, sizeof(Zone*));
+    }
+    if (state->shadows == nullptr) {
+        return false;
+    }
+    auto** zones = static_cast<const Zone**>(state->shadows->elts);
+    if (std::find(zones, zones + state->shadows->nelts, zone) != zones + state->shadows->nelts) {
+        return false;
+    }
+    auto** slot = static_cast<const Zone**>(ngx_array_push(state->shadows));
+    if (slot != nullptr) {
+        *slot = zone;
+    }
+    return slot != nullptr;
+}
+
+void check_shadow(ngx_http_request_t* r, const AppliedLimit& applied, RequestState* state, bool admitted) {
+    Zone* zone = applied.zone;
+    ngx_str_t key;
+    if (!is_first(r, zone, state) || ngx_http_complex_value(r, &zone->key, &key) != NGX_OK || key.len == 0) {
+        return;
+    }
+    const Policy* policy = policy_of(r, applied);
+    if (policy == nullptr) {
+        count_reason(*zone, kNoRate);
+        return;
+    }
+    if (policy->rates.size == 0) {
+        // It limits nobody, which is worth to be told of those that are limited now.
+        count_shadow(*zone, view(key), admitted, true);
+        return;
+    }
+    const std::uint32_t cost = cost_of(r, applied);
+    if (asks_redis(*zone)) {
+        ask_redis(zone, *policy, key, cost, admitted);
+    } else {
+        ask_memory(*zone, *policy, key, cost, admitted);
+    }
+}
+
+}  // namespace
+
+void check_shadows(ngx_http_request_t* r, RequestState* state, bool admitted) {
+    const ngx_http_rate_limit_loc_conf_t* conf = location_conf(r);
+    if (!has_shadows(*conf) || !is_observed(r)) {
+        return;
+    }
+    auto** shadows = static_cast<AppliedLimit**>(conf->shadows->elts);
+    for (ngx_uint_t i = 0; i < conf->shadows->nelts; i++) {
+        check_shadow(r, *shadows[i], state, admitted);
+    }
+}
+
+void end_shadows() {
+    while (under_way != nullptr) {
+        group_of(under_way)->forget();
+        recycle(under_way);
+    }
+    while (free_checks != nullptr) {
+        delete std::exchange(free_checks, free_checks->next);
+    }
+}
+
+}  // namespace rate_limit

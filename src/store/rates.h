@@ -1,0 +1,133 @@
+// Rates that are changed and clients that are reset while nginx runs: how the instances that share a Redis
+// tell each other.
+//
+// The hash PREFIX rates has the rate of each zone whose rate was changed, and the sorted set PREFIX resets
+// the clients of the last minute that are to be forgotten. One process of each instance reads both.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/policy.h"
+#include "core/shape.h"
+#include "redis/client.h"
+#include "redis/loop.h"
+#include "redis/service.h"
+#include "store/denials.h"
+#include "store/host.h"
+#include "store/leader.h"
+#include "store/live_rate.h"
+#include "store/table.h"
+
+namespace rate_limit {
+
+// What the processes of an instance share. Made in memory that is all zero.
+class Following {
+  public:
+    Leader& leader() { return leader_; }
+
+    // When Redis last answered, or was first to be asked, by the host's clock; 0 if it never was.
+    Micros heard() const { return heard_.load(std::memory_order_relaxed); }
+    void set_heard(Micros now) { heard_.store(now, std::memory_order_relaxed); }
+
+    // A process of this instance has itself changed a rate: what was asked before may not know of it.
+    void note_change() { changes_.fetch_add(1, std::memory_order_release); }
+    std::uint64_t changes() const { return changes_.load(std::memory_order_acquire); }
+
+    // Until which moment of Redis' clock resets were followed; 0 if none were.
+    std::uint64_t resets_until() const { return resets_until_.load(std::memory_order_relaxed); }
+    void set_resets_until(std::uint64_t moment) { resets_until_.store(moment, std::memory_order_relaxed); }
+
+  private:
+    Leader leader_;
+    std::atomic<Micros> heard_ = 0;
+    std::atomic<std::uint64_t> changes_ = 0;
+    std::atomic<std::uint64_t> resets_until_ = 0;
+};
+
+// A zone as it follows. All that it points to must outlive the follower.
+struct FollowedZone {
+    std::string name;
+    std::string configured;  // its rate, as the configuration says it
+    const Policy* policy = nullptr;
+    Shape shape = {};
+    LiveRate* live = nullptr;
+    Table* table = nullptr;      // null if there is none
+    Denials* denials = nullptr;  // null if there are none
+    std::string refused = {};    // what Redis last had for it that is no rate, or too much
+};
+
+// Asks Redis every so often. Of the processes that share a Following, one at a time does. Belongs to one
+// thread.
+class Follower {
+  public:
+    static constexpr redis::Milliseconds kEvery = 500;
+
+    struct Options {
+        std::string prefix;          // of every key
+        std::uint64_t instance = 0;  // of no other instance
+        redis::Milliseconds after = 0;
+        void (*each_time)(void* self) = nullptr;  // called whenever the others ask or might
+        void* self = nullptr;
+    };
+
+    // All must outlive this, but for the service once stop() was called. Null if there is no memory.
+    static Follower* make(Following* following, std::vector<FollowedZone> zones, const Options& options,
+                          redis::Service* service, redis::Loop* loop, const Host& host);
+    ~Follower();
+    Follower(const Follower&) = delete;
+    Follower& operator=(const Follower&) = delete;
+
+    // The process is about to end: leaves it to others.
+    void end();
+
+    // Asks nothing more. What was asked may still be answered.
+    void stop();
+
+  private:
+    Follower(Following* following, std::vector<FollowedZone> zones, const Options& options,
+             redis::Service* service, redis::Loop* loop, const Host& host);
+
+    static void on_answer(void* self, redis::Error error, std::string_view reply);
+    void on_timer();
+    std::string question() const;
+    bool follow(std::string_view reply);
+    void follow_rate(FollowedZone* zone, std::string_view text);
+    void follow_reset(std::string_view member);
+
+    Following* following_;
+    std::vector<FollowedZone> zones_;
+    Options options_;
+    redis::Service* service_;
+    redis::Loop* loop_;
+    const Host* host_;
+    redis::Alarm* timer_ = nullptr;
+    bool asking_ = false;
+    redis::Milliseconds denied_at_ = 0;  // when Redis last did not let it ask; 0 if it never did
+    std::uint64_t changes_ = 0;          // as of the question
+};
+
+// A command for whoever makes a change, and where it has to go. Its answer is a string.
+struct Errand {
+    std::string command;
+    redis::Slot slot;
+};
+
+// Changes the rate of a zone; with an empty `rate`, back to the configuration.
+Errand change_rate(std::string_view prefix, std::string_view zone, std::string_view rate);
+
+// Deletes a client's key. Here and below a client's name is as short_name gives it.
+Errand delete_client(std::string_view prefix, std::string_view zone, Algorithm algorithm,
+                     std::string_view client);
+
+// Tells the other instances to forget a client.
+Errand announce_reset(std::string_view prefix, bool split, std::uint64_t instance, std::string_view zone,
+                      std::string_view client);
+
+// Forgets a client in memory; either may be null. Whether the table knew it.
+bool forget_client(Table* table, Denials* denials, std::string_view client, const Host& host);
+
+}  // namespace rate_limit

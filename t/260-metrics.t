@@ -1,0 +1,277 @@
+# What the workers count is what clients saw, whoever decided, and nothing gets lost.
+use strict;
+use warnings;
+
+use lib 't/lib';
+use RateLimit qw(start_nginx wait_for);
+use RateLimit::Async qw(await_answers request_text);
+use RateLimit::Cluster qw(start_cluster);
+use RateLimit::FakeRedis qw(start_fake silence);
+use RateLimit::Metrics qw(metrics sum_of);
+use RateLimit::Redis qw(start_redis);
+use Test::More;
+
+my @ports   = split ' ', $ENV{RL_PORTS};
+my $metrics = "location = /metrics { rate_limit_metrics; }\n";
+my $headers = "add_header X-Store \$rate_limit_store always;\nadd_header X-Error \$rate_limit_error always;\n";
+
+# An nginx with these zones, NAME => words, whose key is X-Client; /NAME asks for each.
+sub start {
+    my ($zones, %more) = @_;
+    my ($http, $server) = (delete $more{http} // '', (delete $more{server} // $metrics) . $headers);
+    for my $name (sort keys %{$zones}) {
+        $http   .= "rate_limit_zone \$http_x_client zone=$name:1m $zones->{$name};\n";
+        $server .= "location = /$name { rate_limit zone=$name; empty_gif; }\n";
+    }
+    return (port => $ports[0], http => "keepalive_requests 1000000;\naccess_log off;\n$http", server => $server,
+        log_level => 'error', %more);
+}
+
+# So many requests over so many connections at once; returns how many had each status.
+sub flood {
+    my ($nginx, $path, $clients, $count) = @_;
+    my @connections = map { RateLimit::Async->new($nginx->port) } 1 .. 16;
+    my ($sent, %seen) = (0);
+    while ($sent < $count) {
+        for my $connection (@connections) {
+            my @some = map { request_text('GET', $path, [ 'X-Client' => 'client' . ($sent + $_) % $clients ]) } 1 .. 10;
+            $connection->raw(join('', @some), ('GET') x @some);
+            $sent += @some;
+        }
+        await_answers(30, @connections) or die "no answer\n";
+        $seen{ $_->{status} }++ for map { $_->answers } @connections;
+    }
+    return (\%seen, $sent);
+}
+
+sub requests {
+    my ($metrics, $zone, $allowed) = @_;
+    return sum_of($metrics, 'rate_limiter_requests_total', zone => $zone, allowed => $allowed);
+}
+
+sub histogram {
+    my ($metrics, $name, %labels) = @_;
+    my %bounds;
+    for my $series (grep {/^\Q$name\E_bucket\{/} keys %{$metrics}) {
+        next if grep { $series !~ /[{,]$_="\Q$labels{$_}\E"/ } keys %labels;
+        my ($bound) = $series =~ /le="([^"]+)"/;
+        $bounds{ $bound eq '+Inf' ? 9**9**9 : $bound } = $metrics->{$series};
+    }
+    return [ map { $bounds{$_} } sort { $a <=> $b } keys %bounds ];
+}
+
+subtest 'four workers and sixteen connections lose nothing, nor does a reload' => sub {
+    my %conf = start({ fast => 'rate=30r/m algorithm=fixed_window', wide => 'rate=1000000r/s' }, workers => 4);
+    my $nginx = start_nginx(%conf);
+    my ($fast, $sent_fast) = flood($nginx, '/fast', 20,   8000);
+    my ($wide, $sent_wide) = flood($nginx, '/wide', 1000, 8000);
+    my $before = metrics($nginx);
+    is requests($before, 'fast', 'true'),  $fast->{200}, 'admitted';
+    is requests($before, 'fast', 'false'), $fast->{429}, 'rejected';
+    is $fast->{200} + $fast->{429}, $sent_fast, 'which are all that were sent';
+    is requests($before, 'wide', 'true'),  $sent_wide, 'admitted in another zone';
+    is requests($before, 'wide', 'false'), 0,          'which rejected none';
+    is sum_of($before, 'rate_limiter_store_total', zone => 'fast', store => 'memory'), $sent_fast, 'all from memory';
+    is sum_of($before, 'rate_limiter_check_seconds_count', zone => 'fast'), $sent_fast, 'each took its time';
+    my $checks = histogram($before, 'rate_limiter_check_seconds', zone => 'fast');
+    is scalar @{$checks}, 15, 'fourteen bounds and infinity';
+    is $checks->[-1], $sent_fast, 'the last of which has all';
+    is_deeply $checks, [ sort { $a <=> $b } @{$checks} ], 'and each at least what the one before has';
+    cmp_ok sum_of($before, 'rate_limiter_check_seconds_sum', zone => 'fast'), '<', 8, 'a check takes no millisecond';
+
+    $nginx->reload(%conf, workers => 2);
+    my $after = metrics($nginx);
+    is requests($after, 'fast', 'true'), $fast->{200}, 'a reload keeps what was admitted';
+    is requests($after, 'wide', 'true'), $sent_wide,   'of each zone';
+    my ($more) = flood($nginx, '/fast', 20, 1000);
+    is requests(metrics($nginx), 'fast', 'false'), $fast->{429} + $more->{429}, 'and new workers add to it';
+    $nginx->stop;
+};
+
+subtest 'requests of two zones' => sub {
+    my $nginx = start_nginx(start({ one => 'rate=1r/d', three => 'rate=3r/d' }, server => $metrics
+                . "location = /both { rate_limit zone=one; rate_limit zone=three; empty_gif; }\n"));
+    is join(' ', map { $nginx->get('/both', 'X-Client' => 'a')->{status} } 1 .. 4), '200 429 429 429', 'one of four is admitted';
+    my $got = metrics($nginx);
+    is requests($got, 'one',   'true') . requests($got, 'one',   'false'), '13', 'the zone that rejected counts it';
+    is requests($got, 'three', 'true') . requests($got, 'three', 'false'), '10', 'the one that would not have does not';
+    $nginx->get('/both');
+    is requests(metrics($nginx), 'one', 'true'), 1, 'nor does anybody count a request without a key';
+    $nginx->stop;
+};
+
+subtest 'delays and dry runs' => sub {
+    my $nginx = start_nginx(start(
+        { slow => 'rate=2r/s algorithm=leaky_bucket burst=2', dry => 'rate=2r/s algorithm=leaky_bucket burst=1' },
+        server => $metrics . "location = /try { rate_limit zone=dry; rate_limit_dry_run on; empty_gif; }\n"));
+    my @connections = map { RateLimit::Async->new($nginx->port) } 1 .. 4;
+    my $ask = sub {
+        my ($path) = @_;
+        $_->request('GET', $path, [ 'X-Client' => 'a' ]) for @connections;
+        await_answers(10, @connections) or die "no answer\n";
+        return join ' ', sort map { $_->{status} } map { $_->answers } @connections;
+    };
+    is $ask->('/slow'), '200 200 200 429', 'one passes, two wait, one is rejected';
+    is $ask->('/try'),  '200 200 200 200', 'in a dry run all pass';
+    my $got = metrics($nginx);
+    is requests($got, 'slow', 'true') . requests($got, 'slow', 'false'), '31', 'admitted and rejected';
+    is sum_of($got, 'rate_limiter_delayed_total', zone => 'slow'), 2, 'delayed';
+    is sum_of($got, 'rate_limiter_dry_run_total', zone => 'slow'), 0, 'not dry';
+    is requests($got, 'dry', 'true') . requests($got, 'dry', 'false'), '22', 'a dry run counts as it decides';
+    is sum_of($got, 'rate_limiter_delayed_total', zone => 'dry'), 1, 'also as delayed';
+    is sum_of($got, 'rate_limiter_dry_run_total', zone => 'dry', outcome => 'delayed'),  1, 'and says that it was one that delayed';
+    is sum_of($got, 'rate_limiter_dry_run_total', zone => 'dry', outcome => 'rejected'), 2, 'or rejected';
+    $nginx->stop;
+};
+
+subtest 'rates that are none' => sub {
+    my $nginx = start_nginx(start({ tiers => 'rate=$http_x_rate' }));
+    $nginx->get('/tiers', 'X-Client' => 'a', 'X-Rate' => $_) for qw(5r/d 5r/d nonsense off);
+    my $got = metrics($nginx);
+    is requests($got, 'tiers', 'true'), 2, 'those that have a rate are counted';
+    is sum_of($got, 'rate_limiter_errors_total', zone => 'tiers', reason => 'rate'), 1, 'and that one had none';
+    $nginx->stop;
+};
+
+subtest 'Redis, its denials, and memory instead of it' => sub {
+    my $redis = start_redis();
+    my $nginx = start_nginx(start(
+        {   fleet => 'rate=2r/d redis=main',
+            plain => 'rate=2r/d redis=main deny_cache=off on_error=closed',
+            local => 'rate=2r/d redis=main on_error=local',
+            alone => 'rate=2r/d'
+        },
+        http => 'rate_limit_redis main ' . $redis->url . " timeout=2s connect_timeout=500ms;\n", workers => 2));
+    my $ask = sub { my ($path, $count) = @_; return join ' ', map { $nginx->get($path, 'X-Client' => 'a')->{status} } 1 .. $count };
+    is $ask->('/fleet', 5), '200 200 429 429 429', 'two are admitted';
+    is $ask->('/plain', 4), '200 200 429 429', 'also without a cache';
+    is $ask->('/local', 1), '200', 'and one';
+    is $ask->('/alone', 1), '200', 'and one by memory';
+    my $got = metrics($nginx);
+    is requests($got, 'fleet', 'true') . requests($got, 'fleet', 'false'), '23', 'admitted and rejected';
+    my $store = sub { my ($zone, $name) = @_; return sum_of($got, 'rate_limiter_store_total', zone => $zone, store => $name) };
+    is $store->('fleet', 'redis') + $store->('fleet', 'cache'), 5, 'by Redis and from the cache';
+    is $store->('fleet', 'cache'), 2, 'of which the cache had two';
+    is $store->('plain', 'redis'), 4, 'another zone had all from Redis';
+    is $store->('alone', 'memory'), 1, 'and one from memory';
+    my $label = sub { my ($name, @more) = @_; return sum_of($got, "rate_limiter_$name", redis => 'main', @more) };
+    is $label->('redis_up'),                       1, 'Redis is up';
+    is $label->('breaker_open'),                   0, 'no breaker is open';
+    is $label->('redis_round_trip_seconds_count'), 8, 'Redis has answered eight calls';
+    is $label->('batch_size_count'),               8, 'which were so many batches';
+    is $label->('batch_size_sum'),                 8, 'of one request each';
+    is $label->('redis_errors_total'),             0, 'without an error';
+    is histogram($got, 'rate_limiter_batch_size', redis => 'main')->[0], 8, 'so all are in the first of the sizes';
+    is scalar @{ histogram($got, 'rate_limiter_batch_size', redis => 'main') }, 12, 'of eleven and infinity';
+    my $trips = histogram($got, 'rate_limiter_redis_round_trip_seconds', redis => 'main');
+    is $trips->[-2], 8, 'none took a second';
+    cmp_ok $label->('redis_round_trip_seconds_sum'), '>', 0, 'but all took some time';
+    is sum_of($got, 'rate_limiter_errors_total'), 0, 'nothing failed';
+
+    $redis->kill;
+    my %seen;
+    $seen{ $nginx->get('/plain', 'X-Client' => "b$_")->{status} }++ for 1 .. 10;
+    $seen{"local $_->{status}"}++ for map { $nginx->get('/local', 'X-Client' => 'c') } 1 .. 4;
+    $seen{"fleet $_->{status}"}++ for map { $nginx->get('/fleet', 'X-Client' => 'd') } 1 .. 3;
+    is_deeply \%seen, { 503 => 10, 'local 200' => 2, 'local 429' => 2, 'fleet 200' => 3 }, 'without Redis';
+    $got = metrics($nginx);
+    is sum_of($got, 'rate_limiter_errors_total', zone => 'plain'), 10, 'each request that nobody decided has a reason';
+    is requests($got, 'plain', 'true') . requests($got, 'plain', 'false'), '22', 'and is no decision';
+    is sum_of($got, 'rate_limiter_errors_total', zone => 'fleet'), 3, 'also where it was admitted';
+    is requests($got, 'fleet', 'true'), 2, 'without being counted as such';
+    is sum_of($got, 'rate_limiter_errors_total', zone => 'local'), 4, 'and where memory decided';
+    is $store->('local', 'fallback'), 4, 'which it did';
+    is requests($got, 'local', 'true') . requests($got, 'local', 'false'), '32', 'and which counts';
+    is sum_of($got, 'rate_limiter_errors_total', zone => 'alone'), 0, 'a zone in memory is not touched';
+    my $open = $label->('breaker_open');
+    cmp_ok $open, '>=', 1, 'a breaker is open';
+    is $label->('redis_up'), 0, 'so Redis is not up';
+    cmp_ok $label->('breaker_opened_total'), '>=', $open, 'it has opened';
+    cmp_ok $label->('redis_errors_total'), '>', 0, 'calls have failed';
+
+    kill 'KILL', $nginx->workers;
+    wait_for('new workers', sub { $nginx->workers == 2 && eval { sum_of(metrics($nginx), 'rate_limiter_redis_up') } });
+    $got = metrics($nginx);
+    is $label->('breaker_open'), 0, 'the breakers of workers that are dead do not count';
+    is sum_of($got, 'rate_limiter_errors_total', zone => 'plain'), 10, 'but what they counted does';
+
+    $nginx->get('/fleet', 'X-Client' => "e$_") for 1 .. 10;
+    is sum_of(metrics($nginx), 'rate_limiter_redis_up'), 0, 'down again';
+    $redis->restart;
+    wait_for('Redis to be up', sub { sum_of(metrics($nginx), 'rate_limiter_redis_up') });
+    pass 'up again, without a request';
+    $nginx->stop;
+};
+
+subtest 'an answer that does not come' => sub {
+    my $fake  = start_fake(replies => { EVALSHA => silence() });
+    my $nginx = start_nginx(start({ silent => 'rate=2r/d redis=main' },
+        http => 'rate_limit_redis main ' . $fake->url . " timeout=60ms;\n"));
+    is $nginx->get('/silent', 'X-Client' => 'a')->{status}, 200, 'admitted';
+    my $got = metrics($nginx);
+    is sum_of($got, 'rate_limiter_errors_total', zone => 'silent', reason => 'timeout'),      1, 'after a timeout';
+    is sum_of($got, 'rate_limiter_redis_errors_total', redis => 'main', reason => 'timeout'), 1, 'of one call';
+    is sum_of($got, 'rate_limiter_redis_round_trip_seconds_count'), 0, 'which has come to no end';
+    is sum_of($got, 'rate_limiter_batch_size_sum'), 1, 'though it was sent';
+    $nginx->stop;
+};
+
+subtest 'checks that leave together' => sub {
+    my $redis = start_redis();
+    my $nginx = start_nginx(start({ many => 'rate=1000r/s redis=main' },
+        http => 'rate_limit_redis main ' . $redis->url . " timeout=5s;\n"));
+    $nginx->get('/many', 'X-Client' => 'first');
+    my ($seen, $sent) = flood($nginx, '/many', 100, 2000);
+    my $got = metrics($nginx);
+    is requests($got, 'many', 'true'), $sent + 1, 'all are counted';
+    is sum_of($got, 'rate_limiter_batch_size_sum'), $sent + 1, 'each in a batch';
+    my $batches = sum_of($got, 'rate_limiter_batch_size_count');
+    cmp_ok $batches, '<', $sent / 2, "of which there were fewer ($batches)";
+    is sum_of($got, 'rate_limiter_redis_round_trip_seconds_count'), $batches, 'and as many answers';
+    $nginx->stop;
+};
+
+subtest 'the nodes of a cluster' => sub {
+    my $cluster = start_cluster(replicas => 0, config => 'cluster-require-full-coverage no');
+    my ($lost, @left) = $cluster->masters;
+    my $nginx = start_nginx(start({ spread => 'rate=2r/d redis=main deny_cache=off on_error=closed' },
+        http => 'rate_limit_redis main ' . $cluster->url . " timeout=2s connect_timeout=200ms;\n"));
+    my $ask = sub { return join ' ', map { $nginx->get('/spread', 'X-Client' => $_)->{status} } @_ };
+    is $ask->(map { ($cluster->clients_of($_)) x 3 } $lost, @left), join(' ', ('200 200 429') x 3), 'each node decides';
+    my $got = metrics($nginx);
+    is requests($got, 'spread', 'true') . requests($got, 'spread', 'false'), '63', 'and all are counted together';
+    is sum_of($got, 'rate_limiter_redis_round_trip_seconds_count'), 9, 'with their calls';
+    is sum_of($got, 'rate_limiter_breaker_open'), 0, 'no breaker is open';
+    $cluster->kill($lost);
+    is $ask->($cluster->clients_of($lost, 3)), '503 503 503', 'one is lost';
+    is $ask->($cluster->clients_of($left[0])), '200', 'and others are not';
+    $got = metrics($nginx);
+    is sum_of($got, 'rate_limiter_errors_total', zone => 'spread'), 3, 'three were decided by nobody';
+    is sum_of($got, 'rate_limiter_breaker_open'), 1, 'the breaker of one worker is open, for one node';
+    is sum_of($got, 'rate_limiter_redis_up'),     0, 'so the cluster is not up';
+    $nginx->stop;
+};
+
+subtest 'nobody counts where nobody looks' => sub {
+    my %zones = (blind => 'rate=2r/d');
+    my $nginx = start_nginx(start(\%zones, server => ''));
+    $nginx->get('/blind', 'X-Client' => 'a') for 1 .. 5;
+    $nginx->reload(start(\%zones));
+    my $got = metrics($nginx);
+    is requests($got, 'blind', 'true') . requests($got, 'blind', 'false'), '00', 'what came before is not known';
+    is sum_of($got, 'rate_limiter_keys', zone => 'blind'), 1, 'though the client is';
+    is $nginx->get('/blind', 'X-Client' => 'a')->{status}, 429, 'and its limit';
+    is requests(metrics($nginx), 'blind', 'false'), 1, 'from now on it is counted';
+    $nginx->stop;
+};
+
+subtest 'methods' => sub {
+    my $nginx = start_nginx(start({ one => 'rate=2r/d' }));
+    is $nginx->request(method => 'POST', path => '/metrics')->{status}, 405, 'only GET';
+    my $head = $nginx->request(method => 'HEAD', path => '/metrics');
+    is $head->{status} . length $head->{body}, '2000', 'and HEAD, without a body';
+    like $head->header('Content-Type'), qr{^text/plain; version=0\.0\.4; charset=utf-8$}, 'the type that Prometheus knows';
+    $nginx->stop;
+};
+
+done_testing;

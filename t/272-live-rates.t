@@ -1,0 +1,247 @@
+# A rate is changed while nginx runs: on every worker of every instance within a second, without a reload.
+use strict;
+use warnings;
+
+use lib 't/lib';
+use RateLimit qw(start_nginx wait_for decode_json);
+use RateLimit::Async qw(await_answers);
+use RateLimit::Cluster qw(start_cluster);
+use RateLimit::Redis qw(start_redis);
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+my @ports = split ' ', $ENV{RL_PORTS};
+my $redis = start_redis(config => "appendonly yes\nappendfsync always");
+my $soon  = 1;    # second
+
+sub conf {
+    my (%more) = @_;
+    my $rate = delete $more{rate} // 'rate=5r/h';
+    my $http = delete $more{http} // '';
+    return (
+        workers => 2,
+        http    => <<"HTTP",
+map \$http_x_plan \$plan { "" 5r/h; default \$http_x_plan; }
+rate_limit_redis fleet @{[ $redis->url ]} timeout=5s;
+rate_limit_zone \$http_x_client zone=memory:1m $rate algorithm=token_bucket;
+rate_limit_zone \$http_x_client zone=redis:1m $rate algorithm=token_bucket redis=fleet;
+rate_limit_zone \$http_x_client zone=sync:1m $rate algorithm=fixed_window redis=fleet sync=20ms;
+rate_limit_zone \$http_x_client zone=variable:1m rate=\$plan algorithm=token_bucket;
+rate_limit_zone \$http_x_client zone=tiers:1m rate=\$plan algorithm=token_bucket redis=fleet;
+rate_limit_zone \$http_x_client zone=other:1m rate=5r/h algorithm=token_bucket redis=fleet;
+$http
+HTTP
+        server => join('', map {"location = /$_ { rate_limit zone=$_; add_header X-Worker \$pid always; add_header X-Limit \$rate_limit_limit always; add_header X-Status \$rate_limit_status always; empty_gif; }\n"} qw(memory redis sync variable tiers other))
+            . "rate_limit_headers all;\nlocation /api/ { rate_limit_api write=on; }\n",
+        %more,
+    );
+}
+
+my @fleet = map { start_nginx(conf(port => $_)) } @ports[ 0, 1 ];
+my $clients = 0;
+sub client { return 'client' . ++$clients }
+
+sub patch {
+    my ($nginx, $zone, $rate) = @_;
+    my $answer = $nginx->request(method => 'PATCH', path => "/api/zones/$zone", headers => [ 'Content-Type' => 'application/json' ], body => "{\"rate\":\"$rate\"}");
+    return $answer->{status} == 200 ? decode_json($answer->{body}) : $answer;
+}
+
+sub restore {
+    my ($nginx, $zone) = @_;
+    my $answer = $nginx->request(method => 'DELETE', path => "/api/zones/$zone");
+    return $answer->{status} == 200 ? decode_json($answer->{body}) : $answer;
+}
+
+# The limits that the workers of an nginx tell, by worker; each is asked over connections of its own.
+sub limits {
+    my ($nginx, $zone, @headers) = @_;
+    my %seen;
+    for my $round (1 .. 20) {
+        my @connections = map { RateLimit::Async->new($nginx->port) } 1 .. 4;
+        $_->request('GET', "/$zone", [ 'X-Client' => client(), @headers ]) for @connections;
+        await_answers(10, @connections);
+        $seen{ $_->header('X-Worker') }{ $_->header('X-Limit') // '-' } = 1 for map { $_->answers } @connections;
+        last if keys %seen == 2;
+    }
+    return join ' ', map { join '/', sort keys %{ $seen{$_} } } sort keys %seen;
+}
+
+# Waits until all workers of all instances tell the same; returns how long that took.
+sub wait_for_limit {
+    my ($limit, $zone, @nginxes) = @_;
+    my $began = time;
+    for my $nginx (@nginxes) {
+        wait_for("$zone to be $limit", sub { limits($nginx, $zone) eq "$limit $limit" });
+    }
+    return time - $began;
+}
+
+for my $zone (qw(redis sync tiers)) {
+    subtest "$zone: every worker of every instance follows" => sub {
+        is limits($_, $zone), '5 5', 'as configured' for @fleet;
+        my $told = patch($fleet[0], $zone, '7r/h');
+        is "$told->{rate} $told->{configuredRate} " . ($told->{live} ? 1 : 0), '7r/h ' . ($zone eq 'tiers' ? '$plan' : '5r/h') . ' 1', 'it says so';
+        my $took = wait_for_limit(7, $zone, @fleet);
+        cmp_ok $took, '<', $soon + 0.3, sprintf 'all follow, after %.2f s', $took;
+        my $client = client();
+        my $admitted = grep { $_->{status} == 200 } map { my $nginx = $_; map { $nginx->get("/$zone", 'X-Client' => $client) } 1 .. 6 } @fleet;
+        $zone eq 'sync' ? cmp_ok $admitted, '>=', 7, 'so many are admitted' : is $admitted, 7, 'so many are admitted';
+        my $answer = $fleet[1]->get("/$zone", 'X-Client' => client());
+        is $answer->header('RateLimit-Policy'), "\"$zone\";q=7;w=3600", 'headers say so';
+        is $answer->header('X-RateLimit-Limit'), 7, 'all of them';
+        my $there = decode_json($fleet[1]->get("/api/zones/$zone")->{body});
+        is "$there->{rate} " . ($there->{live} ? 1 : 0), '7r/h 1', 'and so does the API of another instance';
+        is limits($_, 'other'), '5 5', 'other zones stay as they are' for @fleet;
+        patch($fleet[1], $zone, '9r/h');
+        wait_for_limit(9, $zone, @fleet);
+        patch($fleet[0], $zone, 'off');
+        wait_for_limit('-', $zone, @fleet);
+        is $fleet[1]->get("/$zone", 'X-Client' => client())->header('X-Status'), 'BYPASSED', 'off is unlimited';
+        is decode_json($fleet[1]->get("/api/zones/$zone")->{body})->{rate}, 'off', 'and is told';
+        my $back = restore($fleet[1], $zone);
+        ok !$back->{live}, 'back to the configuration';
+        $took = wait_for_limit(5, $zone, @fleet);
+        cmp_ok $took, '<', $soon + 0.3, sprintf 'all follow, after %.2f s', $took;
+        is $redis->command('HEXISTS', 'rate_limit:rates', $zone), 0, 'Redis has nothing of it';
+    };
+}
+
+subtest 'log lines' => sub {
+    for my $number (0, 1) {
+        my $log  = $fleet[$number]->error_log;
+        my @seen = $log =~ /\[notice\] \d+#\d+: (?:\*\d+ )?(rate of zone "redis" is now .*?, it was [^\s,]+)/g;
+        is_deeply \@seen, [ map {"rate of zone \"redis\" is now $_"} '7r/h, it was 5r/h', '9r/h, it was 7r/h', 'off, it was 9r/h', '5r/h, it was off' ], "instance $number: each change once";
+        my @by = $log =~ /rate of zone "redis" is now .*, client: 127\.0\.0\.1,.* request: "(?:PATCH|DELETE) /g;
+        is scalar @by, 2, "instance $number: those that were made here say by whom";
+    }
+};
+
+subtest 'a zone in memory' => sub {
+    for my $zone (qw(memory variable)) {
+        my $client = client();
+        $fleet[0]->get("/$zone", 'X-Client' => $client) for 1 .. 6;
+        is $fleet[0]->get("/$zone", 'X-Client' => $client)->{status}, 429, "$zone: a client has used up its quota";
+        patch($fleet[0], $zone, '20r/h');
+        is limits($fleet[0], $zone), '20 20', "$zone: both workers follow at once";
+        is $fleet[0]->get("/$zone", 'X-Client' => $client)->{status}, 200, "$zone: what was used stays used, and there is more";
+        is limits($fleet[1], $zone), '5 5', "$zone: another instance does not";
+        $fleet[0]->reload(conf());
+        is limits($fleet[0], $zone), '20 20', "$zone: a reload keeps it";
+        restore($fleet[0], $zone);
+        is limits($fleet[0], $zone), '5 5', "$zone: back to the configuration";
+    }
+    patch($fleet[0], 'variable', '3r/h');
+    is limits($fleet[0], 'variable', 'X-Plan' => '100r/h'), '3 3', 'a rate that is a variable gives way for all';
+    restore($fleet[0], 'variable');
+    is limits($fleet[0], 'variable', 'X-Plan' => '100r/h'), '100 100', 'and comes back';
+};
+
+subtest 'reloads and restarts' => sub {
+    patch($fleet[0], $_, '8r/h') for qw(redis sync tiers);
+    wait_for_limit(8, $_, @fleet) for qw(redis sync tiers);
+    $fleet[0]->reload(conf());
+    is limits($fleet[0], $_), '8 8', "$_: after a reload" for qw(redis sync tiers);
+    $fleet[0]->reload(conf(rate => 'rate=50r/h'));
+    is limits($fleet[0], $_), '8 8', "$_: whatever is configured then" for qw(redis sync);
+    $fleet[1]->stop;
+    $fleet[1] = start_nginx(conf(port => $ports[1]));
+    for my $zone (qw(redis sync tiers)) {
+        cmp_ok wait_for_limit(8, $zone, $fleet[1]), '<', $soon, "$zone: after a restart";
+    }
+    restore($fleet[1], $_) for qw(redis sync tiers);
+    wait_for_limit(50, $_, $fleet[0]) for qw(redis sync);
+    pass 'back to what is configured';
+    $fleet[0]->reload(conf());
+    wait_for_limit(5, $_, @fleet) for qw(redis sync tiers);
+};
+
+subtest 'Redis goes away and comes back' => sub {
+    patch($fleet[0], 'redis', '8r/h');
+    wait_for_limit(8, 'redis', @fleet);
+    patch($fleet[0], 'sync', '8r/h');
+    wait_for_limit(8, 'sync', @fleet);
+    $redis->kill;
+    sleep 1.2;
+    is limits($_, 'sync'), '8 8', 'the last known rate stays' for @fleet;
+    $redis->restart;
+    wait_for_limit(8, 'redis', @fleet);
+    is limits($_, 'sync'), '8 8', 'and is still known after that' for @fleet;
+    $redis->command('DEL', 'rate_limit:rates');
+    wait_for_limit(5, 'sync', @fleet);
+    pass 'until it is deleted';
+};
+
+subtest 'what Redis has that is no rate, or does not fit' => sub {
+    for my $wrong ('nonsense', "\xff\"\n", '1r/s,2r/m') {
+        $redis->command('HSET', 'rate_limit:rates', redis => $wrong);
+        my $shown = $wrong =~ s/[^ -~]|"/?/gr;
+        $_->wait_for_log(qr/\[warn\] .*rate "\Q$shown\E" that Redis has for zone "redis" is not used: /) for @fleet;
+        is limits($_, 'redis'), '5 5', 'it has no effect' for @fleet;
+    }
+    sleep 1.2;
+    my @lines = $fleet[0]->error_log =~ /(rate "nonsense" that Redis has)/g;
+    is scalar @lines, 1, 'and is logged once';
+    $redis->command('DEL', 'rate_limit:rates');
+};
+
+subtest 'no request asks Redis for it' => sub {
+    patch($fleet[0], 'redis', '1000000r/h');
+    wait_for_limit(1_000_000, 'redis', @fleet);
+    my %before = map { $_ => $redis->commandstats($_) } qw(evalsha eval hmget hget);
+    my $began  = time;
+    $fleet[0]->get('/redis', 'X-Client' => 'same') for 1 .. 200;
+    my $took  = time - $began;
+    my %asked = map { $_ => $redis->commandstats($_) - $before{$_} } keys %before;
+    is $asked{evalsha}, 200, 'a request is one call';
+    is $asked{hget}, 0, 'and none for its rate';
+    cmp_ok $asked{eval}, '<=', 2 * (2 * $took + 2), "beside $asked{eval} in $took s by what follows";
+    restore($fleet[0], 'redis');
+};
+
+subtest 'what was charged under the old rate counts under the new' => sub {
+    wait_for_limit(5, $_, @fleet) for qw(redis sync);
+    for my $zone (qw(redis sync)) {
+        my $client = client();
+        $fleet[0]->get("/$zone", 'X-Client' => $client) for 1 .. 5;
+        is $fleet[0]->get("/$zone", 'X-Client' => $client)->{status}, 429, "$zone: five are all";
+        patch($fleet[0], $zone, '20r/h');
+        wait_for_limit(20, $zone, @fleet);
+        is decode_json($fleet[0]->get("/api/remaining?zone=$zone&key=$client")->{body})->{remaining}, 15, "$zone: fifteen more";
+        is $fleet[0]->get("/$zone", 'X-Client' => $client)->{status}, 200, "$zone: at once, though it was just rejected";
+        restore($fleet[0], $zone);
+        wait_for_limit(5, $zone, @fleet);
+        is $fleet[0]->get("/$zone", 'X-Client' => $client)->{status}, 429, "$zone: and none under the old";
+    }
+};
+
+for my $kind (qw(valkey cluster)) {
+    subtest "$kind: all follow, too" => sub {
+        my $server = $kind eq 'cluster' ? start_cluster(replicas => 0) : start_redis(server => 'valkey');
+        my @both   = map {
+            start_nginx(
+                workers => 2, port => $_, http => "rate_limit_redis fleet @{[ $server->url ]} timeout=5s;\nrate_limit_zone \$http_x_client zone=a:1m rate=5r/h redis=fleet;\n",
+                server => "location = /a { rate_limit zone=a; add_header X-Worker \$pid always; add_header X-Limit \$rate_limit_limit always; empty_gif; }\nlocation /api/ { rate_limit_api write=on; }"
+            )
+        } @ports[ 3, 4 ];
+        for my $limit (7, 9) {
+            is patch($both[ $limit == 7 ? 0 : 1 ], 'a', "${limit}r/h")->{rate}, "${limit}r/h", 'a rate is changed';
+            wait_for_limit($limit, 'a', @both);
+        }
+        ok !restore($both[1], 'a')->{live}, 'and brought back';
+        wait_for_limit(5, 'a', @both);
+    };
+}
+
+subtest 'a reload that leaves no room for it' => sub {
+    my $nginx = start_nginx(http => 'rate_limit_zone $http_x_client zone=a:1m rate=5r/m,50r/h;', server => 'location /api/ { rate_limit_api write=on; }', port => $ports[2]);
+    patch($nginx, 'a', '6r/m,60r/h');
+    $nginx->reload(http => 'rate_limit_zone $http_x_client zone=a:1m rate=5r/m;', server => 'location /api/ { rate_limit_api write=on; }');
+    my $zone = decode_json($nginx->get('/api/zones/a')->{body});
+    is $zone->{rate}, '5r/m', 'it is not used';
+    $nginx->wait_for_log(qr/\[warn\] .*the live rate of zone "a" is not used: the zone has no room for so many rates/);
+    is $nginx->get('/api/check?zone=a&key=k')->{status}, 200, 'and does no harm';
+};
+
+unlike $_->error_log, qr/\[(?:alert|crit|emerg)\]|exited on signal/, 'nothing worse is logged' for @fleet;
+done_testing;

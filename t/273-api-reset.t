@@ -1,0 +1,101 @@
+# A client that is reset has its whole quota again, on every instance within a second.
+use strict;
+use warnings;
+
+use lib 't/lib';
+use RateLimit qw(start_nginx wait_for decode_json);
+use RateLimit::Cluster qw(start_cluster);
+use RateLimit::Redis qw(start_redis);
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+my @ports = split ' ', $ENV{RL_PORTS};
+
+sub conf {
+    my ($url, $port) = @_;
+    my %zones = (
+        plain => 'rate=5r/h deny_cache=off',
+        deny  => 'rate=5r/h deny_cache=1h',
+        local => 'rate=5r/h deny_cache=1h on_error=local',
+        gcra  => 'rate=5r/h algorithm=gcra burst=4 sync=20ms',
+        fixed => 'rate=5r/h algorithm=fixed_window sync=20ms',
+        lazy  => 'rate=5r/h algorithm=fixed_window sync=1h',
+    );
+    my ($http, $server) = ("rate_limit_redis fleet $url timeout=5s;\n", "location /api/ { rate_limit_api write=on; }\n");
+    for my $zone (sort keys %zones) {
+        $http   .= "rate_limit_zone \$http_x_client zone=$zone:1m $zones{$zone} redis=fleet;\n";
+        $server .= "location = /$zone { rate_limit zone=$zone; add_header X-Store \$rate_limit_store always; empty_gif; }\n";
+    }
+    return (workers => 2, port => $port, http => $http, server => $server);
+}
+
+sub ask {
+    my ($nginx, $zone, $client, $count) = @_;
+    return scalar grep { $_->{status} == 200 } map { $nginx->get("/$zone", 'X-Client' => $client) } 1 .. $count // 1;
+}
+
+sub left {
+    my ($nginx, $zone, $client) = @_;
+    return decode_json($nginx->get("/api/remaining?zone=$zone&key=$client")->{body})->{remaining};
+}
+
+sub forget {
+    my ($nginx, $zone, $client) = @_;
+    return $nginx->request(method => 'DELETE', path => "/api/reset?zone=$zone&key=$client")->{status};
+}
+
+for my $kind (qw(redis cluster)) {
+    my $redis = $kind eq 'redis' ? start_redis() : start_cluster(replicas => 0);
+    my @fleet = map { start_nginx(conf($redis->url, $_)) } @ports[ 0, 1 ];
+    wait_for('a first answer', sub { left($_, 'plain', 'nobody') == 5 }) for @fleet;
+    sleep 0.7;    # both follow
+
+    for my $zone (qw(plain deny local gcra fixed)) {
+        subtest "$kind: $zone" => sub {
+            for my $client ('alice', 'x' x 300) {
+                ask($fleet[0], $zone, $client, 5);
+                wait_for('all to know', sub { left($_, $zone, $client) == 0 || !ask($_, $zone, $client) }) for @fleet;
+                is ask($_, $zone, $client), 0, 'no instance admits more' for @fleet;
+                is ask($_, $zone, 'bystander'), 1, 'another client is admitted' for @fleet;
+                my $began = time;
+                is forget($fleet[0], $zone, $client), 204, 'the client is reset';
+                is left($fleet[0], $zone, $client), 5, 'it has its whole quota here at once';
+                wait_for('the other to follow', sub { ask($fleet[1], $zone, $client) });
+                my $took = time - $began;
+                cmp_ok $took, '<', 1.3, sprintf 'and there after %.2f s', $took;
+                sleep 0.2;
+                cmp_ok left($fleet[0], $zone, $client), '>=', 3, 'nothing of before comes back';
+                cmp_ok left($_, $zone, 'bystander'), '<=', 4, 'nobody else is reset' for @fleet;
+            }
+        };
+    }
+
+    subtest "$kind: what an instance had not told of yet does not come back" => sub {
+        ask($_, 'lazy', 'late', 5) for @fleet;
+        is ask($_, 'lazy', 'late'), 0, 'each has admitted all' for @fleet;
+        is forget($fleet[0], 'lazy', 'late'), 204, 'the client is reset';
+        wait_for('the other to forget it', sub { left($fleet[1], 'lazy', 'late') == 5 });
+        is left($fleet[0], 'lazy', 'late'), 5, 'both have';
+        $_->reload(conf($redis->url, $_->port)) for @fleet;    # which tells all that there is to tell
+        sleep 0.3;
+        is left($_, 'lazy', 'late'), 5, 'and nothing was left to tell' for @fleet;
+    };
+
+    subtest "$kind: one reset is one" => sub {
+        ask($fleet[0], 'gcra', 'once', 5);
+        forget($fleet[0], 'gcra', 'once');
+        sleep 0.7;    # all have followed
+        is ask($fleet[0], 'gcra', 'once', 6), 5, 'five more';
+        sleep 1.2;
+        is ask($fleet[0], 'gcra', 'once', 3), 0, 'and not again';
+        my $fresh = start_nginx(conf($redis->url, $ports[2]));
+        wait_for('it to know', sub { ask($fresh, 'gcra', 'once', 1); sleep 0.05; left($fresh, 'gcra', 'once') == 0 });
+        pass 'an instance that starts does not repeat it';
+        sleep 0.7;
+        is ask($fleet[0], 'gcra', 'once', 3), 0, 'nor do others';
+    };
+
+    unlike $_->error_log, qr/\[(?:alert|crit|emerg)\]|exited on signal/, "$kind: nothing worse is logged" for @fleet;
+}
+
+done_testing;
