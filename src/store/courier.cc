@@ -134,11 +134,7 @@ redis::Slot Courier::slot_of(std::string_view client) const {
 
 // The guard is where the clients' keys are: beside the one client, where they may be in different places.
 void Courier::append_guard(const Batch& batch, redis::Buffer* buffer) const {
-    static const char kHex[] = "0123456789abcdef";
-    std::string key = options_.prefix + "sync:" + options_.zone + ":";
-    for (unsigned shift = 64; shift != 0; shift -= 4) {
-        key += kHex[batch.sender >> (shift - 4) & 15];
-    }
+    std::string key = options_.prefix + "sync:" + options_.zone + ":" + print_id(batch.sender);
     if (service_->split()) {
         // The tag of the client's own key, which need not be its name: a brace may be part of that.
         redis::Buffer text;

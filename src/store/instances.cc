@@ -5,6 +5,7 @@
 #include <new>
 
 #include "redis/command.h"
+#include "store/name.h"
 
 namespace rate_limit {
 namespace {
@@ -32,15 +33,6 @@ constexpr std::string_view kScript =
 constexpr unsigned kRankEvery = 10;  // questions, since one may go when another comes
 
 constexpr std::uint32_t kMostInstances = 1'000'000;
-
-std::string print_id(std::uint64_t id) {
-    static const char kHex[] = "0123456789abcdef";
-    std::string text;
-    for (unsigned shift = 64; shift != 0; shift -= 4) {
-        text += kHex[id >> (shift - 4) & 15];
-    }
-    return text;
-}
 
 // Reads "3 1".
 bool read_share(std::string_view text, Share* share) {

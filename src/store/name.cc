@@ -60,4 +60,13 @@ void append_key(std::string_view prefix, std::string_view zone, Algorithm algori
     buffer->append("\r\n");
 }
 
+std::string print_id(std::uint64_t id) {
+    static const char kHex[] = "0123456789abcdef";
+    std::string text;
+    for (unsigned shift = 64; shift != 0; shift -= 4) {
+        text += kHex[id >> (shift - 4) & 15];
+    }
+    return text;
+}
+
 }  // namespace rate_limit

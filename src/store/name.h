@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "core/policy.h"
@@ -47,5 +49,8 @@ void append_key_text(std::string_view prefix, std::string_view zone, Algorithm a
 // The same as a word of a command. The client's name may be long, if it is not said to be short.
 void append_key(std::string_view prefix, std::string_view zone, Algorithm algorithm, std::string_view client,
                 redis::Buffer* buffer, bool is_short = false);
+
+// The id of an instance or a sender as it stands in Redis: 16 hexadecimal digits.
+std::string print_id(std::uint64_t id);
 
 }  // namespace rate_limit

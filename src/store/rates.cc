@@ -56,15 +56,6 @@ constexpr std::string_view kAnnounce =
 // Who has no rights may get them; until then its failures should not keep others who share the connection.
 constexpr redis::Milliseconds kEveryDenied = 30'000;
 
-std::string print_id(std::uint64_t id) {
-    static const char kHex[] = "0123456789abcdef";
-    std::string text;
-    for (unsigned shift = 64; shift != 0; shift -= 4) {
-        text += kHex[id >> (shift - 4) & 15];
-    }
-    return text;
-}
-
 std::string rates_key(std::string_view prefix) { return std::string(prefix) + "rates"; }
 
 // In a cluster it is where the rates are, so that one call may have both.

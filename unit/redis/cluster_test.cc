@@ -288,7 +288,7 @@ void test_nodes_that_leave_are_not_dropped_while_calls_wait(void**) {
         assert_int_equal(waiting.error, answers ? Error::kNone : Error::kTimedOut);
         // The next map that comes finds it idle, or its failure asks for one.
         pair.right.calls.clear();
-        pair.loop.skip(200);
+        pair.loop.jump(200);
         assert_int_equal(pair.cluster.ask(kRight).error, Error::kNone);
         assert_true(pair.loop.run_until([&] { return pair.left.connections() == 0; }));
     }

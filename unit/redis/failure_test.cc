@@ -260,15 +260,15 @@ void test_a_log_line_comes_once_in_ten_seconds_and_says_how_many_were_left_out(v
         calls.ask_echo(i % 3 == 0 ? "good" : "bad");
     }
     assert_int_equal(loop.said(": oom: "), 1);
-    loop.skip(9'000);
+    loop.jump(9'000);
     calls.ask_echo("bad");
     assert_int_equal(loop.said(": oom: "), 1);
-    loop.skip(1'000);
+    loop.jump(1'000);
     calls.ask_echo("bad");
     assert_int_equal(loop.said(": oom: "), 2);
     assert_string_equal(loop.lines.back().text.c_str(),
                         "redis \"fleet\": oom: OOM command not allowed (and 20 times more before)");
-    loop.skip(10'000);
+    loop.jump(10'000);
     calls.ask_echo("bad");
     assert_string_equal(loop.lines.back().text.c_str(), "redis \"fleet\": oom: OOM command not allowed");
 }

@@ -180,7 +180,7 @@ struct Pair {
 
     // Lets the map be asked for again at once, and counts anew.
     void forget() {
-        loop.skip(200);
+        loop.jump(200);
         loop.turn(0);
         for (FakeNode* node : {&left, &right}) {
             node->asked = 0;

@@ -131,7 +131,7 @@ class TestLoop final : public Loop {
     }
 
     // Lets the clock jump ahead.
-    void skip(Milliseconds time) {
+    void jump(Milliseconds time) {
         skipped_ += time;
         now_ += time;
     }

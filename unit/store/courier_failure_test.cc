@@ -317,7 +317,7 @@ void test_who_ends_does_not_try_for_long(void**) {
         scene.place.admitted(name_of(i));
     }
     scene.server.send = [&](const std::string& reply) {
-        scene.loop.skip(600);
+        scene.loop.jump(600);
         return redis::bulk(reply);
     };
     scene.courier->end();

@@ -75,13 +75,13 @@ void test_one_two_and_three_instances_know_of_each_other(void**) {
     loop.run_for(50);
     assert_true(knows(second.membership, 2, 1));
     assert_true(knows(first.membership, 1, 0));
-    loop.skip(Instances::kEvery);
+    loop.jump(Instances::kEvery);
     loop.run_for(50);
     assert_true(knows(first.membership, 2, 0));
     // Ranks are by name: whoever comes between moves the others.
     Instance third(0x28, server, &loop);
     loop.run_for(50);
-    loop.skip(Instances::kEvery);
+    loop.jump(Instances::kEvery);
     loop.run_for(50);
     assert_true(knows(first.membership, 3, 0));
     assert_true(knows(third.membership, 3, 1));
@@ -108,7 +108,7 @@ void test_a_rank_is_found_anew_when_the_number_changes_and_now_and_then(void**) 
     Instance first(0x20, server, &loop);
     Instance second(0x30, server, &loop);
     assert_true(loop.run_until([&] {
-        loop.skip(20);
+        loop.jump(20);
         return knows(first.membership, 2, 0) && knows(second.membership, 2, 1);
     }));
     // One goes and another comes at once: nobody notices at first, but in the end.
@@ -117,13 +117,13 @@ void test_a_rank_is_found_anew_when_the_number_changes_and_now_and_then(void**) 
     server.command({"ZREM", "rate_limit:instances", "0000000000000030"});
     Instance third(0x10, server, &loop);
     assert_true(loop.run_until([&] {
-        loop.skip(20);
+        loop.jump(20);
         return knows(first.membership, 2, 1) && knows(third.membership, 2, 0);
     }));
-    loop.skip(Instances::kEvery);
+    loop.jump(Instances::kEvery);
     server.command({"CONFIG", "RESETSTAT"});
     for (unsigned i = 0; i < 20; i++) {
-        loop.skip(Instances::kEvery);
+        loop.jump(Instances::kEvery);
         loop.run_for(5);
     }
     const std::string text = server.command({"INFO", "commandstats"});
@@ -164,19 +164,19 @@ void test_of_several_workers_one_speaks_and_another_when_it_is_gone(void**) {
     Worker second(&membership, server.path(), &loop, made_up_process(2));
     loop.run_for(50);
     for (unsigned i = 0; i < 3; i++) {
-        loop.skip(Instances::kEvery);
+        loop.jump(Instances::kEvery);
         loop.run_for(20);
     }
     assert_int_equal(first->client->counts().calls, 4);
     assert_int_equal(second.client->counts().calls, 0);
     first.reset();
-    loop.skip(Instances::kEvery);
+    loop.jump(Instances::kEvery);
     loop.run_for(20);
     assert_int_equal(second.client->counts().calls, 1);
     // One that is about to end may live on, but speaks no more.
     Worker third(&membership, server.path(), &loop, made_up_process(3));
     second.instances->end();
-    loop.skip(Instances::kEvery);
+    loop.jump(Instances::kEvery);
     loop.run_for(20);
     assert_int_equal(second.client->counts().calls, 1);
     assert_int_equal(third.client->counts().calls, 1);
@@ -192,17 +192,17 @@ void test_while_redis_is_away_what_was_last_heard_holds(void**) {
         loop.run_until([&] { return knows(first.membership, 2, 0) && knows(second.membership, 2, 1); }));
     server.stop();
     for (unsigned i = 0; i < 10; i++) {
-        loop.skip(Instances::kEvery);
+        loop.jump(Instances::kEvery);
         loop.run_for(10);
     }
     assert_true(knows(first.membership, 2, 0) && knows(second.membership, 2, 1));
     server.start();
     assert_true(loop.run_until([&] {
-        loop.skip(100);
+        loop.jump(100);
         return server.command({"ZCARD", "rate_limit:instances"}) == "2";
     }));
     assert_true(loop.run_until([&] {
-        loop.skip(100);
+        loop.jump(100);
         return knows(first.membership, 2, 0) && knows(second.membership, 2, 1);
     }));
 }
@@ -222,7 +222,7 @@ void test_nonsense_is_not_believed(void**) {
                                  "5.0 3", "6,3"}) {
         reply = redis::bulk(nonsense);
         const std::size_t before = server.count("EVAL");
-        loop.skip(Instances::kEvery);
+        loop.jump(Instances::kEvery);
         assert_true(loop.run_until([&] { return server.count("EVAL") > before; }));
         loop.run_for(3);
         if (!knows(membership, 5, 3)) {
@@ -231,13 +231,13 @@ void test_nonsense_is_not_believed(void**) {
     }
     for (const char* other : {"-ERR no\r\n", ":5\r\n", "$-1\r\n", "*2\r\n:5\r\n:3\r\n", "+6 3\r\n"}) {
         reply = other;
-        loop.skip(Instances::kEvery);
+        loop.jump(Instances::kEvery);
         loop.run_for(10);
         assert_true(knows(membership, 5, 3));
     }
     reply = redis::bulk("1000000 999999");
     assert_true(loop.run_until([&] {
-        loop.skip(100);
+        loop.jump(100);
         return knows(membership, 1'000'000, 999'999);
     }));
 }
@@ -250,18 +250,18 @@ void test_one_question_is_asked_at_a_time_and_a_late_answer_is_none(void**) {
     const Worker worker(&membership, server.path(), &loop, made_up_process(1), 30'000);
     assert_true(loop.run_until([&] { return server.count("EVAL") == 1; }));
     for (unsigned i = 0; i < 5; i++) {
-        loop.skip(Instances::kEvery);
+        loop.jump(Instances::kEvery);
         loop.run_for(5);
     }
     assert_int_equal(server.count("EVAL"), 1);
-    loop.skip(30'000);
+    loop.jump(30'000);
     loop.run_for(10);
     server.say(redis::bulk("9 8"));
     loop.run_for(10);
     assert_true(knows(membership, 1, 0));
     server.answer = [](const redis::Words&) { return redis::bulk("3 2"); };
     assert_true(loop.run_until([&] {
-        loop.skip(100);
+        loop.jump(100);
         return knows(membership, 3, 2);
     }));
 }

@@ -111,7 +111,7 @@ struct Worker {
 };
 
 void turn(redis::TestLoop* loop) {
-    loop->skip(Follower::kEvery);
+    loop->jump(Follower::kEvery);
     loop->run_for(20);
 }
 
@@ -196,7 +196,7 @@ void test_while_redis_is_away_the_rate_stays(void**) {
     const Worker worker(&following, {api.followed()}, server.path(), &loop, 1);
     server.command({"HSET", "rate_limit:rates", "api", "7r/s"});
     assert_true(loop.run_until([&] {
-        loop.skip(100);
+        loop.jump(100);
         return api.has("7r/s");
     }));
     server.stop();
@@ -403,9 +403,9 @@ void test_who_may_not_ask_asks_seldom(void**) {
     }
     assert_int_equal(server.count("EVAL"), 1);
     assert_true(following.heard() != 0);
-    loop.skip(30'000);
+    loop.jump(30'000);
     assert_true(loop.run_until([&] {
-        loop.skip(100);
+        loop.jump(100);
         return server.count("EVAL") == 2;
     }));
 }

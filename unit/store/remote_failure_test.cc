@@ -58,7 +58,7 @@ void test_a_check_of_the_turn_in_which_the_breaker_opens_does_not_wait(void**) {
     scene.questions.ask("first");
     scene.loop.run_for(10);
     scene.questions.ask("second");
-    scene.loop.skip(2000);
+    scene.loop.jump(2000);
     scene.loop.turn();
     assert_false(scene.remote->available(0));
     assert_true(scene.questions.await(500));
