@@ -43,6 +43,11 @@ void write_charged(const Quota& quota, View view, std::uint64_t cost, std::uint6
     A::write(quota, view, words);
 }
 
+template <>
+void write_charged<SlidingBuckets>(const Quota& quota, View view, std::uint64_t cost, std::uint64_t* words) {
+    SlidingBuckets::write(quota, view, cost, words);
+}
+
 void write_rate(const Quota& quota, const View& view, std::uint64_t cost, std::uint64_t* words) {
     switch (quota.policy.algorithm) {
         case Algorithm::kFixedWindow:
@@ -50,7 +55,7 @@ void write_rate(const Quota& quota, const View& view, std::uint64_t cost, std::u
         case Algorithm::kSlidingWindow:
             return write_charged<SlidingWindow>(quota, view, cost, words);
         case Algorithm::kSlidingBuckets:
-            return SlidingBuckets::write(quota, view, cost, words);
+            return write_charged<SlidingBuckets>(quota, view, cost, words);
         default:
             return write_charged<Level>(quota, view, cost, words);
     }
@@ -132,6 +137,33 @@ std::uint64_t used_part(std::uint64_t limit, std::uint64_t remaining) {
 
 std::uint64_t weight(std::uint64_t used, Micros matters) {
     return used == 0 ? 0 : (used << kTimeBits) | std::min(static_cast<std::uint64_t>(matters), kLongest);
+}
+
+// One function for each algorithm, without a call in it.
+template <class A>
+[[gnu::flatten, gnu::noinline]] void settle_rate(const Policy& policy, const Shape& shape,
+                                                 std::uint64_t* words, Micros now, std::uint64_t cost,
+                                                 Decision* decision) {
+    const Rate& rate = policy.rates.rates[0];
+    const Quota quota = {policy, shape, rate, A::limit(policy, rate),
+                         static_cast<std::uint64_t>(rate.period)};
+    View view;
+    const Outcome out = outcome_of<A>(quota, words, now, cost, &view);
+    if (out.fits || view.moved) {
+        write_charged<A>(quota, view, out.fits ? cost : 0, words);
+    }
+    decision->allowed = out.fits;
+    decision->rate = 0;
+    decision->limit = static_cast<std::uint32_t>(quota.limit);
+    decision->remaining = out.remaining;
+    decision->reset_after = out.reset_after;
+    decision->retry_after = out.retry_after;
+    decision->delay = out.delay;
+    decision->excess_milli = out.excess_milli;
+    if (view.now != now) {
+        decision->reset_after += out.reset_after != 0 ? view.now - now : 0;
+        decision->retry_after += out.retry_after > 0 ? view.now - now : 0;
+    }
 }
 
 }  // namespace
@@ -330,6 +362,20 @@ void Check::write_weight(std::uint64_t* state) const {
             return;
         }
         state[weight_index(*shape_)] = (used << kTimeBits) | static_cast<std::uint64_t>(until / kSecond + 1);
+    }
+}
+
+void settle_single(const Policy& policy, const Shape& shape, std::uint64_t* state, Micros now,
+                   std::uint32_t cost, Decision* decision) {
+    switch (policy.algorithm) {
+        case Algorithm::kFixedWindow:
+            return settle_rate<FixedWindow>(policy, shape, state, now, cost, decision);
+        case Algorithm::kSlidingWindow:
+            return settle_rate<SlidingWindow>(policy, shape, state, now, cost, decision);
+        case Algorithm::kSlidingBuckets:
+            return settle_rate<SlidingBuckets>(policy, shape, state, now, cost, decision);
+        default:
+            return settle_rate<Level>(policy, shape, state, now, cost, decision);
     }
 }
 

@@ -75,6 +75,17 @@ class Check {
     View views_[kMaxRates];
 };
 
+// Whether a policy is one rate and nothing else, as most are.
+inline bool is_single(const Policy& policy, const Shape& shape) {
+    return policy.rates.size == 1 && shape.rates == 1 && policy.min_interval == 0 && !policy.count_all &&
+           !shape.varied && policy.algorithm != Algorithm::kSlidingLog;
+}
+
+// What a Check says of a request of `cost`, which is not 0, under such a policy, in one step: writes to
+// `state` that it was admitted, or what it leaves behind if it is not.
+void settle_single(const Policy& policy, const Shape& shape, std::uint64_t* state, Micros now,
+                   std::uint32_t cost, Decision* decision);
+
 // How much would be forgotten with `state`: 0 for a client at its full quota, more the larger the part of its
 // quota that it has used, and among equals more the longer that will matter. Where rates differ between
 // clients, the state itself says what it weighs.

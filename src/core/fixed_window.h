@@ -8,6 +8,8 @@ namespace rate_limit {
 // State: the end of the window with the mark of its period, and what was counted in it.
 // View: `start` is that end, `a` the count.
 struct FixedWindow {
+    static std::uint64_t limit(const Policy&, const Rate& rate) { return rate.count; }
+
     static View view(const Quota& quota, const std::uint64_t* words, Micros now) {
         View v = {};
         const Micros end = window_end_of(words[0]);

@@ -17,6 +17,8 @@ struct Level {
     static constexpr unsigned kPartBits = 45;
     static constexpr unsigned kLowBits = 64 - kTimeBits;
 
+    static std::uint64_t limit(const Policy& policy, const Rate& rate) { return capacity_of(policy, rate); }
+
     static View view(const Quota& quota, const std::uint64_t* words, Micros now) {
         View v = {};
         const auto last = static_cast<Micros>(words[0] & ((std::uint64_t{1} << kTimeBits) - 1));

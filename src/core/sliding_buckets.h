@@ -11,6 +11,8 @@ namespace rate_limit {
 struct SlidingBuckets {
     static constexpr unsigned kTimeBits = 52;
 
+    static std::uint64_t limit(const Policy&, const Rate& rate) { return rate.count; }
+
     static View view(const Quota& quota, const std::uint64_t* words, Micros now) {
         View v = {};
         const auto newest = static_cast<Micros>(words[0] & ((std::uint64_t{1} << kTimeBits) - 1));

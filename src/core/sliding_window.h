@@ -9,6 +9,8 @@ namespace rate_limit {
 // both the low halves first: small counts need half a word. View: `start` is that end, `a` the count now, `b`
 // the one before.
 struct SlidingWindow {
+    static std::uint64_t limit(const Policy&, const Rate& rate) { return rate.count; }
+
     static View view(const Quota& quota, const std::uint64_t* words, Micros now) {
         View v = {};
         const Micros end = window_end_of(words[0]);
@@ -43,7 +45,7 @@ struct SlidingWindow {
     static Outcome outcome(const Quota& quota, const View& v, const std::uint64_t*, std::uint64_t cost) {
         Outcome out;
         const auto left = static_cast<std::uint64_t>(v.start - v.now);
-        const std::uint64_t carried = divide_up(multiply(v.b, left), quota.period);
+        const std::uint64_t carried = v.b != 0 ? divide_up(multiply(v.b, left), quota.period) : 0;
         const std::uint64_t used = std::min(v.a + carried, quota.limit);
         out.fits = v.a + carried + cost <= quota.limit;
         out.remaining = static_cast<std::uint32_t>(quota.limit - used - (out.fits ? cost : 0));

@@ -48,7 +48,8 @@ inline Micros window_end_of(std::uint64_t word) {
 }
 
 inline std::uint64_t period_mark(const Rate& rate) {
-    return static_cast<std::uint64_t>(rate.period / kSecond) % kPeriodMarks;
+    const std::uint64_t seconds = static_cast<std::uint64_t>(rate.period) / kSecond;
+    return seconds < kPeriodMarks ? seconds : seconds % kPeriodMarks;
 }
 
 inline bool has_period(std::uint64_t word, const Rate& rate) {

@@ -62,7 +62,7 @@ void fail(Items* items, const Zone& zone) {
 
 bool gather_limit(ngx_http_request_t* r, const AppliedLimit* applied, Items* items) {
     ngx_str_t key;
-    if (ngx_http_complex_value(r, &applied->zone->key, &key) != NGX_OK) {
+    if (!zone_key(r, *applied->zone, &key)) {
         return false;
     }
     if (key.len == 0) {
@@ -200,6 +200,24 @@ ngx_int_t fail_request(ngx_http_request_t* r, bool closed, RequestState* state) 
     return state->refused ? NGX_HTTP_SERVICE_UNAVAILABLE : NGX_DECLINED;
 }
 
+// Turns the request away, unless it is only to be seen what that would do.
+ngx_int_t turn_away(ngx_http_request_t* r, RequestState* state) {
+    state->refused = !location_conf(r)->dry_run;
+    return state->refused ? reject(r, *state) : NGX_DECLINED;
+}
+
+ngx_int_t let_wait(ngx_http_request_t* r, Micros delay, RequestState* state) {
+    state->waiting = !location_conf(r)->dry_run;
+    return state->waiting ? postpone(r, delay) : NGX_DECLINED;
+}
+
+Status status_of(const ngx_http_rate_limit_loc_conf_t& conf, bool rejected) {
+    if (rejected) {
+        return conf.dry_run ? Status::kRejectedDryRun : Status::kRejected;
+    }
+    return conf.dry_run ? Status::kDelayedDryRun : Status::kDelayed;
+}
+
 // What follows from the decisions.
 ngx_int_t follow(ngx_http_request_t* r, Item* items, std::size_t count, bool rejected, bool failed,
                  RequestState* state) {
@@ -207,17 +225,10 @@ ngx_int_t follow(ngx_http_request_t* r, Item* items, std::size_t count, bool rej
     state->headers = conf->headers;
     const Micros delay = record(items, count, state);
     check_shadows(r, state, !rejected);
-    if (rejected) {
-        state->status = conf->dry_run ? Status::kRejectedDryRun : Status::kRejected;
-        log_items(r, items, count, 0, *state);
-        state->refused = !conf->dry_run;
-        return state->refused ? reject(r, *state) : NGX_DECLINED;
-    }
-    if (delay != 0) {
-        state->status = conf->dry_run ? Status::kDelayedDryRun : Status::kDelayed;
-        log_items(r, items, count, delay, *state);
-        state->waiting = !conf->dry_run;
-        return state->waiting ? postpone(r, delay) : NGX_DECLINED;
+    if (rejected || delay != 0) {
+        state->status = status_of(*conf, rejected);
+        log_items(r, items, count, rejected ? 0 : delay, *state);
+        return rejected ? turn_away(r, state) : let_wait(r, delay, state);
     }
     state->status = failed ? Status::kError : Status::kPassed;
     return NGX_DECLINED;
@@ -376,12 +387,10 @@ ngx_int_t decide_with_redis(ngx_http_request_t* r, const Items& items, RequestSt
                                                                : conclude(r, state);
 }
 
-ngx_int_t handle_access(ngx_http_request_t* r) {
+// Decides all limits of this location together, or goes on with a request that was here before.
+ngx_int_t decide_together(ngx_http_request_t* r) {
     const ngx_http_rate_limit_loc_conf_t* conf = location_conf(r);
     const bool limited = conf->limits != nullptr && conf->limits->nelts != 0;
-    if (!limited && !has_shadows(*conf)) {
-        return NGX_DECLINED;
-    }
     RequestState* state = request_state(r);
     if (state != nullptr && state->pending != nullptr) {
         if (state->pending->group.progress() != Progress::kWaiting) {
@@ -413,6 +422,61 @@ ngx_int_t handle_access(ngx_http_request_t* r) {
         return NGX_DECLINED;
     }
     return items.remote ? decide_with_redis(r, items, state) : decide_from_memory(r, &items, state);
+}
+
+// Decides a request that is under one limit from memory, as nearly all are, without making lists of one. If
+// there is something unusual to say of it, lists are made after all.
+ngx_int_t decide_alone(ngx_http_request_t* r, const ngx_http_rate_limit_loc_conf_t& conf,
+                       const AppliedLimit& applied) {
+    ngx_str_t key;
+    if (!zone_key(r, *applied.zone, &key) || key.len == 0) {
+        return decide_together(r);
+    }
+    const Policy* policy = policy_of(r, applied);
+    RequestState* state = policy != nullptr && policy->rates.size != 0 ? make_request_state(r) : nullptr;
+    if (state == nullptr) {
+        return decide_together(r);
+    }
+    DecidedLimit& limit = *state->limits;
+    limit.applied = &applied;
+    limit.rates = &policy->rates;
+    limit.cost = cost_of(r, applied);
+    limit.source = Source::kMemory;
+    state->headers = conf.headers;
+    state->decided_at = wall_clock();
+    const bool single = applied.single && policy == &applied.policy;
+    Table* table = applied.zone->table;
+    const Verdict verdict = single ? check_single(table, *policy, view(key), limit.cost, state->decided_at,
+                                                  zone_host(), &limit.decision)
+                                   : check_by_name(table, *policy, view(key), limit.cost, state->decided_at,
+                                                   zone_host(), &limit.decision);
+    if (verdict == Verdict::kBusy) {
+        return decide_together(r);
+    }
+    state->count = 1;
+    const bool rejected = verdict == Verdict::kRejected;
+    if (is_observed(r)) {
+        count_limit({applied.zone, view(key), limit.source, kNoReason, &limit.decision}, !rejected,
+                    conf.dry_run != 0, wall_clock() - state->decided_at);
+    }
+    if (!rejected && limit.decision.delay == 0) {
+        state->status = Status::kPassed;
+        return NGX_DECLINED;
+    }
+    state->status = status_of(conf, rejected);
+    log_decision(r, *state, 0, key);
+    return rejected ? turn_away(r, state) : let_wait(r, limit.decision.delay, state);
+}
+
+ngx_int_t handle_access(ngx_http_request_t* r) {
+    const ngx_http_rate_limit_loc_conf_t* conf = location_conf(r);
+    const RequestState* state = request_state(r);
+    const bool unseen = state == nullptr || (state->status == Status::kNone && state->count == 0);
+    if (conf->lone_limit != nullptr && unseen) {
+        return decide_alone(r, *conf, *static_cast<AppliedLimit*>(conf->lone_limit));
+    }
+    const bool limited = conf->limits != nullptr && conf->limits->nelts != 0;
+    return limited || has_shadows(*conf) ? decide_together(r) : NGX_DECLINED;
 }
 
 }  // namespace

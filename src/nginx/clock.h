@@ -9,9 +9,9 @@
 namespace rate_limit {
 
 inline Micros read_clock(clockid_t clock) {
-    timespec now = {};
+    timespec now;
     clock_gettime(clock, &now);
-    return static_cast<Micros>(now.tv_sec) * kSecond + now.tv_nsec / 1000;
+    return static_cast<Micros>(now.tv_sec) * kSecond + static_cast<std::uint32_t>(now.tv_nsec) / 1000;
 }
 
 // Time of day. Not nginx's own, which is as old as the turn of the event loop: a busy worker's would lag

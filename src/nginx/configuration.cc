@@ -105,13 +105,6 @@ Zone* find_zone(const ngx_http_rate_limit_main_conf_t* conf, const ngx_str_t& na
     return nullptr;
 }
 
-std::string_view variable_value(ngx_http_request_t* r, ngx_int_t index) {
-    const ngx_http_variable_value_t* value = ngx_http_get_flushed_variable(r, static_cast<ngx_uint_t>(index));
-    return value == nullptr || value->not_found
-               ? std::string_view()
-               : std::string_view(reinterpret_cast<const char*>(value->data), value->len);
-}
-
 bool compile_value(ngx_conf_t* cf, const ngx_command_t* cmd, ngx_str_t* text,
                    ngx_http_complex_value_t* value) {
     std::string_view rest = view(*text);
@@ -226,6 +219,7 @@ void* ngx_http_rate_limit_create_main_conf(ngx_conf_t* cf) {
         ngx_pcalloc(cf->pool, sizeof(ngx_http_rate_limit_main_conf_t)));
     if (conf == nullptr || ngx_array_init(&conf->zones, cf->pool, 4, sizeof(void*)) != NGX_OK ||
         ngx_array_init(&conf->limits, cf->pool, 4, sizeof(void*)) != NGX_OK ||
+        ngx_array_init(&conf->locations, cf->pool, 16, sizeof(void*)) != NGX_OK ||
         ngx_array_init(&conf->servers, cf->pool, 1, sizeof(void*)) != NGX_OK ||
         ngx_array_init(&conf->keys, cf->pool, 1, sizeof(void*)) != NGX_OK ||
         ngx_array_init(&conf->tokens, cf->pool, 1, sizeof(void*)) != NGX_OK) {
@@ -240,7 +234,8 @@ void* ngx_http_rate_limit_create_loc_conf(ngx_conf_t* cf) {
     if (conf == nullptr) {
         return nullptr;
     }
-    // Set by pcalloc: limits = shadows = outer_limits = outer_shadows = NULL, api = NULL.
+    // Set by pcalloc: limits = shadows = outer_limits = outer_shadows = NULL, lone_limit = NULL,
+    // api = NULL.
     conf->status = NGX_CONF_UNSET_UINT;
     conf->headers = NGX_CONF_UNSET_UINT;
     conf->body = NGX_CONF_UNSET_UINT;
@@ -277,6 +272,13 @@ char* ngx_http_rate_limit_merge_loc_conf(ngx_conf_t* cf, void* parent, void* chi
     ngx_conf_merge_uint_value(conf->body, prev->body, NGX_HTTP_RATE_LIMIT_BODY_AUTO);
     ngx_conf_merge_uint_value(conf->log_level, prev->log_level, NGX_LOG_ERR);
     ngx_conf_merge_value(conf->dry_run, prev->dry_run, 0);
+    auto* main = static_cast<ngx_http_rate_limit_main_conf_t*>(
+        ngx_http_conf_get_module_main_conf(cf, ngx_http_rate_limit_module));
+    auto** location = static_cast<ngx_http_rate_limit_loc_conf_t**>(ngx_array_push(&main->locations));
+    if (location == nullptr) {
+        return static_cast<char*>(NGX_CONF_ERROR);
+    }
+    *location = conf;
     return NGX_CONF_OK;
 }
 }

@@ -25,9 +25,6 @@ bool option(const ngx_str_t& word, std::string_view name, ngx_str_t* value);
 // Null, or an error if an option stands twice among the words from `first` on.
 char* refuse_repeated(ngx_conf_t* cf, const ngx_command_t* cmd, ngx_uint_t first);
 
-// The text of a variable, empty if it has none. It is read anew if it may have changed.
-std::string_view variable_value(ngx_http_request_t* r, ngx_int_t index);
-
 // Reads text with variables; false after an error was logged.
 bool compile_value(ngx_conf_t* cf, const ngx_command_t* cmd, ngx_str_t* text,
                    ngx_http_complex_value_t* value);

@@ -7,16 +7,41 @@ namespace {
 
 ngx_http_output_header_filter_pt next_filter;
 
-// Sets a response header; whoever set it before gives way.
-bool set_header(ngx_http_request_t* r, std::string_view name, ngx_str_t value) {
+constexpr std::string_view kLimit = "X-RateLimit-Limit";
+constexpr std::string_view kRemaining = "X-RateLimit-Remaining";
+constexpr std::string_view kReset = "X-RateLimit-Reset";
+constexpr std::string_view kRetryAfter = "Retry-After";
+constexpr std::string_view kPolicy = "RateLimit-Policy";
+constexpr std::string_view kQuota = "RateLimit";
+
+bool has_letter(const ngx_table_elt_t& header, char small) {
+    return header.key.len != 0 && (header.key.data[0] | 0x20) == small;
+}
+
+// Whether a header has a name that will be set.
+bool gives_way(const ngx_table_elt_t& header, bool legacy, bool ietf, bool retry) {
+    const std::string_view name = view(header.key);
+    if (has_letter(header, 'x')) {
+        return legacy &&
+               (same_letters(name, kLimit) || same_letters(name, kRemaining) || same_letters(name, kReset));
+    }
+    return has_letter(header, 'r') && ((retry && same_letters(name, kRetryAfter)) ||
+                                       (ietf && (same_letters(name, kPolicy) || same_letters(name, kQuota))));
+}
+
+// Whoever set a header before that will be set gives way.
+void hide_others(ngx_http_request_t* r, bool legacy, bool ietf, bool retry) {
     for (ngx_list_part_t* part = &r->headers_out.headers.part; part != nullptr; part = part->next) {
         auto* headers = static_cast<ngx_table_elt_t*>(part->elts);
         for (ngx_uint_t i = 0; i < part->nelts; i++) {
-            if (same_letters(view(headers[i].key), name)) {
+            if (gives_way(headers[i], legacy, ietf, retry)) {
                 headers[i].hash = 0;
             }
         }
     }
+}
+
+bool add_header(ngx_http_request_t* r, std::string_view name, const u_char* text, const u_char* end) {
     auto* header = static_cast<ngx_table_elt_t*>(ngx_list_push(&r->headers_out.headers));
     if (header == nullptr) {
         return false;
@@ -24,19 +49,25 @@ bool set_header(ngx_http_request_t* r, std::string_view name, ngx_str_t value) {
     *header = {};
     header->hash = 1;
     header->key = ngx_str(name);
-    header->value = value;
+    header->value = {static_cast<std::size_t>(end - text), const_cast<u_char*>(text)};
     return true;
 }
 
-bool set_number(ngx_http_request_t* r, std::string_view name, Micros number) {
-    const ngx_str_t text = pool_number(r->pool, number);
-    return text.data != nullptr && set_header(r, name, text);
-}
-
-bool set_legacy(ngx_http_request_t* r, const RequestState& state, const Decision& decision) {
-    return set_number(r, "X-RateLimit-Limit", decision.limit) &&
-           set_number(r, "X-RateLimit-Remaining", decision.remaining) &&
-           set_number(r, "X-RateLimit-Reset", seconds_up(state.decided_at + decision.reset_after));
+// Adds the headers that are one number each; that of kRetryAfter only on a rejection.
+bool add_numbers(ngx_http_request_t* r, const RequestState& state, const Decision& decision, bool legacy,
+                 bool retry) {
+    auto* text = static_cast<u_char*>(ngx_pnalloc(r->pool, 4 * kLongestNumber));
+    if (text == nullptr) {
+        return false;
+    }
+    const auto add = [&](std::string_view name, Micros number) {
+        u_char* start = text;
+        text = print_number(text, number);
+        return add_header(r, name, start, text);
+    };
+    return (!legacy || (add(kLimit, decision.limit) && add(kRemaining, decision.remaining) &&
+                        add(kReset, seconds_up(state.decided_at + decision.reset_after)))) &&
+           (!retry || add(kRetryAfter, seconds_up(decision.retry_after)));
 }
 
 u_char* print_quoted_name(u_char* at, u_char* end, const DecidedLimit& limit, std::uint32_t rate) {
@@ -49,7 +80,7 @@ std::size_t policy_size(const DecidedLimit& limit) {
     return limit.applied->zone->name.len + 3 * NGX_INT64_LEN + sizeof("\"\";q=;w=, ");
 }
 
-bool set_policies(ngx_http_request_t* r, const RequestState& state) {
+bool add_policies(ngx_http_request_t* r, const RequestState& state) {
     std::size_t size = 0;
     for (std::uint32_t i = 0; i < state.count; i++) {
         size += state.limits[i].rates->size * policy_size(state.limits[i]);
@@ -70,13 +101,13 @@ bool set_policies(ngx_http_request_t* r, const RequestState& state) {
                               static_cast<int64_t>(seconds_up(window_of(limit.applied->policy, rate))));
         }
     }
-    return set_header(r, "RateLimit-Policy", {static_cast<std::size_t>(at - text), text});
+    return add_header(r, kPolicy, text, at);
 }
 
-bool set_ietf(ngx_http_request_t* r, const RequestState& state, const DecidedLimit& limit) {
+bool add_ietf(ngx_http_request_t* r, const RequestState& state, const DecidedLimit& limit) {
     const std::size_t size = policy_size(limit);
     auto* text = static_cast<u_char*>(ngx_pnalloc(r->pool, size));
-    if (text == nullptr || !set_policies(r, state)) {
+    if (text == nullptr || !add_policies(r, state)) {
         return false;
     }
     u_char* at = print_quoted_name(text, text + size, limit, limit.decision.rate);
@@ -84,27 +115,25 @@ bool set_ietf(ngx_http_request_t* r, const RequestState& state, const DecidedLim
     const Micros window = window_of(limit.applied->policy, limit.rates->rates[limit.decision.rate]);
     at = ngx_slprintf(at, text + size, ";r=%uD;t=%L", limit.decision.remaining,
                       static_cast<int64_t>(seconds_up(ngx_min(limit.decision.reset_after, window))));
-    return set_header(r, "RateLimit", {static_cast<std::size_t>(at - text), text});
+    return add_header(r, kQuota, text, at);
+}
+
+// Out of line, so that answers without any of these do not pay for it.
+[[gnu::noinline]] bool add_headers(ngx_http_request_t* r, const RequestState& state) {
+    const DecidedLimit& limit = state.limits[state.binding];
+    const bool legacy = (state.headers & NGX_HTTP_RATE_LIMIT_HEADERS_LEGACY) != 0;
+    const bool ietf = (state.headers & NGX_HTTP_RATE_LIMIT_HEADERS_IETF) != 0;
+    const bool retry = state.status == Status::kRejected && limit.decision.retry_after != kNever;
+    hide_others(r, legacy, ietf, retry);
+    return add_numbers(r, state, limit.decision, legacy, retry) && (!ietf || add_ietf(r, state, limit));
 }
 
 ngx_int_t filter_headers(ngx_http_request_t* r) {
     const RequestState* state = r == r->main ? request_state(r) : nullptr;
-    const DecidedLimit* limit = binding_limit(state);
-    if (state == nullptr || limit == nullptr || state->headers == NGX_HTTP_RATE_LIMIT_HEADERS_OFF) {
+    if (state == nullptr || state->count == 0 || state->headers == NGX_HTTP_RATE_LIMIT_HEADERS_OFF) {
         return next_filter(r);
     }
-    const Decision& decision = limit->decision;
-    if ((state->headers & NGX_HTTP_RATE_LIMIT_HEADERS_LEGACY) != 0 && !set_legacy(r, *state, decision)) {
-        return NGX_ERROR;
-    }
-    if ((state->headers & NGX_HTTP_RATE_LIMIT_HEADERS_IETF) != 0 && !set_ietf(r, *state, *limit)) {
-        return NGX_ERROR;
-    }
-    if (state->status == Status::kRejected && decision.retry_after != kNever &&
-        !set_number(r, "Retry-After", seconds_up(decision.retry_after))) {
-        return NGX_ERROR;
-    }
-    return next_filter(r);
+    return add_headers(r, *state) ? next_filter(r) : NGX_ERROR;
 }
 
 }  // namespace

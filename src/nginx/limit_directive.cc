@@ -3,6 +3,7 @@
 #include "nginx/configuration.h"
 #include "nginx/jwt.h"
 #include "nginx/key.h"
+#include "nginx/shadow.h"
 #include "store/memory.h"
 
 namespace rate_limit {
@@ -182,7 +183,17 @@ bool resolve_limit(ngx_conf_t* cf, const ngx_http_rate_limit_main_conf_t* conf, 
     if (leaky) {
         limit->policy.delay = limit->has_delay ? limit->delay : 0;
     }
+    limit->single = is_single(limit->policy, limit->zone->shape);
     return true;
+}
+
+// The limit of a location that has one, from memory, and nothing else to decide; null if there is more to it.
+AppliedLimit* lone_limit(const ngx_http_rate_limit_loc_conf_t& conf) {
+    if (conf.limits == nullptr || conf.limits->nelts != 1 || has_shadows(conf)) {
+        return nullptr;
+    }
+    AppliedLimit* applied = *static_cast<AppliedLimit**>(conf.limits->elts);
+    return asks_redis(*applied->zone) ? nullptr : applied;
 }
 
 bool resolve_zone(ngx_conf_t* cf, const ngx_http_rate_limit_main_conf_t* conf, Zone* zone) {
@@ -259,6 +270,10 @@ bool resolve_configuration(ngx_conf_t* cf) {
         // What was admitted under any of them is charged by the zone's own.
         std::uint32_t& burst = limits[i]->zone->policy.burst;
         burst = ngx_max(burst, limits[i]->policy.burst);
+    }
+    auto** locations = static_cast<ngx_http_rate_limit_loc_conf_t**>(conf->locations.elts);
+    for (ngx_uint_t i = 0; i < conf->locations.nelts; i++) {
+        locations[i]->lone_limit = lone_limit(*locations[i]);
     }
     return true;
 }

@@ -14,6 +14,7 @@ extern "C" {
 typedef struct {
     ngx_array_t   zones;             /* of pointers to Zone */
     ngx_array_t   limits;            /* of pointers to AppliedLimit: every rate_limit of the configuration */
+    ngx_array_t   locations;         /* of pointers to ngx_http_rate_limit_loc_conf_t */
     ngx_array_t   servers;           /* of pointers to RedisServer */
     ngx_array_t   keys;              /* of pointers to ClientKey */
     ngx_array_t   tokens;            /* of pointers to TokenSource */
@@ -35,6 +36,7 @@ typedef struct {
     ngx_array_t  *shadows;           /* the same of rate_limit_shadow */
     ngx_array_t  *outer_limits;      /* what locations inside this one inherit; the API itself does not */
     ngx_array_t  *outer_shadows;
+    void         *lone_limit;        /* an AppliedLimit: if it is all that is decided here, and from memory; or NULL */
     ngx_uint_t    status;            /* of a rejection */
     ngx_uint_t    headers;           /* bits of NGX_HTTP_RATE_LIMIT_HEADERS_* */
     ngx_uint_t    body;              /* one of NGX_HTTP_RATE_LIMIT_BODY_* */

@@ -7,6 +7,7 @@ extern "C" {
 #include <ngx_http.h>
 }
 
+#include <charconv>
 #include <new>
 #include <string_view>
 #include <type_traits>
@@ -26,11 +27,29 @@ inline bool same_letters(std::string_view a, std::string_view b) {
     return a.size() == b.size() && ngx_strncasecmp(ngx_str(a).data, ngx_str(b).data, a.size()) == 0;
 }
 
+// Writes a number to `at`, which has room for kLongestNumber bytes. Returns the end.
+constexpr std::size_t kLongestNumber = NGX_INT64_LEN;
+inline u_char* print_number(u_char* at, int64_t number) {
+    auto* text = reinterpret_cast<char*>(at);
+    return reinterpret_cast<u_char*>(std::to_chars(text, text + kLongestNumber, number).ptr);
+}
+
 // A number as text in the pool; without data if there is no memory.
 inline ngx_str_t pool_number(ngx_pool_t* pool, int64_t number) {
-    auto* text = static_cast<u_char*>(ngx_pnalloc(pool, NGX_INT64_LEN));
-    u_char* end = text != nullptr ? ngx_snprintf(text, NGX_INT64_LEN, "%L", number) : nullptr;
+    auto* text = static_cast<u_char*>(ngx_pnalloc(pool, kLongestNumber));
+    u_char* end = text != nullptr ? print_number(text, number) : nullptr;
     return {static_cast<std::size_t>(end - text), text};
+}
+
+// The text of a variable, empty if it has none. It is read anew if it may have changed.
+inline std::string_view variable_value(ngx_http_request_t* r, ngx_int_t index) {
+    const auto number = static_cast<ngx_uint_t>(index);
+    const ngx_http_variable_value_t* value = &r->variables[index];
+    value = value->valid || value->not_found ? ngx_http_get_flushed_variable(r, number)
+                                             : ngx_http_get_indexed_variable(r, number);
+    return value == nullptr || value->not_found
+               ? std::string_view()
+               : std::string_view(reinterpret_cast<const char*>(value->data), value->len);
 }
 
 // Makes a T that lives as long as the pool; null if there is no memory. Nothing destroys it, so T must not

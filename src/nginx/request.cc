@@ -9,20 +9,22 @@ namespace {
 // Ends a request's state, and marks the clean-up that holds it.
 void destroy_state(void* state) { static_cast<RequestState*>(state)->~RequestState(); }
 
+// A request's state with its clean-up and the limit that most have, made in one piece.
+struct StateRoom {
+    ngx_pool_cleanup_t cleanup;
+    RequestState state;
+    DecidedLimit limit;
+};
+
 constexpr const char* kStatusNames[] = {"",         "BYPASSED",        "PASSED",           "DELAYED",
                                         "REJECTED", "DELAYED_DRY_RUN", "REJECTED_DRY_RUN", "ERROR"};
 
 }  // namespace
 
-RequestState* request_state(ngx_http_request_t* r) {
-    ngx_http_request_t* main = r->main;
-    auto* state = static_cast<RequestState*>(ngx_http_get_module_ctx(main, ngx_http_rate_limit_module));
-    if (state != nullptr || !(main->internal || main->filter_finalize)) {
-        return state;
-    }
+RequestState* recall_state(ngx_http_request_t* main) {
     for (ngx_pool_cleanup_t* cleanup = main->pool->cleanup; cleanup != nullptr; cleanup = cleanup->next) {
         if (cleanup->handler == destroy_state) {
-            state = static_cast<RequestState*>(cleanup->data);
+            auto* state = static_cast<RequestState*>(cleanup->data);
             ngx_http_set_ctx(main, state, ngx_http_rate_limit_module);
             return state;
         }
@@ -30,21 +32,26 @@ RequestState* request_state(ngx_http_request_t* r) {
     return nullptr;
 }
 
-RequestState* make_request_state(ngx_http_request_t* r, std::size_t more) {
-    ngx_pool_t* pool = r->main->pool;
-    RequestState* state = request_state(r);
-    if (state == nullptr) {
-        ngx_pool_cleanup_t* cleanup = ngx_pool_cleanup_add(pool, sizeof(RequestState));
-        if (cleanup == nullptr) {
-            return nullptr;
-        }
-        cleanup->handler = destroy_state;
-        state = new (cleanup->data) RequestState();
-        ngx_http_set_ctx(r->main, state, ngx_http_rate_limit_module);
+RequestState* new_request_state(ngx_http_request_t* main) {
+    ngx_pool_t* pool = main->pool;
+    auto* room = static_cast<StateRoom*>(ngx_palloc(pool, sizeof(StateRoom)));
+    if (room == nullptr) {
+        return nullptr;
     }
-    if (state->count + more > state->room) {
+    auto* state = new (&room->state) RequestState;
+    state->limits = &room->limit;
+    state->room = 1;
+    room->cleanup = {destroy_state, state, pool->cleanup};
+    pool->cleanup = &room->cleanup;
+    ngx_http_set_ctx(main, state, ngx_http_rate_limit_module);
+    return state;
+}
+
+RequestState* make_request_state(ngx_http_request_t* r, std::size_t more) {
+    RequestState* state = make_request_state(r);
+    if (state != nullptr && state->count + more > state->room) {
         const std::size_t room = state->count + more;
-        auto* limits = static_cast<DecidedLimit*>(ngx_palloc(pool, room * sizeof(DecidedLimit)));
+        auto* limits = static_cast<DecidedLimit*>(ngx_palloc(r->main->pool, room * sizeof(DecidedLimit)));
         if (limits == nullptr) {
             return nullptr;
         }
@@ -53,10 +60,6 @@ RequestState* make_request_state(ngx_http_request_t* r, std::size_t more) {
         state->room = static_cast<std::uint32_t>(room);
     }
     return state;
-}
-
-const DecidedLimit* binding_limit(const RequestState* state) {
-    return state != nullptr && state->count != 0 ? &state->limits[state->binding] : nullptr;
 }
 
 u_char* print_policy_name(u_char* at, u_char* end, const DecidedLimit& limit, std::uint32_t rate) {

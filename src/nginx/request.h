@@ -32,22 +32,22 @@ struct PendingGroup;
 
 // Belongs to the main request and survives internal redirects, which clear a module's context.
 struct RequestState {
-    Status status;
-    bool refused;           // it was answered instead of admitted; its error page is not limited again
-    bool waiting;           // for its turn: the handler that runs next has nothing more to decide
-    redis::Error error;     // why a Redis could not be asked, if it could not
-    ngx_uint_t headers;     // of the location that decided
-    Micros decided_at;      // time of day
-    std::uint32_t count;    // of `limits`
-    std::uint32_t room;     // for so many
-    std::uint32_t binding;  // index of the limit that the client is told of
-    DecidedLimit* limits;
-    PendingGroup* pending;  // limits that are being decided
-    key::Json claims;       // of its token, if that is valid
-    bool token_read;        // whether it is known if it is
-    ngx_array_t* shadows;   // of pointers to Zone: candidates that have decided it; may be null
-    ngx_array_t*
-        left_out;  // of pointers to Zone: they could not be decided, and are not asked again; may be null
+    Status status = Status::kNone;
+    bool refused = false;  // it was answered instead of admitted; its error page is not limited again
+    bool waiting = false;  // for its turn: the handler that runs next has nothing more to decide
+    redis::Error error = redis::Error::kNone;  // why a Redis could not be asked, if it could not
+    bool token_read = false;                   // whether it is known if its token is valid
+    std::uint32_t count = 0;                   // of `limits`
+    std::uint32_t room = 0;                    // for so many
+    std::uint32_t binding = 0;                 // index of the limit that the client is told of
+    ngx_uint_t headers = 0;                    // of the location that decided
+    Micros decided_at = 0;                     // time of day
+    DecidedLimit* limits = nullptr;
+    PendingGroup* pending = nullptr;  // limits that are being decided
+    key::Json claims;                 // of its token, if that is valid
+    ngx_array_t* shadows = nullptr;   // of pointers to Zone: candidates that have decided it; may be null
+    // Of pointers to Zone: they could not be decided, and are not asked again; may be null.
+    ngx_array_t* left_out = nullptr;
 };
 
 inline const ngx_http_rate_limit_loc_conf_t* location_conf(ngx_http_request_t* r) {
@@ -55,14 +55,32 @@ inline const ngx_http_rate_limit_loc_conf_t* location_conf(ngx_http_request_t* r
         ngx_http_get_module_loc_conf(r, ngx_http_rate_limit_module));
 }
 
-// The state of a request; null if nothing is known of it.
-RequestState* request_state(ngx_http_request_t* r);
+// The state of a main request whose module contexts were cleared; null if nothing is known of it.
+RequestState* recall_state(ngx_http_request_t* main);
 
-// The same, made if there is none, with room for so many more limits; null if there is no memory.
+// The state of a request; null if nothing is known of it.
+inline RequestState* request_state(ngx_http_request_t* r) {
+    ngx_http_request_t* main = r->main;
+    auto* state = static_cast<RequestState*>(ngx_http_get_module_ctx(main, ngx_http_rate_limit_module));
+    return state != nullptr || !(main->internal || main->filter_finalize) ? state : recall_state(main);
+}
+
+// A state for a main request that has none, with room for one limit; null if there is no memory.
+RequestState* new_request_state(ngx_http_request_t* main);
+
+// The state of a request, made if there is none; null if there is no memory.
+inline RequestState* make_request_state(ngx_http_request_t* r) {
+    RequestState* state = request_state(r);
+    return state != nullptr ? state : new_request_state(r->main);
+}
+
+// The same, with room for so many more limits.
 RequestState* make_request_state(ngx_http_request_t* r, std::size_t more);
 
 // The limit whose numbers the client is told; null if no limit was decided.
-const DecidedLimit* binding_limit(const RequestState* state);
+inline const DecidedLimit* binding_limit(const RequestState* state) {
+    return state != nullptr && state->count != 0 ? &state->limits[state->binding] : nullptr;
+}
 
 // The name of one rate's policy: its zone, and its period where the zone has several rates.
 u_char* print_policy_name(u_char* at, u_char* end, const DecidedLimit& limit, std::uint32_t rate);

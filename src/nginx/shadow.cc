@@ -165,7 +165,7 @@ bool is_first(ngx_http_request_t* r, const Zone* zone, RequestState* state) {
 void check_shadow(ngx_http_request_t* r, const AppliedLimit& applied, RequestState* state, bool admitted) {
     Zone* zone = applied.zone;
     ngx_str_t key;
-    if (!is_first(r, zone, state) || ngx_http_complex_value(r, &zone->key, &key) != NGX_OK || key.len == 0) {
+    if (!is_first(r, zone, state) || !zone_key(r, *zone, &key) || key.len == 0) {
         return;
     }
     const Policy* policy = policy_of(r, applied);

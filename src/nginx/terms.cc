@@ -29,10 +29,7 @@ bool has_live_rate(Zone* zone) {
 
 }  // namespace
 
-std::uint32_t cost_of(ngx_http_request_t* r, const AppliedLimit& applied) {
-    if (applied.cost == nullptr) {
-        return applied.fixed_cost;
-    }
+std::uint32_t told_cost(ngx_http_request_t* r, const AppliedLimit& applied) {
     ngx_str_t text;
     std::uint64_t cost = 1;
     if (ngx_http_complex_value(r, applied.cost, &text) == NGX_OK &&
@@ -46,7 +43,7 @@ std::uint32_t cost_of(ngx_http_request_t* r, const AppliedLimit& applied) {
     return static_cast<std::uint32_t>(cost);
 }
 
-const Policy* policy_of(ngx_http_request_t* r, const AppliedLimit& applied) {
+const Policy* told_policy(ngx_http_request_t* r, const AppliedLimit& applied) {
     Zone* zone = applied.zone;
     if (has_live_rate(zone)) {
         return with_rates(r, applied.policy, zone->live);

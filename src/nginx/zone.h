@@ -15,6 +15,7 @@ namespace rate_limit {
 struct Zone {
     ngx_str_t name;
     ngx_http_complex_value_t key;
+    ngx_int_t key_variable;  // the index of the variable that the key is, and nothing else; or NGX_ERROR
     ngx_http_complex_value_t* rate;  // of rate=$variable, else null and policy.rates is set
     ngx_str_t rate_text;             // what rate= says
     // Once the whole configuration is read, with the largest burst of its limits; with the rate that is live,
@@ -48,6 +49,7 @@ struct AppliedLimit {
     ngx_str_t zone_name;
     Zone* zone;
     Policy policy;                   // the zone's, with this directive's burst and delay
+    bool single;                     // is_single(policy, zone->shape)
     ngx_http_complex_value_t* cost;  // of cost=$variable, else null
     std::uint32_t fixed_cost;
     bool shadow;  // of rate_limit_shadow
@@ -61,6 +63,15 @@ struct AppliedLimit {
 
 // Adds the memory of a zone to the configuration that is being read.
 bool zone_add_memory(ngx_conf_t* cf, Zone* zone, std::size_t size);
+
+// Who the client of a request is to a zone, empty for nobody; false if there is no memory.
+inline bool zone_key(ngx_http_request_t* r, Zone& zone, ngx_str_t* key) {
+    if (zone.key_variable == NGX_ERROR) {
+        return ngx_http_complex_value(r, &zone.key, key) == NGX_OK;
+    }
+    *key = ngx_str(variable_value(r, zone.key_variable));
+    return true;
+}
 
 // Whether Redis decides each request of a zone.
 inline bool asks_redis(const Zone& zone) { return zone.redis_name.len != 0 && zone.sync == 0; }

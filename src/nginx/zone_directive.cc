@@ -355,6 +355,17 @@ bool is_taken(ngx_conf_t* cf, const ngx_str_t& name) {
     return false;
 }
 
+// A key that is one variable is read without making text of it first.
+bool find_key_variable(ngx_conf_t* cf, std::string_view key, ngx_int_t* index) {
+    *index = NGX_ERROR;
+    if (key.size() < 2 || key[0] != '$' || !is_variable_name(key.substr(1))) {
+        return true;
+    }
+    ngx_str_t name = ngx_str(key.substr(1));
+    *index = ngx_http_get_variable_index(cf, &name);
+    return *index != NGX_ERROR;
+}
+
 char* read_zone(ngx_conf_t* cf, ngx_command_t* cmd, ngx_http_rate_limit_main_conf_t* conf) {
     auto* zone = pool_new<Zone>(cf->pool);
     if (zone == nullptr) {
@@ -404,6 +415,7 @@ char* read_zone(ngx_conf_t* cf, ngx_command_t* cmd, ngx_http_rate_limit_main_con
     }
     auto** slot = static_cast<Zone**>(ngx_array_push(&conf->zones));
     if (slot == nullptr || !compile_value(cf, cmd, &words[1], &zone->key) ||
+        !find_key_variable(cf, view(words[1]), &zone->key_variable) ||
         !zone_add_memory(cf, zone, reader.size) || !add_board(cf, zone)) {
         return static_cast<char*>(NGX_CONF_ERROR);
     }

@@ -124,6 +124,15 @@ Verdict check_all(Limit* limits, std::size_t count, Micros now, const Host& host
 
 }  // namespace
 
+Verdict check_by_name(Table* table, const Policy& policy, std::string_view client, std::uint32_t cost,
+                      Micros now, const Host& host, Decision* decision) {
+    NameRoom room;
+    Limit limit = memory_limit(table, policy, client, cost, &room);
+    const Verdict verdict = check_one(&limit, now, host, Ending::kCharge);
+    *decision = limit.decision;
+    return verdict;
+}
+
 Verdict check(Limit* limits, std::size_t count, Micros now, const Host& host) {
     return count == 1 ? check_one(limits, now, host, Ending::kCharge)
                       : check_all(limits, count, now, host, Ending::kCharge);

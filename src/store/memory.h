@@ -73,6 +73,35 @@ enum class Verdict : std::uint8_t {
 // Decides and charges. The limits must be of different tables, and no more than kMaxLimits.
 Verdict check(Limit* limits, std::size_t count, Micros now, const Host& host);
 
+// The same for a request that is under one limit.
+Verdict check_by_name(Table* table, const Policy& policy, std::string_view client, std::uint32_t cost,
+                      Micros now, const Host& host, Decision* decision);
+
+// The same where is_single(policy, table->shape()), as most are, in one step.
+[[gnu::always_inline]] inline Verdict check_single(Table* table, const Policy& policy,
+                                                   std::string_view client, std::uint32_t cost, Micros now,
+                                                   const Host& host, Decision* decision) {
+    if (cost == 0 || !is_short_name(client)) {
+        return check_by_name(table, policy, client, cost, now, host, decision);
+    }
+    const bool owes = table->has_accounts();
+    now += owes ? table->accounts().ahead() : 0;
+    const Slot slot = table->acquire(table->hash(client), policy, now, host);
+    if (slot.state == nullptr) {
+        return Verdict::kBusy;
+    }
+    settle_single(policy, table->shape(), slot.state, now, cost, decision);
+    if (!decision->allowed && slot.fresh) {
+        Table::drop(slot, host);
+        return Verdict::kRejected;
+    }
+    if (owes && decision->allowed) {
+        table->owe(slot, cost, client, policy.rates);
+    }
+    Table::keep(slot, host);
+    return decision->allowed ? Verdict::kAdmitted : Verdict::kRejected;
+}
+
 // Decides as check does, but charges nothing if it admits: the request has to ask elsewhere too.
 Verdict precheck(Limit* limits, std::size_t count, Micros now, const Host& host);
 

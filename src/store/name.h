@@ -23,9 +23,14 @@ struct NameRoom {
 // such a digest, or begins with "}". Not for a name that is short already: a digest would get a digest of its
 // own.
 std::string_view digest_name(std::string_view name, NameRoom* room);
+
+// Whether a name is its own short name, seen at a glance.
+inline bool is_short_name(std::string_view name) {
+    return !name.empty() && name.size() <= kLongestName && name[0] != 's' && name[0] != '}';
+}
+
 inline std::string_view short_name(std::string_view name, NameRoom* room) {
-    const bool plain = !name.empty() && name.size() <= kLongestName && name[0] != 's' && name[0] != '}';
-    return plain ? name : digest_name(name, room);
+    return is_short_name(name) ? name : digest_name(name, room);
 }
 
 // The same for one that may be short already.

@@ -4,21 +4,10 @@
 #include <algorithm>
 #include <new>
 
-#include "core/arithmetic.h"
-
 namespace rate_limit {
 namespace {
 
-// In a lock: the holder has not yet written the state of the client whose hash is there.
-constexpr std::uint32_t kFresh = 1U << 31;
-
-constexpr std::size_t kCacheLine = 64;
-
-constexpr std::size_t round_up(std::size_t size) { return (size + kCacheLine - 1) / kCacheLine * kCacheLine; }
-
 constexpr unsigned kAttempts = 64;
-
-std::uint32_t owner_of(std::uint32_t lock) { return lock & ~kFresh; }
 
 // A process holds no more than one slot of a table, and asks for none while it does: a lock that bears its id
 // was left by a dead process that had the same.
@@ -115,25 +104,6 @@ Table* Table::create(void* memory, std::size_t size, const Shape& shape, const H
     return new (memory) Table(shape, key, sets, accounts);
 }
 
-Table::Set* Table::set_at(std::uint64_t index) const {
-    constexpr std::size_t header = round_up(sizeof(Table));
-    auto* base = reinterpret_cast<unsigned char*>(const_cast<Table*>(this)) + header;
-    return reinterpret_cast<Set*>(base + index * set_size_);
-}
-
-Table::Set* Table::first_set(std::uint64_t hash) const {
-    return set_at(static_cast<std::uint64_t>(multiply(hash, sets_) >> 64));
-}
-
-Table::Set* Table::second_set(std::uint64_t hash) const {
-    // A multiplication by an odd constant spreads the low bits, which the first set does not depend on.
-    return set_at(static_cast<std::uint64_t>(multiply(hash * 0x9e3779b97f4a7c15, sets_) >> 64));
-}
-
-std::uint64_t* Table::state_of(const Place& place) const {
-    return reinterpret_cast<std::uint64_t*>(place.set + 1) + place.way * words_;
-}
-
 // Of the first slot of a set.
 std::uint64_t Table::number_of(const Set* set) const {
     const auto offset =
@@ -150,21 +120,6 @@ std::uint64_t Table::number_of(const Slot& slot) const {
 Accounts& Table::accounts() const {
     auto* base = reinterpret_cast<unsigned char*>(const_cast<Table*>(this));
     return *reinterpret_cast<Accounts*>(base + accounts_offset(sets_, set_size_));
-}
-
-Slot Table::slot_at(const Place& place, bool fresh) const {
-    return {state_of(place), &place.set->hashes[place.way], &place.set->locks[place.way], fresh};
-}
-
-bool Table::seek(Set* set, std::uint64_t hash, const Place* except, Place* place) {
-    for (unsigned way = 0; way < kWays; way++) {
-        if (set->hashes[way].load(std::memory_order_seq_cst) == hash &&
-            !(except != nullptr && except->set == set && except->way == way)) {
-            *place = {set, way};
-            return true;
-        }
-    }
-    return false;
 }
 
 // Locks the place if it still is the client's.
@@ -348,7 +303,7 @@ Slot Table::find(std::uint64_t hash, const Host& host) {
     return {};
 }
 
-Slot Table::acquire(std::uint64_t hash, const Policy& policy, Micros now, const Host& host) {
+Slot Table::acquire_later(std::uint64_t hash, const Policy& policy, Micros now, const Host& host) {
     Slot slot;
     for (unsigned i = 0; i < kAttempts; i++) {
         slot = find(hash, host);
@@ -359,14 +314,6 @@ Slot Table::acquire(std::uint64_t hash, const Policy& policy, Micros now, const 
         pause();
     }
     return slot;
-}
-
-// A holder that was stopped for so long that its lock was taken over finds another's id there, and leaves it.
-void Table::keep(const Slot& slot, const Host& host) {
-    std::uint32_t held = slot.lock->load(std::memory_order_relaxed);
-    if (owner_of(held) == host.self) {
-        slot.lock->compare_exchange_strong(held, 0, std::memory_order_release, std::memory_order_relaxed);
-    }
 }
 
 void Table::drop(const Slot& slot, const Host& host) {

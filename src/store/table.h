@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "core/arithmetic.h"
 #include "core/check.h"
 #include "store/account.h"
 #include "store/host.h"
@@ -47,17 +48,31 @@ class Table {
     // is unsent moves here; what is on its way is then so in both, and counts once.
     void import(Table& other, const RateList& rates, const Policy& policy, Micros now, const Host& host);
 
-    std::uint64_t hash(std::string_view client) const { return nonzero(siphash(key_, client)); }
+    [[gnu::always_inline]] std::uint64_t hash(std::string_view client) const {
+        return nonzero(siphash(key_, client));
+    }
 
     // Locks the slot of a client, made for it if it has none. Waits only for the same client's other
     // requests. The result has no state if every slot that the client may have is in use at this moment.
-    Slot acquire(std::uint64_t hash, const Policy& policy, Micros now, const Host& host);
+    [[gnu::always_inline]] Slot acquire(std::uint64_t hash, const Policy& policy, Micros now,
+                                        const Host& host) {
+        Slot slot;
+        return lock_at_once(hash, host, &slot) ? slot : acquire_later(hash, policy, now, host);
+    }
 
     // Locks the slot of a client, if it has one.
     Slot find(std::uint64_t hash, const Host& host);
 
-    // Unlocks a slot whose state is to stay, or that holds nothing worth keeping.
-    static void keep(const Slot& slot, const Host& host);
+    // Unlocks a slot whose state is to stay, or that holds nothing worth keeping. A holder that was stopped
+    // for so long that its lock was taken over finds another's id there, and leaves it.
+    static void keep(const Slot& slot, const Host& host) {
+        std::uint32_t held = host.self;
+        if (!slot.lock->compare_exchange_strong(held, 0, std::memory_order_release,
+                                                std::memory_order_relaxed) &&
+            held == (host.self | kFresh)) {
+            slot.lock->compare_exchange_strong(held, 0, std::memory_order_release, std::memory_order_relaxed);
+        }
+    }
     static void drop(const Slot& slot, const Host& host);
 
     // Forgets a client, and what it owes; false if it was not known.
@@ -100,6 +115,17 @@ class Table {
   private:
     static constexpr unsigned kWays = 16;
 
+    // In a lock: the holder has not yet written the state of the client whose hash is there.
+    static constexpr std::uint32_t kFresh = 1U << 31;
+
+    static constexpr std::size_t kCacheLine = 64;
+
+    static constexpr std::size_t round_up(std::size_t size) {
+        return (size + kCacheLine - 1) / kCacheLine * kCacheLine;
+    }
+
+    static std::uint32_t owner_of(std::uint32_t lock) { return lock & ~kFresh; }
+
     struct Set {
         std::atomic<std::uint64_t> hashes[kWays];
         std::atomic<std::uint32_t> locks[kWays];
@@ -132,16 +158,58 @@ class Table {
     static std::size_t size_of(const Shape& shape, std::uint64_t sets, bool accounts);
     static std::uint64_t accounts_offset(std::uint64_t sets, std::uint64_t set_size);
 
-    Set* set_at(std::uint64_t index) const;
-    Set* first_set(std::uint64_t hash) const;
-    Set* second_set(std::uint64_t hash) const;
-    std::uint64_t* state_of(const Place& place) const;
+    Set* set_at(std::uint64_t index) const {
+        auto* base = reinterpret_cast<unsigned char*>(const_cast<Table*>(this)) + round_up(sizeof(Table));
+        return reinterpret_cast<Set*>(base + index * set_size_);
+    }
+    Set* first_set(std::uint64_t hash) const {
+        return set_at(static_cast<std::uint64_t>(multiply(hash, sets_) >> 64));
+    }
+    Set* second_set(std::uint64_t hash) const {
+        // A multiplication by an odd constant spreads the low bits, which the first set does not depend on.
+        return set_at(static_cast<std::uint64_t>(multiply(hash * 0x9e3779b97f4a7c15, sets_) >> 64));
+    }
+    std::uint64_t* state_of(const Place& place) const {
+        return reinterpret_cast<std::uint64_t*>(place.set + 1) + place.way * words_;
+    }
     std::uint64_t number_of(const Set* set) const;
     std::uint64_t number_of(const Slot& slot) const;
-    Slot slot_at(const Place& place, bool fresh) const;
+    Slot slot_at(const Place& place, bool fresh) const {
+        return {state_of(place), &place.set->hashes[place.way], &place.set->locks[place.way], fresh};
+    }
 
-    static bool seek(Set* set, std::uint64_t hash, const Place* except, Place* place);
+    static bool seek(Set* set, std::uint64_t hash, const Place* except, Place* place) {
+        for (unsigned way = 0; way < kWays; way++) {
+            if (set->hashes[way].load(std::memory_order_seq_cst) == hash &&
+                !(except != nullptr && except->set == set && except->way == way)) {
+                *place = {set, way};
+                return true;
+            }
+        }
+        return false;
+    }
     bool lock(const Place& place, std::uint64_t hash, const Host& host, Slot* slot);
+    Slot acquire_later(std::uint64_t hash, const Policy& policy, Micros now, const Host& host);
+
+    // Locks a client that is known and that nobody else holds, as nearly all are that are asked for.
+    bool lock_at_once(std::uint64_t hash, const Host& host, Slot* slot) const {
+        Place place;
+        if (!seek(first_set(hash), hash, nullptr, &place) && !seek(second_set(hash), hash, nullptr, &place)) {
+            return false;
+        }
+        std::atomic<std::uint32_t>& lock = place.set->locks[place.way];
+        std::uint32_t unlocked = 0;
+        if (!lock.compare_exchange_strong(unlocked, host.self, std::memory_order_seq_cst)) {
+            return false;
+        }
+        *slot = slot_at(place, false);
+        if (slot->hash->load(std::memory_order_seq_cst) == hash) {
+            return true;
+        }
+        keep(*slot, host);
+        return false;
+    }
+
     bool insert(std::uint64_t hash, const Policy& policy, Micros now, const Host& host, Slot* slot);
     bool claim(const Choice& choice, std::uint64_t hash, const Host& host, Slot* slot);
     bool alone(const Place& place, std::uint64_t hash, const Host& host);

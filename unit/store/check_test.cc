@@ -36,6 +36,52 @@ void test_one_limit_admits_its_quota_and_rejects_the_rest(void**) {
     }
 }
 
+// By its name, in one step and in several, in tables with accounts and without.
+void test_one_limit_is_checked_by_name_as_by_hash(void**) {
+    const std::string names[] = {"192.0.2.1", "sha256:of what is a digest", std::string(200, 'x'), "}{"};
+    for (const Algorithm algorithm : kEveryAlgorithm) {
+        const Policy policy = policy_of(algorithm, "10r/m");
+        for (const bool accounts : {false, true}) {
+            const Shape shape = shape_of(policy);
+            const std::size_t size = size_with_accounts(shape, 4);
+            const Zone steps(policy, shape, size, accounts);
+            const Zone named(policy, shape, size, accounts);
+            for (unsigned i = 0; i < 60; i++) {
+                const std::string& name = names[i % 4];
+                const std::uint32_t cost = i % 7 == 0 ? 0 : 1 + i % 3;
+                NameRoom room;
+                Limit limit = memory_limit(&steps.table(), policy, name, cost, &room);
+                const Verdict verdict = check(&limit, 1, kNow + i, this_process());
+                Decision decision = {};
+                assert_int_equal(is_single(policy, shape)
+                                     ? check_single(&named.table(), policy, name, cost, kNow + i,
+                                                    this_process(), &decision)
+                                     : check_by_name(&named.table(), policy, name, cost, kNow + i,
+                                                     this_process(), &decision),
+                                 verdict);
+                assert_int_equal(decision.remaining, limit.decision.remaining);
+                assert_int_equal(decision.reset_after, limit.decision.reset_after);
+                assert_int_equal(decision.retry_after, limit.decision.retry_after);
+            }
+            assert_int_equal(named->clients(), steps->clients());
+            std::uint64_t from = 0;
+            std::uint64_t other = 0;
+            for (; accounts;) {
+                const Slot a = steps->next_owing(&from, this_process());
+                const Slot b = named->next_owing(&other, this_process());
+                assert_int_equal(a.state == nullptr, b.state == nullptr);
+                if (a.state == nullptr) {
+                    break;
+                }
+                assert_int_equal(steps->account_of(a).unsent(), named->account_of(b).unsent());
+                assert_true(steps->account_of(a).name() == named->account_of(b).name());
+                Table::keep(a, this_process());
+                Table::keep(b, this_process());
+            }
+        }
+    }
+}
+
 void test_a_look_makes_no_client_and_charges_nothing(void**) {
     for (const Algorithm algorithm : kEveryAlgorithm) {
         const Zone zone(policy_of(algorithm, "10r/m"));
@@ -235,6 +281,7 @@ int main() {
     using namespace rate_limit;
     const CMUnitTest tests[] = {
         cmocka_unit_test(test_one_limit_admits_its_quota_and_rejects_the_rest),
+        cmocka_unit_test(test_one_limit_is_checked_by_name_as_by_hash),
         cmocka_unit_test(test_a_look_makes_no_client_and_charges_nothing),
         cmocka_unit_test(test_looks_in_a_group_charge_nothing),
         cmocka_unit_test(test_a_group_that_one_limit_rejects_is_charged_nowhere),
