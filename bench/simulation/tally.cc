@@ -24,14 +24,14 @@ Decision Exact::decide(const Arrival& arrival) {
     return decision;
 }
 
-bool Exact::judge(const Arrival& arrival, bool admitted) {
+Decision Exact::judge(const Arrival& arrival, bool admitted) {
     std::uint64_t* state = &states_[arrival.client * words_of(shape_)];
     Check check;
-    const bool allowed = check.evaluate(policy_, shape_, state, start_ + arrival.at, 1).allowed;
+    const Decision decision = check.evaluate(policy_, shape_, state, start_ + arrival.at, 1);
     if (admitted) {
         check.impose(state);
     }
-    return allowed;
+    return decision;
 }
 
 Tally::Tally(const Scenario& scenario)

@@ -20,8 +20,8 @@ class Exact {
     bool admits(const Arrival& arrival) { return decide(arrival).allowed; }
     Decision decide(const Arrival& arrival);
 
-    // Whether it would admit a request that another has decided, whose decision is what it remembers.
-    bool judge(const Arrival& arrival, bool admitted);
+    // What it would decide of a request that another has decided, whose decision is what it remembers.
+    Decision judge(const Arrival& arrival, bool admitted);
 
   private:
     Policy policy_;
