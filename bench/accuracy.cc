@@ -160,7 +160,7 @@ int print_decisions(const Options& options) {
     std::puts(
         "algorithm,requests,admitted,over,under,over_percent,under_percent,own_false_admits,own_false_"
         "rejects,"
-        "own_wrong_percent,run_false_admits,run_false_rejects,run_wrong_percent,worst");
+        "own_wrong_percent,own_room,run_false_admits,run_false_rejects,run_wrong_percent,worst");
     for (unsigned i = 0; i < kAlgorithms; i++) {
         const Decisions& of = all[i];
         std::printf("%s,%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%.4f,%.4f,%" PRIu64 ",%" PRIu64
