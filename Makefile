@@ -18,8 +18,8 @@ units = $(filter unit/%,$(tests))
 locked := mkdir -p build && flock -o build/.lock
 build_units := $(MAKE) --no-print-directory -s -j$(shell nproc) -f scripts/unit.mk
 
-.PHONY: all install setup run test unit lint format sanitize coverage fuzz bench-core timelines simulate screenshots \
-    compare-simulation check-builds check-fresh clean help
+.PHONY: all install setup run test unit lint format sanitize coverage fuzz bench-core timelines simulate accuracy \
+    screenshots compare-simulation check-builds check-fresh clean help
 
 all: ## build the module against the installed nginx, or against the source tree NGINX_SRC=
 	@$(locked) scripts/setup build
@@ -87,6 +87,12 @@ simulate: ## draw how far fleets with sync= are from an exact limit, by simulati
 	@$(locked) scripts/setup simulate
 	@$(locked) $(build_units) OUT=build/bench TEST_FLAGS='-O2 -g' build/bench/simulate
 	@exec scripts/simulate --program build/bench/simulate --build build --copy docs/simulation
+
+accuracy: ## say how often each algorithm, and sync=, decides otherwise than an exact limiter; QUICK=1 in less time
+	@$(locked) scripts/setup simulate
+	@$(locked) $(build_units) OUT=build/bench TEST_FLAGS='-O2 -g' build/bench/accuracy
+	@exec scripts/accuracy --program build/bench/accuracy --build build \
+	    $(if $(QUICK),--quick,--copy docs/benchmarks --fill docs/accuracy.md)
 
 compare-simulation: ## hold the simulation against three nginx and a Redis; SYNC= are times of sync= (100ms 1s)
 	@$(locked) scripts/setup timelines

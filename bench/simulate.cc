@@ -45,18 +45,6 @@ Tally tally_fleet(const Scenario& scenario, const std::vector<Arrival>& arrivals
     return tally;
 }
 
-struct Difference {
-    std::uint64_t over = 0;
-    std::uint64_t under = 0;
-
-    Difference(const Tally& fleet, const Tally& exact, std::uint32_t clients) {
-        for (std::uint32_t i = 0; i < clients; i++) {
-            over += fleet.of(i) - std::min(fleet.of(i), exact.of(i));
-            under += exact.of(i) - std::min(fleet.of(i), exact.of(i));
-        }
-    }
-};
-
 std::size_t counted(const std::vector<Arrival>& arrivals, Micros from) {
     const auto first = std::lower_bound(arrivals.begin(), arrivals.end(), from,
                                         [](const Arrival& a, Micros time) { return a.at < time; });

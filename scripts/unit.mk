@@ -1,6 +1,6 @@
 # Builds programs with all of src/ that needs no nginx: unit/FOLDER/NAME_test.cc, unit/fuzz/NAME_fuzz.cc,
-# bench/NAME_bench.cc and bench/simulate.cc; and bench/load.cc without it. The goal is `programs` (the tests), `fuzzers`,
-# `benchmarks`, or some programs.
+# bench/NAME_bench.cc, bench/simulate.cc and bench/accuracy.cc; and bench/load.cc without it. The goal is `programs` (the
+# tests), `fuzzers`, `benchmarks`, or some programs.
 # OUT is where to; HIREDIS and LIBJWT are the folders of the two libraries; CXX is the compiler, FLAGS are its for src/,
 # and TEST_FLAGS those for the rest: RapidCheck's templates are slow to compile.
 
@@ -59,8 +59,8 @@ $(OUT)/%_bench: $(objects) $(OUT)/bench/%_bench.o $(libraries)
 $(OUT)/load: $(OUT)/bench/load.o
 	$(CXX) $(TEST_FLAGS) -o $@ $<
 
-# The simulation of scripts/simulate.
-$(OUT)/simulate: $(objects) $(OUT)/bench/simulate.o $(simulation) $(libraries)
+# The simulations of scripts/simulate and scripts/accuracy.
+$(OUT)/simulate $(OUT)/accuracy: $(OUT)/%: $(objects) $(OUT)/bench/%.o $(simulation) $(libraries)
 	$(call link)
 
 # The tests' own code may throw: RapidCheck does.

@@ -17,45 +17,9 @@ struct Close {
 };
 using File = std::unique_ptr<std::FILE, Close>;
 
-std::vector<double> parts_of_clients(const Scenario& scenario) {
-    std::vector<double> parts(scenario.clients);
-    double sum = 0;
-    for (std::uint32_t i = 0; i < scenario.clients; i++) {
-        parts[i] = std::pow(i + 1, -scenario.zipf);
-        sum += parts[i];
-    }
-    for (double& part : parts) {
-        part /= sum;
-    }
-    return parts;
-}
-
-// A client sends as a Poisson process while it is on; the times that it is on and off are exponential.
-void draw_client(const Scenario& scenario, std::uint32_t client, double mean_interval,
-                 std::vector<Arrival>* arrivals) {
-    Random random(scenario.seed, client);
-    const bool pauses = scenario.off != 0;
-    const auto on = static_cast<double>(scenario.on);
-    const auto off = static_cast<double>(scenario.off);
-    const double interval = pauses ? mean_interval * on / (on + off) : mean_interval;
-    const auto end = static_cast<double>(scenario.duration);
-    double at = 0;
-    double pause_at = pauses ? random.exponential(on) : end;
-    if (pauses && random.uniform() * (on + off) > on) {
-        pause_at = 0;
-    }
-    for (;;) {
-        at += random.exponential(interval);
-        while (at >= pause_at && pause_at < end) {
-            at = pause_at + random.exponential(off);
-            pause_at = at + random.exponential(on);
-            at += random.exponential(interval);
-        }
-        if (at >= end) {
-            return;
-        }
-        arrivals->push_back({static_cast<Micros>(at), client, 0});
-    }
+// A time of which the mean is given: exponential, or with a heavy tail.
+double draw_time(Random* random, double mean, double tail) {
+    return tail == 0 ? random->exponential(mean) : random->pareto(mean, tail);
 }
 
 }  // namespace
@@ -67,13 +31,93 @@ Random::Random(std::uint64_t seed, std::uint64_t stream) {
 
 double Random::exponential(double mean) { return -mean * std::log(1 - uniform()); }
 
-std::vector<Arrival> make_arrivals(const Scenario& scenario) {
-    const std::vector<double> parts = parts_of_clients(scenario);
+double Random::pareto(double mean, double shape) {
+    return mean * (shape - 1) / shape * std::pow(1 - uniform(), -1 / shape);
+}
+
+Clients::Clients(const Scenario& scenario) : scenario_(scenario), parts_(scenario.clients - scenario.floods) {
+    double sum = 0;
+    for (std::size_t i = 0; i < parts_.size(); i++) {
+        parts_[i] = std::pow(static_cast<double>(i + 1), -scenario.zipf);
+        sum += parts_[i];
+    }
+    for (double& part : parts_) {
+        part /= sum;
+    }
     const Rate& rate = scenario.policy.rates.rates[0];
-    const double limit_interval = static_cast<double>(rate.period) / rate.count;
+    limit_interval_ = static_cast<double>(rate.period) / rate.count;
+}
+
+double Clients::mean_interval(std::uint32_t client) const {
+    if (scenario_.requests != 0) {
+        return static_cast<double>(scenario_.duration) / (scenario_.requests * parts_[client]);
+    }
+    return limit_interval_ / (scenario_.load * static_cast<double>(parts_.size()) * parts_[client]);
+}
+
+void Clients::draw(std::uint32_t client, std::vector<Arrival>* arrivals) const {
+    Random random(scenario_.seed, client);
+    if (client < parts_.size()) {
+        draw_ordinary(client, &random, arrivals);
+    } else {
+        draw_flood(client, &random, arrivals);
+    }
+}
+
+// A Poisson process while the client is on.
+void Clients::draw_ordinary(std::uint32_t client, Random* random, std::vector<Arrival>* arrivals) const {
+    const bool pauses = scenario_.off != 0;
+    const auto on = static_cast<double>(scenario_.on);
+    const auto off = static_cast<double>(scenario_.off);
+    const double busiest = mean_interval(client) / (1 + scenario_.swing);
+    const double interval = pauses ? busiest * on / (on + off) : busiest;
+    const auto end = static_cast<double>(scenario_.duration);
+    double at = 0;
+    double pause_at = pauses ? draw_time(random, on, scenario_.tail) : end;
+    if (pauses && random->uniform() * (on + off) > on) {
+        pause_at = 0;
+    }
+    for (;;) {
+        at += random->exponential(interval);
+        while (at >= pause_at && pause_at < end) {
+            at = pause_at + draw_time(random, off, scenario_.tail);
+            pause_at = at + draw_time(random, on, scenario_.tail);
+            at += random->exponential(interval);
+        }
+        if (at >= end) {
+            return;
+        }
+        if (scenario_.swing == 0 || random->uniform() * (1 + scenario_.swing) < busyness(at)) {
+            arrivals->push_back({static_cast<Micros>(at), client, 0});
+        }
+    }
+}
+
+// Begins at some time, lasts for about a tenth of the whole, and does not return.
+void Clients::draw_flood(std::uint32_t client, Random* random, std::vector<Arrival>* arrivals) const {
+    const auto duration = static_cast<double>(scenario_.duration);
+    double at = random->uniform() * duration;
+    const double end = std::min(duration, at + random->exponential(duration / 10));
+    for (;;) {
+        at += random->exponential(limit_interval_ / scenario_.flood);
+        if (at >= end) {
+            return;
+        }
+        arrivals->push_back({static_cast<Micros>(at), client, 0});
+    }
+}
+
+// How busy a time of the day is, 1 on average: least at its start, most in its middle.
+double Clients::busyness(double at) const {
+    constexpr double kCircle = 6.283185307179586;
+    return 1 - scenario_.swing * std::cos(kCircle * at / static_cast<double>(scenario_.day));
+}
+
+std::vector<Arrival> make_arrivals(const Scenario& scenario) {
+    const Clients clients(scenario);
     std::vector<Arrival> arrivals;
     for (std::uint32_t i = 0; i < scenario.clients; i++) {
-        draw_client(scenario, i, limit_interval / (scenario.load * scenario.clients * parts[i]), &arrivals);
+        clients.draw(i, &arrivals);
     }
     std::sort(arrivals.begin(), arrivals.end(),
               [](const Arrival& a, const Arrival& b) { return a.at < b.at; });

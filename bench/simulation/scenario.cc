@@ -15,12 +15,12 @@ bool parse_real(std::string_view text, double least, double most, double* value)
     return !copy.empty() && *end == '\0' && *value >= least && *value <= most;
 }
 
-// 0.5ms, 10ms, 5s, 10m.
+// 0.5ms, 10ms, 5s, 10m, 24h.
 bool parse_time(std::string_view text, Micros* time) {
     constexpr struct {
         std::string_view name;
         double micros;
-    } kUnits[] = {{"us", 1}, {"ms", 1e3}, {"s", 1e6}, {"m", 60e6}};
+    } kUnits[] = {{"us", 1}, {"ms", 1e3}, {"s", 1e6}, {"m", 60e6}, {"h", 3600e6}};
     const std::size_t digits = text.find_first_not_of("0123456789.");
     const std::string_view unit = digits < text.size() ? text.substr(digits) : std::string_view();
     for (const auto& known : kUnits) {
@@ -73,6 +73,12 @@ bool read_bursts(std::string_view text, Scenario* scenario) {
            parse_time(text.substr(slash + 1), &scenario->off) && scenario->on > 0;
 }
 
+bool read_floods(std::string_view text, Scenario* scenario) {
+    const std::size_t slash = text.find('/');
+    return slash != std::string_view::npos && parse_count(text.substr(0, slash), &scenario->floods) &&
+           parse_real(text.substr(slash + 1), 0.01, 1e6, &scenario->flood);
+}
+
 const Reader kReaders[] = {
     {"algorithm",
      [](auto text, Options* o) {
@@ -98,7 +104,12 @@ const Reader kReaders[] = {
      }},
     {"zipf", [](auto text, Options* o) { return parse_real(text, 0, 10, &o->scenario.zipf); }},
     {"load", [](auto text, Options* o) { return parse_real(text, 0, 1e6, &o->scenario.load); }},
+    {"requests", [](auto text, Options* o) { return parse_real(text, 1, 1e12, &o->scenario.requests); }},
     {"bursts", [](auto text, Options* o) { return read_bursts(text, &o->scenario); }},
+    {"tail", [](auto text, Options* o) { return parse_real(text, 1.01, 100, &o->scenario.tail); }},
+    {"swing", [](auto text, Options* o) { return parse_real(text, 0, 1, &o->scenario.swing); }},
+    {"day", [](auto text, Options* o) { return parse_time(text, &o->scenario.day) && o->scenario.day > 0; }},
+    {"floods", [](auto text, Options* o) { return read_floods(text, &o->scenario); }},
     {"sticky",
      [](auto text, Options* o) {
          o->scenario.sticky = text == "on";
@@ -157,6 +168,11 @@ const char kUsage[] =
     "  zipf=EXPONENT       how unequal they are (1)\n"
     "  load=FACTOR         what an average client sends, in units of its limit (2)\n"
     "  bursts=ON/OFF       clients send for about TIME and pause for about TIME, with the same load\n"
+    "  tail=SHAPE          of these times, by Pareto: above 1, heavy below 2 (they are exponential)\n"
+    "  swing=PART day=TIME so much more and less is sent in the middle and at the ends of a day (0, 24h)\n"
+    "  requests=N          that all clients send together, on average, instead of load=\n"
+    "  floods=N/FACTOR     N of the clients send FACTOR times the limit instead, once, for a tenth of the "
+    "time\n"
     "  sticky=on           all requests of a client go to one instance\n"
     "  duration=TIME       (10m); warm_up=TIME: so much of it is not in the totals (0s)\n"
     "  start=SECONDS       the time of day at which it begins, since 1970\n"
@@ -177,6 +193,9 @@ std::string parse_options(const std::vector<std::string_view>& words, Options* o
     }
     if (options->scenario.warm_up >= options->scenario.duration) {
         return "warm_up= is not shorter than duration=";
+    }
+    if (options->scenario.floods >= options->scenario.clients) {
+        return "floods= leaves no other clients";
     }
     return "";
 }

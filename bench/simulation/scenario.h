@@ -25,11 +25,17 @@ struct Scenario {
 
     // The clients.
     std::uint32_t clients = 20;
-    double zipf = 1;  // exponent: client k sends 1/k^zipf as often as the first
-    double load = 2;  // offered by an average client, in units of its limit
-    Micros on = 0;    // how long clients send at a time, on average, and then pause; 0: they never pause
+    double zipf = 1;      // exponent: client k sends 1/k^zipf as often as the first
+    double load = 2;      // offered by an average client, in units of its limit
+    double requests = 0;  // of all of them together, that are no flood, instead of that load; 0: by the load
+    Micros on = 0;        // how long clients send at a time, on average, and then pause; 0: they never pause
     Micros off = 0;
-    bool sticky = false;  // all requests of a client go to one instance
+    double tail = 0;   // of those times: the shape of a Pareto distribution; 0: they are exponential
+    double swing = 0;  // how far busy and quiet times of a day are from its mean, 0 to 1
+    Micros day = 24 * 3600 * kSecond;
+    std::uint32_t floods = 0;  // so many of the clients, the last, send steadily, but only for a while
+    double flood = 10;         // how much, in units of the limit
+    bool sticky = false;       // all requests of a client go to one instance
 
     Micros duration = 600 * kSecond;
     Micros warm_up = 0;  // so much of it is not in the totals

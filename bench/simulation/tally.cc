@@ -12,15 +12,26 @@ Exact::Exact(const Scenario& scenario)
       start_(scenario.start),
       states_(words_of(shape_) * scenario.clients) {}
 
-bool Exact::admits(const Arrival& arrival) {
+Decision Exact::decide(const Arrival& arrival) {
     std::uint64_t* state = &states_[arrival.client * words_of(shape_)];
     Check check;
-    if (check.evaluate(policy_, shape_, state, start_ + arrival.at, 1).allowed) {
+    const Decision decision = check.evaluate(policy_, shape_, state, start_ + arrival.at, 1);
+    if (decision.allowed) {
         check.charge(state);
-        return true;
+    } else {
+        check.refuse(state);
     }
-    check.refuse(state);
-    return false;
+    return decision;
+}
+
+Decision Exact::judge(const Arrival& arrival, bool admitted) {
+    std::uint64_t* state = &states_[arrival.client * words_of(shape_)];
+    Check check;
+    const Decision decision = check.evaluate(policy_, shape_, state, start_ + arrival.at, 1);
+    if (admitted) {
+        check.impose(state);
+    }
+    return decision;
 }
 
 Tally::Tally(const Scenario& scenario)
@@ -41,6 +52,13 @@ void Tally::add(const Arrival& arrival) {
 
 std::uint64_t Tally::total() const {
     return std::accumulate(counts_.begin(), counts_.end(), std::uint64_t{0});
+}
+
+Difference::Difference(const Tally& fleet, const Tally& exact, std::uint32_t clients) {
+    for (std::uint32_t i = 0; i < clients; i++) {
+        over += fleet.of(i) - std::min(fleet.of(i), exact.of(i));
+        under += exact.of(i) - std::min(fleet.of(i), exact.of(i));
+    }
 }
 
 }  // namespace rate_limit::simulation

@@ -17,7 +17,11 @@ class Exact {
     explicit Exact(const Scenario& scenario);
 
     // Requests come in the order of their times.
-    bool admits(const Arrival& arrival);
+    bool admits(const Arrival& arrival) { return decide(arrival).allowed; }
+    Decision decide(const Arrival& arrival);
+
+    // What it would decide of a request that another has decided, whose decision is what it remembers.
+    Decision judge(const Arrival& arrival, bool admitted);
 
   private:
     Policy policy_;
@@ -44,6 +48,14 @@ class Tally {
     std::vector<std::uint64_t> counts_;
     std::vector<std::deque<Micros>> recent_;
     std::uint64_t worst_ = 0;
+};
+
+// By how much clients were admitted more than by an exact limiter, and others less.
+struct Difference {
+    Difference(const Tally& fleet, const Tally& exact, std::uint32_t clients);
+
+    std::uint64_t over = 0;
+    std::uint64_t under = 0;
 };
 
 }  // namespace rate_limit::simulation
