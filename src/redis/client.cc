@@ -83,10 +83,12 @@ Call* Client::make_call() {
     return call;
 }
 
-void Client::send(Call* call, Call::Answer answer, void* self) {
+void Client::send(Call* call, Call::Answer answer, void* self) { send(call, answer, self, loop_->now()); }
+
+void Client::send(Call* call, Call::Answer answer, void* self, Milliseconds since) {
     call->answer = answer;
     call->self = self;
-    call->deadline = loop_->now() + settings_.timeout;
+    call->deadline = since + settings_.timeout;
     accept(call);
 }
 
@@ -296,7 +298,7 @@ void Client::on_deadline() {
     const Milliseconds now = loop_->now();
     bool stalled = false;
     while (first_ != nullptr && first_->deadline <= now) {
-        // One that was passed on had only what was left of its time.
+        // One that was passed on, or had waited for others before it, had only what was left of its time.
         const bool whole = first_->deadline - first_->sent_at >= settings_.timeout;
         stalled = stalled || (whole && heard_at_ <= first_->sent_at);
         finish(first_, Error::kTimedOut, {});

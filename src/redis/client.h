@@ -96,8 +96,10 @@ class Client final : public Service, private Connection::Owner, private Locator:
     Call* make_call();
 
     // Sends a call and answers it by its deadline, never before this returns. Whoever asks must outlive the
-    // answer.
+    // answer. The deadline counts from `since`, when the first of those asked who wait for it, if that is
+    // given.
     void send(Call* call, Call::Answer answer, void* self);
+    void send(Call* call, Call::Answer answer, void* self, Milliseconds since);
 
     // The first of the calls that wait for this client to be connected; null if there is none.
     Call* first_unsent() const;

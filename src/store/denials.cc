@@ -134,6 +134,10 @@ void Denials::remember(std::uint64_t client, const Policy& policy, std::uint32_t
         }
     }
     store(copy, chosen);
+    const auto until = static_cast<Micros>(copy.words[kUntil]);
+    Micros latest = latest_.load(std::memory_order_relaxed);
+    while (latest < until && !latest_.compare_exchange_weak(latest, until, std::memory_order_relaxed)) {
+    }
 }
 
 void Denials::forget(std::uint64_t client) {

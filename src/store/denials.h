@@ -29,9 +29,11 @@ class Denials {
         return hash != 0 ? hash : 1;
     }
 
-    // Whether a request of `cost` is known to be rejected at `now`, a moment of a clock that is never set
-    // back;
-    // `*decision` is then what Redis would say.
+    // Whether anybody may be known to be rejected at `now`, a moment of a clock that is never set back: to
+    // look for a client takes longer than all else that is done for a request before Redis is asked.
+    bool any(Micros now) const { return latest_.load(std::memory_order_relaxed) > now; }
+
+    // Whether a request of `cost` is known to be rejected at `now`; `*decision` is then what Redis would say.
     bool find(std::uint64_t client, const Policy& policy, std::uint32_t cost, Micros now, Decision* decision,
               Micros* time) const;
 
@@ -66,6 +68,7 @@ class Denials {
 
     HashKey key_;
     std::uint64_t sets_;
+    std::atomic<Micros> latest_{0};  // when the last of all that are remembered ends
 };
 
 }  // namespace rate_limit

@@ -67,7 +67,7 @@ bool Group::denied() {
     }
     for (std::size_t i = 0; i < count_; i++) {
         GroupLimit& limit = limits_[i];
-        if (limit.denials == nullptr || limit.cost == 0) {
+        if (limit.denials == nullptr || limit.cost == 0 || !limit.denials->any(started_at_)) {
             continue;
         }
         const std::uint64_t client = denied_client(limit);

@@ -28,6 +28,7 @@ struct Waiting {
 struct Remote::Batch {
     Remote* remote = nullptr;
     redis::Slot slot = 0;
+    redis::Milliseconds since = 0;  // when the first group was added
     redis::Buffer client;  // where keys of different slots are in different places: whose keys these are
     std::size_t groups = 0;
     std::size_t keys = 0;
@@ -42,7 +43,7 @@ struct Remote::Batch {
 };
 
 Remote* Remote::make(redis::Service* service, const Options& options, redis::Loop* loop) {
-    auto* remote = new (std::nothrow) Remote(service, options);
+    auto* remote = new (std::nothrow) Remote(service, options, loop);
     if (remote == nullptr) {
         return nullptr;
     }
@@ -162,6 +163,7 @@ Remote::Batch* Remote::batch_for(const RemoteLimit& limit) {
     Batch* batch = make_batch();
     if (batch != nullptr) {
         batch->slot = slot;
+        batch->since = loop_->now();
         batch->client.append(client);
         batch->next = list;
         list = batch;
@@ -236,6 +238,9 @@ void Remote::give_back(const RemoteLimit* limits, std::size_t count) {
 }
 
 void Remote::flush() {
+    if (must_wait()) {
+        return;
+    }
     while (filled_ != 0) {
         Batch*& list = open_[__builtin_ctzll(filled_)];
         filled_ &= filled_ - 1;
@@ -245,6 +250,14 @@ void Remote::flush() {
             send(batch);
         }
     }
+}
+
+// Whether what has gathered waits for the next answer, because that is about more than it is itself: a call
+// that came now would wait behind it in Redis anyway, and one for both costs less. As long as a batch is
+// as large as those before it, several are on their way, and neither Redis nor the worker waits for the
+// other.
+bool Remote::must_wait() const {
+    return !service_->split() && open_[0] != nullptr && open_[0]->groups < on_way_;
 }
 
 void Remote::send(Batch* batch) {
@@ -271,15 +284,21 @@ void Remote::send(Batch* batch) {
     redis::append_bulk(batch->policy_texts.view(), &command);
     redis::append_bulk(batch->group_texts.view(), &command);
     call->slot = batch->slot;
+    on_way_ += batch->groups;
     if (options_.counter != nullptr) {
         options_.counter->on_batch(batch->groups);
     }
-    client->send(call, on_answer, batch);
+    client->send(call, on_answer, batch, batch->since);
 }
 
 void Remote::on_answer(void* self, redis::Error error, std::string_view reply) {
     auto* batch = static_cast<Batch*>(self);
-    batch->remote->finish(batch, error, reply);
+    Remote* remote = batch->remote;
+    remote->on_way_ -= batch->groups;
+    if (remote->filled_ != 0) {
+        remote->flush_->arm(0);
+    }
+    remote->finish(batch, error, reply);
 }
 
 // Whether a reply has a decision for each limit, and nothing else.

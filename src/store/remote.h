@@ -1,5 +1,6 @@
 // Limits whose state is in Redis: the checks of one turn of the event loop go out together as one call of the
-// script, and its reply is taken apart again.
+// script, and its reply is taken apart again. While more are on their way than have gathered, these wait for
+// the next reply.
 //
 // Belongs to one thread.
 #pragma once
@@ -87,7 +88,8 @@ class Remote {
   private:
     struct Batch;
 
-    Remote(redis::Service* service, const Options& options) : service_(service), options_(options) {}
+    Remote(redis::Service* service, const Options& options, redis::Loop* loop)
+        : service_(service), options_(options), loop_(loop) {}
 
     static void on_answer(void* self, redis::Error error, std::string_view reply);
     bool add(const RemoteLimit* limits, std::size_t count, bool refund, Question* question);
@@ -95,6 +97,7 @@ class Remote {
     Batch* batch_for(const RemoteLimit& limit);
     void close(Batch* batch);
     void flush();
+    bool must_wait() const;
     void send(Batch* batch);
     static bool is_whole(const Batch& batch, std::string_view reply);
     void finish(Batch* batch, redis::Error error, std::string_view reply);
@@ -106,10 +109,12 @@ class Remote {
 
     redis::Service* service_;
     Options options_;
+    redis::Loop* loop_;
     redis::Alarm* flush_ = nullptr;
     redis::Alarm* wake_ = nullptr;
     Batch* open_[kLists] = {};  // that are being filled, in lists by their slots
     std::uint64_t filled_ = 0;  // a bit for each list that may have any
+    std::size_t on_way_ = 0;    // groups that were sent and are not answered
     redis::Buffer key_;
     Batch* free_batches_ = nullptr;
     Waiting* free_waiting_ = nullptr;

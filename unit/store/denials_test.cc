@@ -40,8 +40,9 @@ struct Cache {
         denials->remember(client, policy, cost, now, now + kAhead, decision, most);
     }
 
-    std::uint64_t* words() const { return memory.as<std::uint64_t>(); }
-    std::size_t word_count() const { return memory.size() / 8; }
+    // Of the entries, which follow the first line.
+    std::uint64_t* words() const { return memory.as<std::uint64_t>() + 8; }
+    std::size_t word_count() const { return memory.size() / 8 - 8; }
 
     Memory memory;
     Denials* denials;
@@ -235,6 +236,21 @@ void test_a_later_rejection_takes_the_place_of_the_earlier(void**) {
     assert_false(found(cache, kNow + 60'000));
 }
 
+void test_it_is_known_whether_anybody_may_be_found(void**) {
+    const Cache cache;
+    assert_false(cache.denials->any(kNow));
+    remember(cache, kNow, 100'000);
+    assert_true(cache.denials->any(kNow));
+    assert_true(cache.denials->any(kNow + 99'999));
+    assert_false(cache.denials->any(kNow + 100'000));
+    // Of several, until the last has ended.
+    cache.remember(cache.hash("bob"), kTenAMinute, 1, kNow, rejection(kSecond), 50'000);
+    assert_true(cache.denials->any(kNow + 99'999));
+    cache.remember(cache.hash("bob"), kTenAMinute, 1, kNow, rejection(kSecond), 200'000);
+    assert_true(cache.denials->any(kNow + 199'999));
+    assert_false(cache.denials->any(kNow + 200'000));
+}
+
 void test_an_entry_with_any_word_torn_is_not_found(void**) {
     const Cache fresh;
     const std::vector<std::uint64_t> before(fresh.words(), fresh.words() + fresh.word_count());
@@ -409,6 +425,7 @@ int main() {
         cmocka_unit_test(test_other_clients_are_not_found),
         cmocka_unit_test(test_another_policy_is_not_known_to_reject),
         cmocka_unit_test(test_a_later_rejection_takes_the_place_of_the_earlier),
+        cmocka_unit_test(test_it_is_known_whether_anybody_may_be_found),
         cmocka_unit_test(test_an_entry_with_any_word_torn_is_not_found),
         cmocka_unit_test(test_words_of_two_entries_of_one_client_do_not_mix),
         cmocka_unit_test(test_many_clients_in_a_small_cache_are_found_or_not_but_never_wrong),

@@ -3,6 +3,8 @@
 
 #include <malloc.h>
 
+#include <utility>
+
 #include "questions.h"
 #include "shared_zone.h"
 #include "store/statistics.h"
@@ -41,6 +43,77 @@ void test_no_call_carries_more_groups_than_batch(void**) {
         }
         assert_int_equal(scene.server.groups(), 150);
     }
+}
+
+// Keeps replies back until it is told to send them, with the next one.
+struct Dam {
+    explicit Dam(ScriptServer* server) {
+        server->send = [this](const std::string& reply) {
+            held += redis::bulk(reply);
+            return open ? std::exchange(held, "") : "";
+        };
+    }
+
+    std::string held;
+    bool open = false;
+};
+
+void ask_many(Scene* scene, unsigned count) {
+    for (unsigned i = 0; i < count; i++) {
+        scene->questions.ask(std::to_string(scene->questions.size()));
+    }
+}
+
+void test_fewer_checks_than_are_on_their_way_wait_for_more(void**) {
+    Scene scene;
+    Dam dam(&scene.server);
+    ask_many(&scene, 20);
+    assert_true(scene.loop.run_until([&] { return scene.server.calls.size() == 1; }));
+    for (unsigned i = 0; i < 4; i++) {
+        ask_many(&scene, 4);
+        scene.loop.run_for(3);
+        assert_int_equal(scene.server.calls.size(), 1);
+    }
+    dam.open = true;
+    ask_many(&scene, 4);
+    assert_true(scene.questions.await());
+    assert_int_equal(scene.server.calls.size(), 2);
+    assert_int_equal(scene.server.calls.back().groups.size(), 20);
+}
+
+void test_checks_that_wait_leave_with_the_next_answer(void**) {
+    Scene scene;
+    std::vector<std::size_t> sizes;
+    scene.server.send = [&](const std::string& reply) {
+        sizes.push_back(scene.server.calls.back().groups.size());
+        if (sizes.size() == 1) {
+            ask_many(&scene, 3);
+        }
+        return redis::bulk(reply);
+    };
+    ask_many(&scene, 20);
+    assert_true(scene.loop.run_until([&] { return scene.questions.size() == 23; }));
+    assert_true(scene.questions.await());
+    assert_true(sizes == std::vector<std::size_t>({20, 3}));
+}
+
+void test_the_time_that_a_check_waits_for_others_counts(void**) {
+    constexpr redis::Milliseconds kTimeout = 1000;
+    Scene scene(64, kTimeout);
+    Dam dam(&scene.server);
+    ask_many(&scene, 2);
+    assert_true(scene.loop.run_until([&] { return scene.server.calls.size() == 1; }));
+    scene.loop.jump(kTimeout / 2);
+    ask_many(&scene, 1);
+    scene.loop.run_for(3);
+    assert_int_equal(scene.server.calls.size(), 1);
+    // With one more they are as many as are on their way, and leave, but are not answered either.
+    scene.loop.jump(kTimeout / 2 - 100);
+    ask_many(&scene, 1);
+    assert_true(scene.loop.run_until([&] { return scene.server.calls.size() == 2; }));
+    scene.loop.jump(kTimeout / 2 + 110);
+    assert_true(scene.questions.await(300));
+    assert_int_equal(scene.questions[3].question.error, Error::kTimedOut);
 }
 
 void test_answers_come_in_order_each_with_its_own_decision(void**) {
@@ -353,6 +426,9 @@ int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(test_checks_of_one_turn_leave_as_one_call),
         cmocka_unit_test(test_no_call_carries_more_groups_than_batch),
+        cmocka_unit_test(test_fewer_checks_than_are_on_their_way_wait_for_more),
+        cmocka_unit_test(test_checks_that_wait_leave_with_the_next_answer),
+        cmocka_unit_test(test_the_time_that_a_check_waits_for_others_counts),
         cmocka_unit_test(test_answers_come_in_order_each_with_its_own_decision),
         cmocka_unit_test(test_keys_name_prefix_zone_algorithm_and_client),
         cmocka_unit_test(test_a_long_name_is_replaced_by_its_sha256),
