@@ -69,12 +69,13 @@ fuzz: ## feed each program of unit/fuzz/ for FUZZ_SECONDS= (60) with what libFuz
 	@$(locked) scripts/setup fuzz
 	@exec scripts/fuzz $(FUZZ_SECONDS)
 
-bench-core: ## measure bench/ without nginx; BENCH= is a pattern of the benchmarks to run
+bench-core: ## measure parts of it: bench/, a Redis by itself; BENCH= is a pattern of the benchmarks to run (redis_load)
 	@$(locked) scripts/setup bench
-	@$(locked) $(build_units) OUT=build/bench TEST_FLAGS='-O2 -g' benchmarks
+	@$(locked) $(build_units) OUT=build/bench TEST_FLAGS='-O2 -g' benchmarks build/bench/redis_load
 	@for program in $(patsubst %.cc,build/%,$(wildcard bench/*_bench.cc)); do \
 	    $$program --benchmark_filter='$(BENCH)' || exit 1; \
 	done
+	@! echo redis_load | grep -qE -- '$(BENCH)' || scripts/redis-load --program build/bench/redis_load --build build
 
 timelines: ## draw what clients see while a Redis primary fails, a node dies, slots move; TIMELINES= are some of them
 	@$(locked) scripts/setup timelines
