@@ -16,10 +16,12 @@ units = $(filter unit/%,$(tests))
 # Runs of make in one checkout may overlap: set-up and building take turns. What runs long is started with exec, so
 # that a signal to make reaches it.
 locked := mkdir -p build && flock -o build/.lock
+costs = nginx=$$($(locked) scripts/nginx-symbols) && exec scripts/costs --nginx "$$nginx" --load build/bench/redis_load \
+    --module $(CURDIR)/build/ngx_http_rate_limit_module.so --build build
 build_units := $(MAKE) --no-print-directory -s -j$(shell nproc) -f scripts/unit.mk
 
-.PHONY: all install setup run test unit lint format sanitize coverage fuzz bench-core timelines simulate accuracy \
-    screenshots compare-simulation check-builds check-fresh clean help
+.PHONY: all install setup run test unit lint format sanitize coverage fuzz bench-core bench-check timelines simulate \
+    accuracy screenshots compare-simulation check-builds check-fresh clean help
 
 all: ## build the module against the installed nginx, or against the source tree NGINX_SRC=
 	@$(locked) scripts/setup build
@@ -69,12 +71,21 @@ fuzz: ## feed each program of unit/fuzz/ for FUZZ_SECONDS= (60) with what libFuz
 	@$(locked) scripts/setup fuzz
 	@exec scripts/fuzz $(FUZZ_SECONDS)
 
-bench-core: ## measure bench/ without nginx; BENCH= is a pattern of the benchmarks to run
-	@$(locked) scripts/setup bench
-	@$(locked) $(build_units) OUT=build/bench TEST_FLAGS='-O2 -g' benchmarks
+bench-core: ## measure parts of it; BENCH= is a pattern of what to measure: names in bench/, redis_load, instructions
+	@$(locked) scripts/setup bench-core
+	@$(locked) scripts/module "$(NGINX_SRC)"
+	@$(locked) $(build_units) OUT=build/bench TEST_FLAGS='-O2 -g' benchmarks build/bench/redis_load
 	@for program in $(patsubst %.cc,build/%,$(wildcard bench/*_bench.cc)); do \
 	    $$program --benchmark_filter='$(BENCH)' || exit 1; \
 	done
+	@! echo redis_load | grep -qE -- '$(BENCH)' || scripts/redis-load --program build/bench/redis_load --build build
+	@! echo instructions | grep -qE -- '$(BENCH)' || $(costs) tables
+
+bench-check: ## fail if instructions, system calls or bytes are 5 % above bench/expected.json; UPDATE=1 writes that
+	@$(locked) scripts/setup bench-core
+	@$(locked) scripts/module "$(NGINX_SRC)"
+	@$(locked) $(build_units) OUT=build/bench TEST_FLAGS='-O2 -g' build/bench/redis_load
+	@$(costs) $(if $(UPDATE),update,check) bench/expected.json
 
 timelines: ## draw what clients see while a Redis primary fails, a node dies, slots move; TIMELINES= are some of them
 	@$(locked) scripts/setup timelines

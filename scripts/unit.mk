@@ -1,6 +1,6 @@
 # Builds programs with all of src/ that needs no nginx: unit/FOLDER/NAME_test.cc, unit/fuzz/NAME_fuzz.cc,
-# bench/NAME_bench.cc, bench/simulate.cc and bench/accuracy.cc; and bench/load.cc without it. The goal is `programs` (the
-# tests), `fuzzers`, `benchmarks`, or some programs.
+# bench/NAME_bench.cc, bench/simulate.cc, bench/accuracy.cc and bench/redis_load.cc; and bench/load.cc without it. The
+# goal is `programs` (the tests), `fuzzers`, `benchmarks`, or some programs.
 # OUT is where to; HIREDIS and LIBJWT are the folders of the two libraries; CXX is the compiler, FLAGS are its for src/,
 # and TEST_FLAGS those for the rest: RapidCheck's templates are slow to compile.
 
@@ -61,6 +61,10 @@ $(OUT)/load: $(OUT)/bench/load.o
 
 # The simulations of scripts/simulate and scripts/accuracy.
 $(OUT)/simulate $(OUT)/accuracy: $(OUT)/%: $(objects) $(OUT)/bench/%.o $(simulation) $(libraries)
+	$(call link)
+
+# The checks of scripts/redis-load.
+$(OUT)/redis_load: $(objects) $(OUT)/bench/redis_load.o $(libraries)
 	$(call link)
 
 # The tests' own code may throw: RapidCheck does.

@@ -1,0 +1,313 @@
+// Asks one Redis for as many checks as it can decide, by way of the module's own client, and says what a
+// check costs it.
+//
+//   redis_load port=PORT [algorithm=NAME] [batch=N] [clients=N] [calls=N] [fill=N] [seconds=N]
+//              [rate=RATES]
+//
+// Calls of `batch` checks each (64) of random clients among `clients` (100000), `calls` of them on their way
+// at any time (so many that there are 256 checks, and at least 4). First each client is asked for `fill`
+// times (1), then for `seconds` (5; 0 ends it after that) it counts. With the default rate, 100r/m, all are
+// admitted unless Redis is very fast.
+//
+// Prints JSON:
+//
+//   checks_per_second        of real time
+//   redis_cpu_us_per_check   of all threads of the server
+//   checks_per_cpu_second    a million divided by this: what a core decides that has nothing else to do
+//   redis_busy               its CPU time by real time: less than 1 if others use the processor
+//   client_cpu_us_per_check  of this program: what the module's part of a check costs, without nginx
+//   batch, mean_batch        as told, and checks by calls as they were
+//   algorithm, clients, seconds, rate, checks, admitted
+#include <dirent.h>
+#include <hiredis/hiredis.h>
+#include <signal.h>
+#include <time.h>
+
+#include <cinttypes>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "client.h"
+#include "poll_loop.h"
+#include "redis/client.h"
+#include "store/remote.h"
+#include "store/script_text.h"
+
+namespace rate_limit {
+namespace {
+
+constexpr std::uint64_t kLeastInFlight = 256;  // checks
+constexpr std::uint64_t kLeastCalls = 4;
+constexpr double kPatience = 60;  // seconds, beside those that count
+
+struct Options {
+    Algorithm algorithm = Algorithm::kSlidingWindow;
+    std::string rate = "100r/m";
+    std::uint64_t port = 0;
+    std::uint64_t batch = 64;
+    std::uint64_t clients = 100'000;
+    std::uint64_t calls = 0;
+    std::uint64_t fill = 1;
+    std::uint64_t seconds = 5;
+};
+
+[[noreturn]] void fail(const std::string& what) {
+    std::fprintf(stderr, "redis_load: %s\n", what.c_str());
+    std::exit(1);
+}
+
+bool set_number(std::string_view value, std::uint64_t most, std::uint64_t* number) {
+    return parse_number(value, most, number) && *number != 0;
+}
+
+bool set_option(std::string_view name, std::string_view value, Options* options) {
+    if (name == "algorithm") {
+        return parse_algorithm(value, &options->algorithm);
+    }
+    if (name == "rate") {
+        RateList rates;
+        options->rate = value;
+        return parse_rates(value, &rates) == nullptr && rates.size != 0;
+    }
+    return (name == "port" && set_number(value, 65535, &options->port)) ||
+           (name == "batch" && set_number(value, 1024, &options->batch)) ||
+           (name == "clients" && set_number(value, 10'000'000, &options->clients)) ||
+           (name == "calls" && set_number(value, 10'000, &options->calls)) ||
+           (name == "fill" && set_number(value, 1000, &options->fill)) ||
+           (name == "seconds" && parse_number(value, 3600, &options->seconds));
+}
+
+Options parse_options(int count, char** words) {
+    Options options;
+    for (int i = 1; i < count; i++) {
+        const std::string_view word = words[i];
+        const std::size_t equals = word.find('=');
+        if (equals == word.npos || !set_option(word.substr(0, equals), word.substr(equals + 1), &options)) {
+            fail("what is meant by " + std::string(word) + "?");
+        }
+    }
+    if (options.port == 0) {
+        fail("port= is needed");
+    }
+    if (options.calls == 0) {
+        options.calls = std::max(kLeastCalls, kLeastInFlight / options.batch);
+    }
+    return options;
+}
+
+double seconds_of(clockid_t clock) {
+    timespec time = {};
+    clock_gettime(clock, &time);
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+}
+
+// The server's process, which is one of this machine.
+class Process {
+  public:
+    explicit Process(std::uint64_t port) {
+        redisContext* context = redisConnect("127.0.0.1", static_cast<int>(port));
+        if (context == nullptr || context->err != 0) {
+            fail("there is no Redis on port " + std::to_string(port));
+        }
+        auto* reply = static_cast<redisReply*>(redisCommand(context, "INFO server"));
+        const char* at =
+            reply != nullptr && reply->str != nullptr ? std::strstr(reply->str, "process_id:") : nullptr;
+        if (at == nullptr) {
+            fail("Redis does not tell its process");
+        }
+        tasks_ = "/proc/" + std::to_string(std::atoi(at + std::strlen("process_id:"))) + "/task";
+        freeReplyObject(reply);
+        redisFree(context);
+    }
+
+    // Of all its threads.
+    double cpu_seconds() const {
+        DIR* folder = opendir(tasks_.c_str());
+        if (folder == nullptr) {
+            fail(tasks_ + " cannot be read");
+        }
+        double sum = 0;
+        while (const dirent* entry = readdir(folder)) {
+            std::ifstream in(tasks_ + "/" + entry->d_name + "/schedstat");
+            double nanoseconds = 0;
+            if (entry->d_name[0] != '.' && in >> nanoseconds) {
+                sum += nanoseconds * 1e-9;
+            }
+        }
+        closedir(folder);
+        return sum;
+    }
+
+  private:
+    std::string tasks_;
+};
+
+struct Moment {
+    double time;       // seconds
+    double redis_cpu;  // seconds
+    double own_cpu;    // seconds
+    std::uint64_t checks;
+    std::uint64_t admitted;
+    std::uint64_t calls;
+};
+
+class Load {
+  public:
+    explicit Load(const Options& options)
+        : options_(options),
+          policy_(policy_of(options.algorithm, options.rate)),
+          shape_(shape_of(policy_)),
+          process_(options.port),
+          waves_(options.calls) {
+        settings_.name = "redis_load";
+        settings_.address.host = "127.0.0.1";
+        settings_.address.port = static_cast<std::uint16_t>(options.port);
+        settings_.script = {kScript, sizeof kScript - 1};
+        settings_.timeout = 10'000;
+        auto* client = redis::Client::make(settings_, {"127.0.0.1"}, &loop_);
+        remote_.reset(
+            Remote::make(client, {"rate_limit:", static_cast<std::uint32_t>(options.batch)}, &loop_));
+        if (remote_ == nullptr) {
+            fail("there is no memory");
+        }
+        for (std::uint64_t i = 0; i < options.clients; i++) {
+            names_.push_back("client-" + std::to_string(100'000'000 + i));
+        }
+        for (Wave& wave : waves_) {
+            wave.load = this;
+            wave.limits.resize(options.batch);
+            wave.questions.resize(options.batch);
+        }
+    }
+
+    void run();
+
+  private:
+    // Checks that are asked for together, and again when all are answered.
+    struct Wave {
+        Load* load = nullptr;
+        std::vector<RemoteLimit> limits;
+        std::vector<Question> questions;
+        std::size_t open = 0;
+    };
+
+    static void on_done(Question* question);
+    void ask(Wave* wave);
+    Moment now() const;
+    void print(const Moment& begin, const Moment& end) const;
+
+    std::uint64_t fill() const { return options_.fill * names_.size(); }
+    const std::string& next_name() {
+        const std::uint64_t number = asked_ < fill() ? asked_ : random_();
+        asked_++;
+        return names_[number % names_.size()];
+    }
+
+    Options options_;
+    Policy policy_;
+    Shape shape_;
+    Process process_;
+    redis::PollLoop loop_;
+    redis::Settings settings_;
+    std::unique_ptr<Remote> remote_;
+    std::vector<std::string> names_;
+    std::vector<Wave> waves_;
+    std::mt19937_64 random_{1};
+    std::uint64_t asked_ = 0;
+    std::uint64_t answered_ = 0;
+    std::uint64_t admitted_ = 0;
+    bool over_ = false;
+};
+
+void Load::on_done(Question* question) {
+    auto* wave = static_cast<Wave*>(question->asker);
+    Load* load = wave->load;
+    if (question->error != redis::Error::kNone) {
+        fail("Redis has not decided a check");
+    }
+    load->answered_++;
+    load->admitted_ += question->limits[0].decision.allowed ? 1 : 0;
+    if (--wave->open == 0 && !load->over_) {
+        load->ask(wave);
+    }
+}
+
+void Load::ask(Wave* wave) {
+    wave->open = options_.batch;
+    for (std::size_t i = 0; i < options_.batch; i++) {
+        wave->limits[i] = {"api", next_name(), &policy_, &shape_, 1};
+        wave->questions[i] = {&wave->limits[i], 1, on_done, wave};
+        if (!remote_->ask(&wave->questions[i])) {
+            fail("there is no memory");
+        }
+    }
+}
+
+Moment Load::now() const {
+    return {seconds_of(CLOCK_MONOTONIC),
+            process_.cpu_seconds(),
+            seconds_of(CLOCK_PROCESS_CPUTIME_ID),
+            answered_,
+            admitted_,
+            remote_->service().client_of(0)->counts().calls};
+}
+
+void Load::run() {
+    const double start = seconds_of(CLOCK_MONOTONIC);
+    const auto turn = [&](double patience) {
+        loop_.turn();
+        if (seconds_of(CLOCK_MONOTONIC) - start > patience) {
+            fail("Redis does not answer in time");
+        }
+    };
+    for (Wave& wave : waves_) {
+        ask(&wave);
+    }
+    while (answered_ < fill()) {
+        turn(kPatience);
+    }
+    const Moment begin = now();
+    const auto length = static_cast<double>(options_.seconds);
+    while (seconds_of(CLOCK_MONOTONIC) - begin.time < length) {
+        turn(2 * kPatience + length);
+    }
+    const Moment end = now();
+    over_ = true;
+    while (answered_ < asked_) {
+        turn(2 * kPatience + length);
+    }
+    if (options_.seconds != 0) {
+        print(begin, end);
+    }
+}
+
+void Load::print(const Moment& begin, const Moment& end) const {
+    const double time = end.time - begin.time;
+    const double redis_cpu = end.redis_cpu - begin.redis_cpu;
+    const auto checks = static_cast<double>(end.checks - begin.checks);
+    std::printf("{\"algorithm\":\"%s\",\"batch\":%" PRIu64 ",\"mean_batch\":%.2f,\"clients\":%" PRIu64
+                ",\"rate\":\"%s\",\"seconds\":%.3f,\"checks\":%.0f,\"admitted\":%" PRIu64
+                ",\"checks_per_second\":%.0f,\"redis_cpu_us_per_check\":%.3f,\"checks_per_cpu_second\":%.0f"
+                ",\"redis_busy\":%.3f"
+                ",\"client_cpu_us_per_check\":%.3f}\n",
+                algorithm_name(options_.algorithm), options_.batch,
+                checks / static_cast<double>(end.calls - begin.calls), options_.clients,
+                options_.rate.c_str(), time, checks, end.admitted - begin.admitted, checks / time,
+                redis_cpu / checks * 1e6, checks / redis_cpu, redis_cpu / time,
+                (end.own_cpu - begin.own_cpu) / checks * 1e6);
+}
+
+}  // namespace
+}  // namespace rate_limit
+
+int main(int count, char** words) {
+    signal(SIGPIPE, SIG_IGN);
+    rate_limit::Load load(rate_limit::parse_options(count, words));
+    load.run();
+    return 0;
+}

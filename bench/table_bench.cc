@@ -1,0 +1,199 @@
+// What a check costs in a table: finding the client, locking it, deciding, writing; by one process, and
+// beside another that uses the same table.
+//
+// Names are hashed as for every request. There is no clock in it: time goes on by a microsecond a check.
+#include <benchmark/benchmark.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <new>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "client.h"
+#include "store/memory.h"
+
+namespace rate_limit {
+namespace {
+
+constexpr HashKey kHashKey = {0x0706050403020100, 0x0f0e0d0c0b0a0908};
+constexpr std::size_t kManyClients = 100'000;
+constexpr std::size_t kRoom = 16U << 20;  // bytes, more than twice what so many clients need
+constexpr std::size_t kTurns = 1U << 20;  // random clients that are drawn beforehand
+constexpr char kGenerous[] = "1000000000r/s";
+constexpr char kStrict[] = "1r/h";
+
+void must(bool good, const char* what) {
+    if (!good) {
+        std::fprintf(stderr, "table_bench: %s\n", what);
+        std::abort();
+    }
+}
+
+Host this_process() {
+    return {static_cast<std::uint32_t>(getpid()),
+            [](std::uint32_t process) { return kill(static_cast<pid_t>(process), 0) == 0 || errno == EPERM; },
+            [] { sched_yield(); },
+            [] {
+                timespec time = {};
+                clock_gettime(CLOCK_MONOTONIC, &time);
+                return static_cast<Micros>(time.tv_sec) * kSecond + time.tv_nsec / 1000;
+            }};
+}
+
+// Memory that this process and those it forks share: a table, and what they tell each other.
+class Shared {
+  public:
+    explicit Shared(const Policy& policy) : policy_(policy) {
+        void* memory = mmap(nullptr, kRoom + 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        must(memory != MAP_FAILED, "there is no memory");
+        signs_ = new (memory) Signs;
+        table_ = Table::create(static_cast<char*>(memory) + 4096, kRoom, shape_of(policy_), kHashKey);
+        must(table_ != nullptr, "the table does not fit");
+    }
+    Shared(const Shared&) = delete;
+    Shared& operator=(const Shared&) = delete;
+    ~Shared() { munmap(signs_, kRoom + 4096); }
+
+    Verdict request(std::string_view client, Micros now, const Host& host) const {
+        NameRoom room;
+        Limit limit = memory_limit(table_, policy_, client, 1, &room);
+        return check(&limit, 1, now, host);
+    }
+
+    struct Signs {
+        std::atomic<bool> begun{false};
+        std::atomic<bool> over{false};
+    };
+    Signs& signs() const { return *signs_; }
+
+  private:
+    Policy policy_;
+    Signs* signs_;
+    Table* table_;
+};
+
+// Names, and the order in which they come.
+class Clients {
+  public:
+    explicit Clients(std::size_t count, unsigned first = 0) {
+        for (std::size_t i = 0; i < count; i++) {
+            names.push_back("client-" + std::to_string(100'000 + first + i));
+        }
+        std::mt19937_64 random(1);
+        for (std::size_t i = 0; i < kTurns; i++) {
+            turns_.push_back(static_cast<std::uint32_t>(random() % count));
+        }
+    }
+
+    const std::string& next() { return names[turns_[turn_++ % kTurns]]; }
+
+    std::vector<std::string> names;
+
+  private:
+    std::vector<std::uint32_t> turns_;
+    std::size_t turn_ = 0;
+};
+
+// A process that makes requests for as long as this lives.
+class Neighbour {
+  public:
+    Neighbour(const Shared& shared, Clients clients) : shared_(shared) {
+        const pid_t parent = getpid();
+        pid_ = fork();
+        must(pid_ >= 0, "fork");
+        if (pid_ == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            if (getppid() != parent) {
+                _exit(1);
+            }
+            const Host host = this_process();
+            for (Micros now = kMidnight; !shared.signs().over.load(std::memory_order_relaxed); now++) {
+                shared.request(clients.next(), now, host);
+                shared.signs().begun.store(true, std::memory_order_relaxed);
+            }
+            _exit(0);
+        }
+        while (!shared.signs().begun.load()) {
+            sched_yield();
+        }
+    }
+    Neighbour(const Neighbour&) = delete;
+    Neighbour& operator=(const Neighbour&) = delete;
+    ~Neighbour() {
+        shared_.signs().over.store(true);
+        waitpid(pid_, nullptr, 0);
+    }
+
+  private:
+    const Shared& shared_;
+    pid_t pid_;
+};
+
+void measure(benchmark::State& state, const Shared& shared, Clients* clients, Verdict expected) {
+    const Host host = this_process();
+    Micros now = kMidnight + kSecond;
+    std::uint64_t others = 0;
+    for (auto _ : state) {
+        others += shared.request(clients->next(), ++now, host) != expected ? 1 : 0;
+    }
+    must(others == 0, "a request was not decided as it should be");
+}
+
+void bench_admitted(benchmark::State& state, Algorithm algorithm, std::size_t count) {
+    const Shared shared(policy_of(algorithm, kGenerous));
+    Clients clients(count);
+    for (const std::string& name : clients.names) {
+        shared.request(name, kMidnight, this_process());
+    }
+    measure(state, shared, &clients, Verdict::kAdmitted);
+}
+
+void bench_rejected(benchmark::State& state, Algorithm algorithm, std::size_t count) {
+    const Shared shared(policy_of(algorithm, kStrict));
+    Clients clients(count);
+    for (const std::string& name : clients.names) {
+        must(shared.request(name, kMidnight, this_process()) == Verdict::kAdmitted, "no first request");
+    }
+    measure(state, shared, &clients, Verdict::kRejected);
+}
+
+// While another process makes requests of its own clients, or of the same.
+void bench_beside(benchmark::State& state, std::size_t count, bool same) {
+    const Shared shared(policy_of(Algorithm::kSlidingWindow, kGenerous));
+    Clients clients(count);
+    const Neighbour neighbour(shared, same ? clients : Clients(count, kManyClients));
+    measure(state, shared, &clients, Verdict::kAdmitted);
+}
+
+// Before main() of Google Benchmark.
+const bool kRegistered = [] {
+    const auto add = [](const std::string& name, auto... arguments) {
+        return benchmark::RegisterBenchmark(("table/" + name).c_str(), arguments...);
+    };
+    for (const Algorithm algorithm : {Algorithm::kSlidingWindow, Algorithm::kLeakyBucket, Algorithm::kGcra}) {
+        const std::string name = algorithm_name(algorithm);
+        add(name + "/one_key/admitted", bench_admitted, algorithm, std::size_t{1});
+        add(name + "/one_key/rejected", bench_rejected, algorithm, std::size_t{1});
+        add(name + "/100000_keys/admitted", bench_admitted, algorithm, kManyClients);
+        add(name + "/100000_keys/rejected", bench_rejected, algorithm, kManyClients);
+    }
+    add("2_processes/same_client", bench_beside, std::size_t{1}, true);
+    add("2_processes/other_client", bench_beside, std::size_t{1}, false);
+    add("2_processes/same_100000_keys", bench_beside, kManyClients, true);
+    add("2_processes/other_100000_keys", bench_beside, kManyClients, false);
+    return true;
+}();
+
+}  // namespace
+}  // namespace rate_limit
