@@ -378,13 +378,13 @@ ngx_int_t wait_for_answer(ngx_http_request_t* r, PendingGroup* pending) {
     return NGX_AGAIN;
 }
 
-ngx_int_t decide_with_redis(ngx_http_request_t* r, const Items& items, RequestState* state) {
+ngx_int_t decide_with_redis(ngx_http_request_t* r, const Items& items, RequestState* state, bool undenied) {
     state->pending = make_pending(r, items);
     if (state->pending == nullptr) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
-    return state->pending->group.start() == Progress::kWaiting ? wait_for_answer(r, state->pending)
-                                                               : conclude(r, state);
+    return state->pending->group.start(undenied) == Progress::kWaiting ? wait_for_answer(r, state->pending)
+                                                                       : conclude(r, state);
 }
 
 // Decides all limits of this location together, or goes on with a request that was here before.
@@ -421,13 +421,59 @@ ngx_int_t decide_together(ngx_http_request_t* r) {
         check_shadows(r, state, true);
         return NGX_DECLINED;
     }
-    return items.remote ? decide_with_redis(r, items, state) : decide_from_memory(r, &items, state);
+    return items.remote ? decide_with_redis(r, items, state, false) : decide_from_memory(r, &items, state);
 }
 
-// Decides a request that is under one limit from memory, as nearly all are, without making lists of one. If
-// there is something unusual to say of it, lists are made after all.
-ngx_int_t decide_alone(ngx_http_request_t* r, const ngx_http_rate_limit_loc_conf_t& conf,
-                       const AppliedLimit& applied) {
+// The only limit of a request is decided.
+[[gnu::always_inline]] inline ngx_int_t conclude_alone(ngx_http_request_t* r, const ngx_str_t& key,
+                                                       Micros took, RequestState* state) {
+    const ngx_http_rate_limit_loc_conf_t* conf = location_conf(r);
+    const DecidedLimit& limit = *state->limits;
+    const bool rejected = !limit.decision.allowed;
+    state->count = 1;
+    state->headers = conf->headers;
+    if (took != kNever) {
+        count_limit({limit.applied->zone, view(key), limit.source, kNoReason, &limit.decision}, !rejected,
+                    conf->dry_run != 0, took);
+    }
+    if (!rejected && limit.decision.delay == 0) {
+        state->status = Status::kPassed;
+        return NGX_DECLINED;
+    }
+    state->status = status_of(*conf, rejected);
+    log_decision(r, *state, 0, key);
+    return rejected ? turn_away(r, state) : let_wait(r, limit.decision.delay, state);
+}
+
+// Whether the request is known to be rejected by its only limit, at this moment of the host's clock.
+bool is_denied(const Policy& policy, const ngx_str_t& key, Micros now, RequestState* state) {
+    DecidedLimit& limit = *state->limits;
+    const Denials* denials = limit.applied->zone->denials;
+    if (denials == nullptr || !denials->any(now) || limit.cost == 0 || policy.count_all) {
+        return false;
+    }
+    NameRoom room;
+    return denials->find(denials->hash(short_name(view(key), &room)), policy, limit.cost, now,
+                         &limit.decision, &state->decided_at);
+}
+
+ngx_int_t ask_alone(ngx_http_request_t* r, const Policy& policy, const ngx_str_t& key, RequestState* state) {
+    DecidedLimit& limit = *state->limits;
+    const Micros now = zone_host().clock();
+    if (is_denied(policy, key, now, state)) {
+        limit.source = Source::kCache;
+        return conclude_alone(r, key, is_observed(r) ? zone_host().clock() - now : kNever, state);
+    }
+    state->status = Status::kBypassed;
+    Items items;
+    items.count = 1;
+    items.list[0] = {limit.applied, key, &policy, limit.cost, 0, Source::kNobody, kNoReason, {}};
+    return decide_with_redis(r, items, state, true);
+}
+
+// Decides a request that is under one limit, as nearly all are, without making lists of one. If there is
+// something unusual to say of it, lists are made after all.
+ngx_int_t decide_alone(ngx_http_request_t* r, const AppliedLimit& applied) {
     ngx_str_t key;
     if (!zone_key(r, *applied.zone, &key) || key.len == 0) {
         return decide_together(r);
@@ -442,30 +488,20 @@ ngx_int_t decide_alone(ngx_http_request_t* r, const ngx_http_rate_limit_loc_conf
     limit.rates = &policy->rates;
     limit.cost = cost_of(r, applied);
     limit.source = Source::kMemory;
-    state->headers = conf.headers;
-    state->decided_at = wall_clock();
+    if (asks_redis(*applied.zone)) {
+        return ask_alone(r, *policy, key, state);
+    }
+    const Micros now = wall_clock();
     const bool single = applied.single && policy == &applied.policy;
     Table* table = applied.zone->table;
-    const Verdict verdict = single ? check_single(table, *policy, view(key), limit.cost, state->decided_at,
-                                                  zone_host(), &limit.decision)
-                                   : check_by_name(table, *policy, view(key), limit.cost, state->decided_at,
-                                                   zone_host(), &limit.decision);
+    const Verdict verdict =
+        single ? check_single(table, *policy, view(key), limit.cost, now, zone_host(), &limit.decision)
+               : check_by_name(table, *policy, view(key), limit.cost, now, zone_host(), &limit.decision);
     if (verdict == Verdict::kBusy) {
         return decide_together(r);
     }
-    state->count = 1;
-    const bool rejected = verdict == Verdict::kRejected;
-    if (is_observed(r)) {
-        count_limit({applied.zone, view(key), limit.source, kNoReason, &limit.decision}, !rejected,
-                    conf.dry_run != 0, wall_clock() - state->decided_at);
-    }
-    if (!rejected && limit.decision.delay == 0) {
-        state->status = Status::kPassed;
-        return NGX_DECLINED;
-    }
-    state->status = status_of(conf, rejected);
-    log_decision(r, *state, 0, key);
-    return rejected ? turn_away(r, state) : let_wait(r, limit.decision.delay, state);
+    state->decided_at = now;
+    return conclude_alone(r, key, is_observed(r) ? wall_clock() - now : kNever, state);
 }
 
 ngx_int_t handle_access(ngx_http_request_t* r) {
@@ -473,7 +509,7 @@ ngx_int_t handle_access(ngx_http_request_t* r) {
     const RequestState* state = request_state(r);
     const bool unseen = state == nullptr || (state->status == Status::kNone && state->count == 0);
     if (conf->lone_limit != nullptr && unseen) {
-        return decide_alone(r, *conf, *static_cast<AppliedLimit*>(conf->lone_limit));
+        return decide_alone(r, *static_cast<AppliedLimit*>(conf->lone_limit));
     }
     const bool limited = conf->limits != nullptr && conf->limits->nelts != 0;
     return limited || has_shadows(*conf) ? decide_together(r) : NGX_DECLINED;

@@ -1,4 +1,6 @@
 // The header filter: X-RateLimit-*, RateLimit, RateLimit-Policy and Retry-After.
+#include <cstring>
+
 #include "nginx/answer.h"
 #include "nginx/clock.h"
 
@@ -6,6 +8,12 @@ namespace rate_limit {
 namespace {
 
 ngx_http_output_header_filter_pt next_filter;
+
+// The numbers below 100, with two digits each.
+constexpr char kPairs[] =
+    "0001020304050607080910111213141516171819202122232425262728293031323334353637383940414243444546474849"
+    "505152535455565758596061626364656667686970717273747576777879808182838485868788899091929394959697989"
+    "9";
 
 constexpr std::string_view kLimit = "X-RateLimit-Limit";
 constexpr std::string_view kRemaining = "X-RateLimit-Remaining";
@@ -56,14 +64,13 @@ bool add_header(ngx_http_request_t* r, std::string_view name, const u_char* text
 // Adds the headers that are one number each; that of kRetryAfter only on a rejection.
 bool add_numbers(ngx_http_request_t* r, const RequestState& state, const Decision& decision, bool legacy,
                  bool retry) {
-    auto* text = static_cast<u_char*>(ngx_pnalloc(r->pool, 4 * kLongestNumber));
-    if (text == nullptr) {
+    auto* end = static_cast<u_char*>(ngx_pnalloc(r->pool, 4 * kLongestNumber));
+    if (end == nullptr) {
         return false;
     }
     const auto add = [&](std::string_view name, Micros number) {
-        u_char* start = text;
-        text = print_number(text, number);
-        return add_header(r, name, start, text);
+        end += kLongestNumber;
+        return add_header(r, name, print_number(static_cast<uint64_t>(number), end), end);
     };
     return (!legacy || (add(kLimit, decision.limit) && add(kRemaining, decision.remaining) &&
                         add(kReset, seconds_up(state.decided_at + decision.reset_after)))) &&
@@ -137,6 +144,27 @@ ngx_int_t filter_headers(ngx_http_request_t* r) {
 }
 
 }  // namespace
+
+u_char* print_number(uint64_t number, u_char* end) {
+    const auto put_pair = [&](unsigned pair) {
+        end -= 2;
+        std::memcpy(end, kPairs + pair * 2, 2);
+    };
+    // Most numbers fit 32 bits, which are divided sooner.
+    for (; number > 0xffffffff; number /= 100) {
+        put_pair(static_cast<unsigned>(number % 100));
+    }
+    auto rest = static_cast<std::uint32_t>(number);
+    for (; rest >= 100; rest /= 100) {
+        put_pair(rest % 100);
+    }
+    if (rest >= 10) {
+        put_pair(rest);
+        return end;
+    }
+    *--end = static_cast<u_char>('0' + rest);
+    return end;
+}
 
 void add_header_filter() {
     next_filter = ngx_http_top_header_filter;

@@ -187,13 +187,10 @@ bool resolve_limit(ngx_conf_t* cf, const ngx_http_rate_limit_main_conf_t* conf, 
     return true;
 }
 
-// The limit of a location that has one, from memory, and nothing else to decide; null if there is more to it.
+// The limit of a location that has one, and nothing else to decide; null if there is more to it.
 AppliedLimit* lone_limit(const ngx_http_rate_limit_loc_conf_t& conf) {
-    if (conf.limits == nullptr || conf.limits->nelts != 1 || has_shadows(conf)) {
-        return nullptr;
-    }
-    AppliedLimit* applied = *static_cast<AppliedLimit**>(conf.limits->elts);
-    return asks_redis(*applied->zone) ? nullptr : applied;
+    const bool lone = conf.limits != nullptr && conf.limits->nelts == 1 && !has_shadows(conf);
+    return lone ? *static_cast<AppliedLimit**>(conf.limits->elts) : nullptr;
 }
 
 bool resolve_zone(ngx_conf_t* cf, const ngx_http_rate_limit_main_conf_t* conf, Zone* zone) {

@@ -36,7 +36,7 @@ typedef struct {
     ngx_array_t  *shadows;           /* the same of rate_limit_shadow */
     ngx_array_t  *outer_limits;      /* what locations inside this one inherit; the API itself does not */
     ngx_array_t  *outer_shadows;
-    void         *lone_limit;        /* an AppliedLimit: if it is all that is decided here, and from memory; or NULL */
+    void         *lone_limit;        /* an AppliedLimit: if it is all that is decided here; or NULL */
     ngx_uint_t    status;            /* of a rejection */
     ngx_uint_t    headers;           /* bits of NGX_HTTP_RATE_LIMIT_HEADERS_* */
     ngx_uint_t    body;              /* one of NGX_HTTP_RATE_LIMIT_BODY_* */

@@ -7,7 +7,6 @@ extern "C" {
 #include <ngx_http.h>
 }
 
-#include <charconv>
 #include <new>
 #include <string_view>
 #include <type_traits>
@@ -27,17 +26,19 @@ inline bool same_letters(std::string_view a, std::string_view b) {
     return a.size() == b.size() && ngx_strncasecmp(ngx_str(a).data, ngx_str(b).data, a.size()) == 0;
 }
 
-// Writes a number to `at`, which has room for kLongestNumber bytes. Returns the end.
+// Writes a number so that it ends at `end`, before which there is room for kLongestNumber bytes. Returns
+// where it begins.
 constexpr std::size_t kLongestNumber = NGX_INT64_LEN;
-inline u_char* print_number(u_char* at, int64_t number) {
-    auto* text = reinterpret_cast<char*>(at);
-    return reinterpret_cast<u_char*>(std::to_chars(text, text + kLongestNumber, number).ptr);
-}
+u_char* print_number(uint64_t number, u_char* end);
 
 // A number as text in the pool; without data if there is no memory.
-inline ngx_str_t pool_number(ngx_pool_t* pool, int64_t number) {
-    auto* text = static_cast<u_char*>(ngx_pnalloc(pool, kLongestNumber));
-    u_char* end = text != nullptr ? print_number(text, number) : nullptr;
+inline ngx_str_t pool_number(ngx_pool_t* pool, uint64_t number) {
+    auto* room = static_cast<u_char*>(ngx_pnalloc(pool, kLongestNumber));
+    if (room == nullptr) {
+        return {0, nullptr};
+    }
+    u_char* const end = room + kLongestNumber;
+    u_char* text = print_number(number, end);
     return {static_cast<std::size_t>(end - text), text};
 }
 

@@ -16,7 +16,7 @@ ngx_int_t set_text(ngx_http_variable_value_t* value, std::string_view text) {
 }
 
 ngx_int_t set_number(ngx_http_request_t* r, ngx_http_variable_value_t* value, Micros number) {
-    const ngx_str_t text = pool_number(r->pool, number);
+    const ngx_str_t text = pool_number(r->pool, static_cast<uint64_t>(number));
     return text.data != nullptr ? set_text(value, view(text)) : NGX_ERROR;
 }
 

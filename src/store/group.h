@@ -55,8 +55,9 @@ class Group {
     Group(GroupLimit* limits, RemoteLimit* room, std::size_t count, const Host& host, Micros (*wall)(),
           void (*done)(Group* group));
 
-    // Starts to decide. `done` is called only after kWaiting, once progress() is something else.
-    Progress start();
+    // Starts to decide. `done` is called only after kWaiting, once progress() is something else. `undenied`
+    // if it is known already that no denial is remembered.
+    Progress start(bool undenied = false);
 
     // The request has gone.
     void forget();
