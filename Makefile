@@ -18,7 +18,7 @@ units = $(filter unit/%,$(tests))
 locked := mkdir -p build && flock -o build/.lock
 build_units := $(MAKE) --no-print-directory -s -j$(shell nproc) -f scripts/unit.mk
 
-.PHONY: all install setup run test unit lint format sanitize coverage fuzz bench-core timelines simulate screenshots \
+.PHONY: all install setup run test unit lint format sanitize coverage fuzz bench bench-core timelines simulate screenshots \
     compare-simulation check-builds check-fresh clean help
 
 all: ## build the module against the installed nginx, or against the source tree NGINX_SRC=
@@ -68,6 +68,13 @@ coverage: ## say how much of src/ unit/ runs; fail below COVERAGE_MIN= (95) % of
 fuzz: ## feed each program of unit/fuzz/ for FUZZ_SECONDS= (60) with what libFuzzer makes up; fail if one fails
 	@$(locked) scripts/setup fuzz
 	@exec scripts/fuzz $(FUZZ_SECONDS)
+
+# Of `make bench` alone, BENCH is the word "quick" or nothing.
+bench: ## hold the module against other limiters in 14 minutes, or two with BENCH=quick; see docs/benchmarks.md
+	@$(locked) scripts/setup compare
+	@$(locked) scripts/module "$(NGINX_SRC)"
+	@exec scripts/bench --build build --nginx "$(NGINX)" --module $(CURDIR)/build/ngx_http_rate_limit_module.so \
+	    $(if $(filter quick,$(BENCH)),--quick) $(BENCH_OPTIONS)
 
 bench-core: ## measure bench/ without nginx; BENCH= is a pattern of the benchmarks to run
 	@$(locked) scripts/setup bench

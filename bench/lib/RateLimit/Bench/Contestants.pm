@@ -18,7 +18,7 @@
 #   servers($name)              process ids of what answers requests: nginx's workers, or HAProxy
 #   redis($name)                the servers of Redis that it asks, objects of RateLimit::Redis
 #   nginx($name)                its nginx, an object of RateLimit
-#   undecided($name)            of a contestant of ours that asks Redis: requests so far that Redis did not decide
+#   decided($name)              of a contestant of ours: { memory, redis, cache, fallback }, requests decided there so far
 #   close
 package RateLimit::Bench::Contestants;
 use strict;
@@ -45,34 +45,40 @@ my $ample  = 'rate=1000000000r/m';
 my $scarce = 'rate=1r/d';
 my $ask    = 'timeout=1s';
 
+# The deny cache has few places where a client may be: in a zone of that size all find one.
+my %cached = (size => 'zone=%s:64m');
+my %denied = (rejected => 1, visits => 2, from_cache => 1);
+
 my @algorithms = qw(token_bucket leaky_bucket gcra fixed_window sliding_window sliding_buckets sliding_log);
 
-# title; kind: which server it runs in; http, location: directives, in which %s is the zone and %r the name of its Redis;
-# redis: how many it needs; beside: what it is compared with, if not plain; rejected: all its requests are.
+# title, without commas; kind: which server it runs in; http, location: directives, in which %s is the zone and %r the name of its Redis;
+# redis: it needs one; beside: what it is compared with, if not plain; rejected: all its requests are; visits: how many of a
+# client it takes until all is as it will stay (1); settle: seconds until the last of what it does is done;
+# from_cache: the deny cache should decide.
 my %contestants = (
     plain     => { title => 'no limit',                      kind => 'ours', http => '', location => '' },
-    bare      => { title => 'no limit, module not loaded',   kind => 'bare', http => '', location => '' },
+    bare      => { title => 'no limit (module not loaded)',   kind => 'bare', http => '', location => '' },
     limit_req => {
         title    => 'limit_req',
         kind     => 'ours',
         http     => "limit_req_zone \$arg_k $zone rate=1000000r/s;",
         location => 'limit_req zone=%s burst=1000000 nodelay;',
     },
-    haproxy_plain => { title => 'HAProxy, no limit',    kind => 'haproxy', rules => '' },
+    haproxy_plain => { title => 'HAProxy: no limit',    kind => 'haproxy', rules => '' },
     haproxy       => {
-        title  => 'HAProxy, stick-table',
+        title  => 'HAProxy: stick-table',
         kind   => 'haproxy',
         beside => 'haproxy_plain',
         rules  => "    stick-table type string len 32 size 200k expire 2m store http_req_rate(60s)\n"
             . "    http-request track-sc0 url_param(k)\n"
             . "    http-request deny deny_status 429 if { sc_http_req_rate(0) gt 1000000000 }\n",
     },
-    openresty => { title => 'Lua and Redis, EVALSHA', kind => 'lua', redis => 1, limit => 1_000_000_000 },
-    memory    => { title => 'ours, memory', ours('memory', $ample) },
-    memory_bare => { title => 'ours, memory, no headers', ours('memory', $ample, 'rate_limit_headers off;') },
-    redis   => { title => 'ours, Redis',             ours('redis', "$ample redis=%r") },
-    sync    => { title => 'ours, Redis, sync=100ms', ours('redis', "$ample redis=%r sync=100ms"), settle => 0.15 },
-    cluster => { title => 'ours, Cluster of 3',      ours('cluster', "$ample redis=%r") },
+    openresty => { title => 'Lua and Redis', kind => 'lua', redis => 1, limit => 1_000_000_000 },
+    memory    => { title => 'ours: memory', ours('memory', $ample) },
+    memory_bare => { title => 'ours: memory without headers', ours('memory', $ample, 'rate_limit_headers off;') },
+    redis   => { title => 'ours: Redis',             ours('redis', "$ample redis=%r") },
+    sync    => { title => 'ours: sync=100ms', ours('redis', "$ample redis=%r sync=100ms"), settle => 0.15 },
+    cluster => { title => 'ours: Cluster of 3',      ours('cluster', "$ample redis=%r") },
 
     limit_req_denied => {
         title    => 'limit_req',
@@ -82,7 +88,7 @@ my %contestants = (
         location => 'limit_req zone=%s; limit_req_status 429; limit_req_log_level info;',
     },
     haproxy_denied => {
-        title    => 'HAProxy, stick-table',
+        title    => 'HAProxy: stick-table',
         kind     => 'haproxy',
         beside   => 'haproxy_plain',
         rejected => 1,
@@ -90,19 +96,19 @@ my %contestants = (
             . "    http-request track-sc0 url_param(k)\n"
             . "    http-request deny deny_status 429 if { sc_http_req_rate(0) gt 1 }\n",
     },
-    openresty_denied => { title => 'Lua and Redis, EVALSHA', kind => 'lua', redis => 1, limit => 1, rejected => 1 },
-    memory_denied    => { title => 'ours, memory', ours('memory', $scarce), rejected => 1 },
+    openresty_denied => { title => 'Lua and Redis', kind => 'lua', redis => 1, limit => 1, rejected => 1 },
+    memory_denied    => { title => 'ours: memory', ours('memory', $scarce), rejected => 1 },
     redis_denied     => {
-        title => 'ours, Redis, no deny cache',
+        title => 'ours: Redis without deny cache',
         ours('redis', "$scarce redis=%r deny_cache=off"), rejected => 1,
     },
     cache_denied => {
-        title => 'ours, deny cache',
-        ours('redis', "$scarce redis=%r deny_cache=10m"), rejected => 1,
+        title => 'ours: deny cache',
+        ours('redis', "$scarce redis=%r deny_cache=10m", '', %cached), %denied,
     },
     cache_denied_bare => {
-        title => 'ours, deny cache, no headers',
-        ours('redis', "$scarce redis=%r deny_cache=10m", 'rate_limit_headers off;'), rejected => 1,
+        title => 'ours: deny cache without headers',
+        ours('redis', "$scarce redis=%r deny_cache=10m", 'rate_limit_headers off;', %cached), %denied,
     },
 );
 for my $algorithm (@algorithms) {
@@ -113,7 +119,7 @@ for my $algorithm (@algorithms) {
     for my $place (qw(memory redis)) {
         my $redis = $place eq 'redis' ? 'redis=%r' : '';
         $contestants{"${algorithm}_$place"} = {
-            title => $algorithm,
+            title => "$algorithm: $place",
             ours($place, "$rate algorithm=$algorithm $burst $redis", '', size => $size, words => $delay),
         };
     }
@@ -200,7 +206,7 @@ sub start {
         $servers
             .= "server { listen 127.0.0.1:$self->{port}{$name} $words; location / { $location empty_gif; } }\n";
     }
-    return start_nginx(
+    my $nginx = start_nginx(
         module      => $kind eq 'ours',
         port        => $self->{ports}[ { ours => -1, lua => -2, bare => -3 }->{$kind} ],
         workers     => $self->{workers},
@@ -211,6 +217,8 @@ sub start {
         server      => $kind eq 'ours' ? 'location = /metrics { rate_limit_metrics; }' : '',
         servers     => $servers,
     );
+    wait_for('workers', sub { $nginx->workers == $self->{workers} });
+    return $nginx;
 }
 
 sub directives {
@@ -274,11 +282,11 @@ sub nginx   { my ($self, $name) = @_; return $self->{nginx}{$name} }
 sub servers { my ($self, $name) = @_; return @{ $self->{servers}{$name} } }
 sub redis   { my ($self, $name) = @_; return @{ $self->{redis}{$name} // [] } }
 
-sub undecided {
+sub decided {
     my ($self, $name) = @_;
     my $text = $self->{nginx}{$name}->get('/metrics')->{body};
-    my ($count) = $text =~ /^rate_limiter_store_total\{zone="$name",store="fallback"\} (\d+)$/m;
-    return $count // 0;
+    my %count = map { $_ => 0 } qw(memory redis cache fallback);
+    return { %count, $text =~ /^rate_limiter_store_total\{zone="$name",store="(\w+)"\} (\d+)$/mg };
 }
 
 sub close {    ## no critic (ProhibitBuiltinHomonyms)

@@ -14,6 +14,7 @@
 #   by_round($rounds, $contestant, $field, $beside)
 #                               a field of each round, or ratio, added_us or p99_ratio (p99 ÷ that of beside)
 #   plan_order($round, @names)  in which order a round goes through the contestants
+#   show($number)               with three digits, or whole
 #   text_table(\@heads, @rows)  a table of Markdown, aligned
 #
 # ROUNDS AND SUMMARIES
@@ -33,7 +34,7 @@ use List::Util qw(max sum0);
 use POSIX qw(ceil floor);
 
 our @EXPORT_OK = qw(median quartiles percentile parse_wrk parse_h2load parse_strace summarize judge plan_order text_table
-    by_round);
+    by_round show);
 
 sub at_rank {
     my ($rank, @sorted) = @_;
@@ -189,12 +190,11 @@ my @goals = (
     [ 'shards',            'checks/s of three shards ÷ those of one Redis, by Redis CPU of the busiest', undef, undef, '' ],
 );
 
-# With three digits, or in whole numbers.
 sub show {
     my ($number) = @_;
     return '–' unless defined $number;
-    return sprintf '%.0f', $number if abs $number >= 100;
-    return sprintf '%.*f', abs $number >= 10 ? 1 : 2, $number;
+    my $places = abs $number >= 100 ? 0 : abs $number >= 10 ? 1 : 2;
+    return sprintf('%.*f', $places, $number) =~ s/^-(?=[0.]+$)//r;
 }
 
 sub judge {
@@ -231,8 +231,8 @@ sub text_table {
         my @cells = map { sprintf $_ ? '%*s' : '%-*s', $width[$_], $row->[$_] } 0 .. $#{$row};
         return '| ' . join(' | ', @cells) . " |\n";
     };
-    my @rule = map { $_ ? '-' x ($width[$_] - 1) . ':' : '-' x $width[$_] } 0 .. $#width;
-    return join '', $line->($heads), '|-' . join('-|-', @rule) . "-|\n", map { $line->($_) } @rows;
+    my @rule = map { '-' x ($width[$_] + 1) . ($_ ? ':' : '-') } 0 .. $#width;
+    return join '', $line->($heads), '|' . join('|', @rule) . "|\n", map { $line->($_) } @rows;
 }
 
 1;

@@ -14,7 +14,7 @@
 # RESULTS of a measurement
 #   requests, seconds           what the load generator counted     rate        requests/s
 #   p50_ms, p99_ms, p999_ms     time of a request                   failures    connections lost and such
-#   rejected                    share of the requests               undecided   share that Redis should have decided
+#   rejected                    share of the requests               elsewhere   share that was not decided where it should be
 #   server_us, redis_us         CPU of a request: of nginx or HAProxy, and of all its Redis servers
 #   redis_each_us               of each of them                     load_us     of the load generator
 package RateLimit::Bench::Measure;
@@ -192,7 +192,7 @@ sub measure {
     my @redis   = map { $_->pid } $stage->redis($name);
     my $asks    = $is->{kind} eq 'ours' && @redis;
     warm_up($stage, $name, %load);
-    my $undecided = $asks ? $stage->undecided($name) : 0;
+    my $decided = $asks ? $stage->decided($name) : {};
     my @before = (cpu(@servers), (map { cpu($_) } @redis), children_cpu());
     my $said   = run_load($stage->port($name), %load);
     sleep $is->{settle} if $is->{settle};
@@ -209,8 +209,17 @@ sub measure {
         redis_us      => sum0(@each),
         redis_each_us => \@each,
         load_us       => $load,
-        undecided     => $asks ? ($stage->undecided($name) - $undecided) / $said->{requests} : 0,
+        elsewhere     => $asks ? elsewhere($is, $decided, $stage->decided($name)) : 0,
     };
+}
+
+# The share of requests, between two times, that something else than the deny cache or Redis decided.
+sub elsewhere {
+    my ($is, $before, $after) = @_;
+    my %count = map { $_ => $after->{$_} - $before->{$_} } keys %{$after};
+    my $all   = sum0(values %count) or return 0;
+    my @right = $is->{from_cache} ? qw(cache) : $is->{settle} ? qw(memory redis) : qw(redis cache);
+    return 1 - sum0(@count{@right}) / $all;
 }
 
 # strace says how many calls there were when it is interrupted.
