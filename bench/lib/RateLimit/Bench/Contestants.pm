@@ -36,6 +36,7 @@ use RateLimit::Redis qw(start_redis);
 
 our @EXPORT_OK = qw(contestant open_stage algorithms);
 
+my %running;    # HAProxy: 1 by process id
 my $here = dirname(abs_path(__FILE__)) . '/../../..';    # bench/
 
 # All are admitted, or all but a client's first. A period of a minute, since state that nobody needs after a second
@@ -259,6 +260,7 @@ sub start_haproxy {
         exec 'haproxy', '-db', '-f', "$dir/haproxy.cfg" or POSIX::_exit(127);
     }
     $self->{haproxy} = $pid;
+    $running{$pid} = 1;
     wait_for(
         'HAProxy',
         sub {
@@ -293,6 +295,7 @@ sub close {    ## no critic (ProhibitBuiltinHomonyms)
     my ($self) = @_;
     delete @{$self}{qw(nginx redis)};
     my $pid = delete $self->{haproxy} or return;
+    delete $running{$pid};
     local ($?, $!) = (0, 0);
     kill 'KILL', $pid;
     waitpid $pid, 0;
@@ -303,6 +306,15 @@ sub DESTROY {
     my ($self) = @_;
     $self->close if $self->{owner} == $$;
     return;
+}
+
+# A run that dies leaves no HAProxy behind.
+my $owner = $$;
+
+END {
+    if ($$ == $owner) {
+        kill 'KILL', keys %running;
+    }
 }
 
 1;

@@ -254,7 +254,7 @@ my $owner = $$;
 
 END {
     if ($$ == $owner) {
-        kill 'KILL', keys %running if %running;
+        kill 'KILL', keys %running;
     }
 }
 
