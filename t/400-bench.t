@@ -96,10 +96,12 @@ subtest 'orders' => sub {
 
 subtest 'goals' => sub {
     my %row = map { $_->{goal} => $_ } judge(
-        { redis_added => 2.5, redis_cpu => 5.01, redis_ratio => 0.72, memory_added => 0.5, limit_req_added => 0.4, shards => 2 });
+        { redis_added => 2.5, redis_cpu => 5.01, redis_ratio => [ 0.72, 0.6, 0.8 ], memory_added => 0.5, limit_req_added => [ 0.4, 0, 1 ], shards => 2 });
     is $row{'Redis: nginx CPU added'}{verdict}, 'met', 'at most';
     is $row{'Redis: Redis CPU a check'}{verdict}, 'missed', 'and no more';
     is $row{'Redis: requests/s ÷ plain'}{verdict}, 'met', 'at least';
+    is $row{'Redis: requests/s ÷ plain'}{spread}, '0.60–0.80', 'with its quartiles';
+    is $row{'Redis: nginx CPU added'}{spread}, '', 'if it has any';
     my $beside = $row{'memory, 100,000 keys: nginx CPU added, beside limit_req'};
     is "$beside->{wanted}: $beside->{figure}, $beside->{verdict}", 'at most 0.40 µs: 0.50 µs, missed', 'beside another figure';
     is $row{'Redis, 8 connections: p99'}{figure}, 'not measured', 'one that is not known';

@@ -10,7 +10,8 @@
 #   parse_h2load($text, $log)   the same of h2load's words and its log of requests
 #   parse_strace($text)         how many system calls the table of strace -c has; undef if it is none
 #   summarize($rounds, %beside) figures of each contestant over all rounds (SUMMARIES)
-#   judge(\%figures)            a row of each goal: { goal, wanted, figure, verdict }, for a measured figure by its name
+#   judge(\%figures)            a row of each goal: { goal, wanted, figure, spread, verdict }, for measured figures by their
+#                               names: each a number, or a median and its quartiles
 #   by_round($rounds, $contestant, $field, $beside)
 #                               a field of each round, or ratio, added_us or p99_ratio (p99 ÷ that of beside)
 #   plan_order($round, @names)  in which order a round goes through the contestants
@@ -197,13 +198,15 @@ sub show {
     return sprintf('%.*f', $places, $number) =~ s/^-(?=[0.]+$)//r;
 }
 
+sub numbers { my ($figure) = @_; return ref $figure ? @{$figure} : $figure }
+
 sub judge {
     my ($figures) = @_;
     my @rows;
     for my $goal (@goals) {
         my ($name, $text, $direction, $wanted, $unit) = @{$goal};
-        my $figure = $figures->{$name};
-        $wanted = $figures->{$wanted} if defined $wanted && $wanted =~ /^[a-z]/;
+        my ($figure, @spread) = numbers($figures->{$name});
+        ($wanted) = numbers($figures->{$wanted}) if defined $wanted && $wanted =~ /^[a-z]/;
         my $verdict = '–';
         if (defined $figure && defined $wanted) {
             $verdict = ($direction eq 'most' ? $figure <= $wanted : $figure >= $wanted) ? 'met' : 'missed';
@@ -211,8 +214,9 @@ sub judge {
         push @rows,
             {
             goal    => $text,
-            wanted  => defined $wanted && $direction ? "at $direction " . show($wanted) . ($unit && " $unit") : 'stated',
+            wanted  => !$direction ? 'stated' : "at $direction " . (defined $wanted ? show($wanted) . ($unit && " $unit") : 'that'),
             figure  => defined $figure ? show($figure) . ($unit && " $unit") : 'not measured',
+            spread  => @spread ? join '–', map { show($_) } @spread : '',
             verdict => $verdict,
             };
     }

@@ -24,7 +24,7 @@ use JSON::PP;
 use List::Util qw(max);
 use POSIX qw(strftime uname);
 use RateLimit::Bench::Contestants qw(algorithms contestant);
-use RateLimit::Bench::Figures qw(by_round judge median show text_table);
+use RateLimit::Bench::Figures qw(by_round judge median quartiles text_table);
 
 our @EXPORT_OK = qw(write_report replace_part);
 
@@ -114,33 +114,34 @@ sub group {
     return $found;
 }
 
-# The median of a figure in a group; undef if it was not measured.
+# A figure in a group: [ median, first quartile, third ]; undef if it was not measured.
 sub figure {
     my ($results, $group, $name, $field, $beside) = @_;
-    my $is = group($results, $group) or return;
-    return median(by_round($is->{rounds}, $name, $field, $beside // contestant($name)->{beside} // 'plain'));
+    my $is     = group($results, $group) or return;
+    my @values = by_round($is->{rounds}, $name, $field, $beside // contestant($name)->{beside} // 'plain') or return;
+    return [ median(@values), quartiles(@values) ];
 }
 
 sub figures {
     my ($results) = @_;
-    my $get     = sub { return figure($results, @_) };
+    my $get     = sub { return scalar figure($results, @_) };
     my $at_load = $get->('connections_256', 'redis', 'redis_us');
-    my $one     = $get->('base', 'redis', 'redis_us');
-    my @shards  = map { $get->('base', 'cluster', "redis_${_}_us") // () } 0 .. 2;
+    my $driver  = $results->{driver} // {};
     my %is      = (
-        (map { ("${_}_added"     => scalar $get->('base',    $_, 'added_us')) } qw(limit_req memory memory_bare redis sync)),
-        (map { ("${_}_added_one" => scalar $get->('one_key', $_, 'added_us')) } qw(limit_req memory memory_bare)),
-        redis_cpu         => $one,
-        redis_ratio       => scalar $get->('base',          'redis', 'ratio'),
-        redis_ratio_8     => scalar $get->('connections_8', 'redis', 'ratio'),
-        redis_p99_8       => scalar $get->('connections_8', 'redis', 'p99_ms'),
-        redis_p99_8_ratio => scalar $get->('connections_8', 'redis', 'p99_ratio', 'openresty'),
-        denied_ratio      => scalar $get->('rejected', 'cache_denied',      'ratio', 'limit_req_denied'),
-        denied_bare_ratio => scalar $get->('rejected', 'cache_denied_bare', 'ratio', 'limit_req_denied'),
+        (map { ("${_}_added"     => $get->('base',    $_, 'added_us')) } qw(limit_req memory memory_bare redis sync)),
+        (map { ("${_}_added_one" => $get->('one_key', $_, 'added_us')) } qw(limit_req memory memory_bare)),
+        redis_cpu         => $get->('base',          'redis', 'redis_us'),
+        redis_ratio       => $get->('base',          'redis', 'ratio'),
+        redis_ratio_8     => $get->('connections_8', 'redis', 'ratio'),
+        redis_p99_8       => $get->('connections_8', 'redis', 'p99_ms'),
+        redis_p99_8_ratio => $get->('connections_8', 'redis', 'p99_ratio', 'openresty'),
+        denied_ratio      => $get->('rejected', 'cache_denied',      'ratio', 'limit_req_denied'),
+        denied_bare_ratio => $get->('rejected', 'cache_denied_bare', 'ratio', 'limit_req_denied'),
         zone_bytes        => ($results->{zone_bytes} // {})->{ours},
-        checks_per_core   => ($results->{driver} // {})->{checks_per_second} // ($at_load ? 1e6 / $at_load : undef),
-        shards            => $one && @shards ? $one / max(@shards) : undef,
+        checks_per_core   => $driver->{checks_per_second} // ($at_load ? [ map { 1e6 / $_ } @{$at_load}[ 0, 2, 1 ] ] : undef),
     );
+    my @shards = map { $get->('base', 'cluster', "redis_${_}_us") // () } 0 .. 2;
+    $is{shards} = $is{redis_cpu}[0] / max(map { $_->[0] } @shards) if $is{redis_cpu} && @shards;
     delete @is{ grep { !defined $is{$_} } keys %is };
     return \%is;
 }
@@ -180,7 +181,7 @@ sub shards_line {
     my @each  = map { figure($results, 'base', 'cluster', "redis_${_}_us") // () } 0 .. 2;
     return '' unless @each && $alone;
     return sprintf "Redis CPU of a check, wherever it goes: %s µs on each of three shards, %.2f µs on one Redis.\n\n",
-        join(', ', map { sprintf '%.2f', $_ } @each), $alone;
+        join(', ', map { sprintf '%.2f', $_->[0] } @each), $alone->[0];
 }
 
 sub alone_table {
@@ -217,9 +218,10 @@ sub alone_table {
 
 sub goals_table {
     my ($results) = @_;
-    my @rows = map { [ @{$_}{qw(goal wanted figure verdict)} ] } @{ $results->{goals} };
-    my $from = $results->{driver} ? 'as the driver measured it' : '1,000,000 ÷ Redis CPU of a check at 256 connections, in µs';
-    return "### Goals\n\n" . text_table([ 'Goal', 'wanted', 'measured', '' ], @rows) . "\nChecks/s through one Redis core: $from.\n";
+    my @rows = map { [ @{$_}{qw(goal wanted figure spread verdict)} ] } @{ $results->{goals} };
+    my $from =
+        $results->{driver} ? 'as the driver measured it' : '1,000,000 ÷ Redis CPU of a check at 256 connections, in µs';
+    return "### Goals\n\n" . text_table([ 'Goal', 'wanted', 'measured', 'quartiles', '' ], @rows) . "\nChecks/s through one Redis core: $from.\n";
 }
 
 sub tables {
