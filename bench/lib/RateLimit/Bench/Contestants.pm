@@ -39,7 +39,7 @@ our @EXPORT_OK = qw(contestant open_stage algorithms);
 my %running;    # HAProxy: 1 by process id
 my $here = dirname(abs_path(__FILE__)) . '/../../..';    # bench/
 
-# All are admitted, or all but a client's first. A period of a minute, since state that nobody needs after a second
+# All are admitted, or none, but for a client's first where there is no limit of zero. A period of a minute, since state that nobody needs after a second
 # would come and go all the time. Zones have one size, in which 100,000 clients of limit_req have room.
 my $zone   = 'zone=%s:16m';
 my $ample  = 'rate=1000000000r/m';
@@ -55,7 +55,7 @@ my @algorithms = qw(token_bucket leaky_bucket gcra fixed_window sliding_window s
 # title, without commas; kind: which server it runs in; http, location: directives, in which %s is the zone and %r the name of its Redis;
 # redis: it needs one; beside: what it is compared with, if not plain; rejected: all its requests are; visits: how many of a
 # client it takes until all is as it will stay (1); settle: seconds until the last of what it does is done;
-# from_cache: the deny cache should decide.
+# from_cache: the deny cache should decide; lasts: seconds after which it admits each client once more.
 my %contestants = (
     plain     => { title => 'no limit',                      kind => 'ours', http => '', location => '' },
     bare      => { title => 'no limit (module not loaded)',   kind => 'bare', http => '', location => '' },
@@ -85,6 +85,7 @@ my %contestants = (
         title    => 'limit_req',
         kind     => 'ours',
         rejected => 1,
+        lasts    => 62,
         http     => "limit_req_zone \$arg_k $zone rate=1r/m;",
         location => 'limit_req zone=%s; limit_req_status 429; limit_req_log_level info;',
     },
@@ -95,9 +96,9 @@ my %contestants = (
         rejected => 1,
         rules    => "    stick-table type string len 32 size 200k expire 2m store http_req_rate(60s)\n"
             . "    http-request track-sc0 url_param(k)\n"
-            . "    http-request deny deny_status 429 if { sc_http_req_rate(0) gt 1 }\n",
+            . "    http-request deny deny_status 429 if { sc_http_req_rate(0) gt 0 }\n",
     },
-    openresty_denied => { title => 'Lua and Redis', kind => 'lua', redis => 1, limit => 1, rejected => 1 },
+    openresty_denied => { title => 'Lua and Redis', kind => 'lua', redis => 1, limit => 0, rejected => 1 },
     memory_denied    => { title => 'ours: memory', ours('memory', $scarce), rejected => 1 },
     redis_denied     => {
         title => 'ours: Redis without deny cache',
