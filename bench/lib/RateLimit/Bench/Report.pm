@@ -345,8 +345,8 @@ sub connections_chart {
     my %group = (1 => 'connections_1', 8 => 'connections_8', 64 => 'base', 256 => 'connections_256');
     my @at    = grep { group($results, $group{$_}) } sort { $a <=> $b } keys %group;
     return if @at < 3;
-    my %color = (openresty => 'orange', redis => 'blue', sync => 'purple', cluster => 'green', plain => 'grey');
-    my @names = qw(plain openresty redis sync cluster);
+    my %color = (openresty => 'orange', memory => 'green', redis => 'blue', sync => 'purple', plain => 'grey');
+    my @names = qw(plain openresty memory redis sync);
     my $title = 'From 1 to 256 connections';
     my @rows  = map {
         my $is = group($results, $group{$_})->{summary};
