@@ -20,7 +20,7 @@ costs = nginx=$$($(locked) scripts/nginx-symbols) && exec scripts/costs --nginx 
     --module $(CURDIR)/build/ngx_http_rate_limit_module.so --build build
 build_units := $(MAKE) --no-print-directory -s -j$(shell nproc) -f scripts/unit.mk
 
-.PHONY: all install setup run test unit lint format sanitize coverage fuzz bench-core bench-check timelines simulate \
+.PHONY: all install setup run test unit lint format sanitize coverage fuzz bench bench-core bench-check timelines simulate \
     accuracy screenshots compare-simulation check-builds check-fresh clean help
 
 all: ## build the module against the installed nginx, or against the source tree NGINX_SRC=
@@ -70,6 +70,13 @@ coverage: ## say how much of src/ unit/ runs; fail below COVERAGE_MIN= (95) % of
 fuzz: ## feed each program of unit/fuzz/ for FUZZ_SECONDS= (60) with what libFuzzer makes up; fail if one fails
 	@$(locked) scripts/setup fuzz
 	@exec scripts/fuzz $(FUZZ_SECONDS)
+
+# Of `make bench` alone, BENCH is the word "quick" or nothing.
+bench: ## hold the module against other limiters in 14 minutes, or two with BENCH=quick; see docs/benchmarks.md
+	@$(locked) scripts/setup compare
+	@$(locked) scripts/module "$(NGINX_SRC)"
+	@exec scripts/bench --build build --nginx "$(NGINX)" --module $(CURDIR)/build/ngx_http_rate_limit_module.so \
+	    $(if $(filter quick,$(BENCH)),--quick) $(BENCH_OPTIONS)
 
 bench-core: ## measure parts of it; BENCH= is a pattern of what to measure: names in bench/, redis_load, instructions
 	@$(locked) scripts/setup bench-core

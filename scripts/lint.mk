@@ -7,7 +7,7 @@ headers := $(wildcard src/*/*.h)
 shared := $(addprefix src/,$(shell sed -n 's/^\#include "\(.*\)"/\1/p' src/nginx/*.c))
 formatted := $(filter-out $(shared),$(wildcard src/*/*.cc src/*/*.h unit/*.h unit/*/*.cc unit/*/*.h bench/*.cc bench/*.h bench/*/*.cc bench/*/*.h))
 shell := $(shell grep -lE '^\#!.*\b(ba)?sh$$' .ci/* scripts/*)
-perl := $(shell grep -lE '^\#!.*\bperl$$' scripts/*) $(wildcard t/*.t t/lib/*.pm t/lib/*/*.pm)
+perl := $(shell grep -lE '^\#!.*\bperl$$' scripts/*) $(wildcard t/*.t t/lib/*.pm t/lib/*/*.pm bench/lib/*/*/*.pm)
 lua := $(wildcard lua/*)
 
 # Headers of nginx, hiredis and libjwt, and the one that scripts/embed wrote, as system headers: what clang-tidy thinks of them

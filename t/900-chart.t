@@ -168,6 +168,42 @@ subtest 'names instead of numbers' => sub {
     is $bars =~ tr/M//, 2, 'each with its bar';
 };
 
+subtest 'bars beside names' => sub {
+    my %rows = (
+        x      => { column => 'who' },
+        panels => [
+            {
+                title  => 'µs',
+                kind   => 'rows',
+                low    => 'low',
+                high   => 'high',
+                label  => 'text',
+                series => [
+                    { column => 'one', name => 'first', color => 'blue' },
+                    { column => 'two', name => '',      color => 'orange' },
+                    { level  => 40,    name => 'goal',  color => 'plain' },
+                ],
+            }
+        ],
+    );
+    my $svg = chart(\%rows, "who,one,two,low,high,text\nours,20,10,25,35,30.0\na peer,40,,,,40.0\nminus,-1,,,,-1.0\nnobody,,,,,\n");
+    is malformed($svg), '', 'well-formed';
+    my @texts = texts($svg);
+    is_deeply [ overlaps(@texts) ], [], 'no text is on another';
+    my %seen = map { $_->{text} => $_ } @texts;
+    ok $seen{$_}, "text: $_" for 'ours', 'a peer', '30.0', '-1.0', 'first', 'goal';
+    ok !$seen{nobody}, 'a row without numbers is left out';
+    is $seen{ours}{x}, $seen{'a peer'}{x}, 'names stand below each other';
+    my @one = map { [ /^M([\d.]+) ([\d.]+)h([\d.]+)v/ ] } grep { !/h10v10/ } @{ drawn($svg, 'blue') };
+    is scalar(@one), 2, 'what is negative has no bar';
+    is sprintf('%.1f', $one[1][2] / $one[0][2]), '2.0', 'twice as much is twice as long';
+    my ($two) = map { [ /^M([\d.]+) ([\d.]+)h([\d.]+)v/ ] } @{ drawn($svg, 'orange') };
+    cmp_ok abs($two->[0] - $one[0][0] - $one[0][2]), '<', 0.2, 'a bar begins where the one before ends';
+    my ($level) = map {/^M([\d.]+) /} grep { !/h10/ } @{ drawn($svg, 'dash plain') };
+    cmp_ok abs($level - $one[1][0] - $one[1][2]), '<', 0.2, 'a level is at its place';
+    is scalar(@{ drawn($svg, 'spread') }), 1, 'a spread where there is one';
+};
+
 subtest 'what is wrong is said' => sub {
     my $of    = sub { return { %spec, panels => [ {@_} ] } };
     my %wrong = (

@@ -9,7 +9,7 @@
 #   server    inside the server {} that listens             servers   inside http {}, after that server
 #   listen    further words of its listen directive         workers   worker_processes (1)
 #   port      its port (the next one of RL_PORTS)           log_level of error_log (info)
-#   module    0: do not load the module
+#   module    0: do not load the module                  connections   of a worker (256)
 #
 # In them, %PORT% stands for the server's port, %PORT1% … %PORT4% for further free ports, %DIR% for the folder of this
 # nginx, which holds nginx.conf, error.log, access.log, nginx.pid and the files of its root, html/.
@@ -117,7 +117,7 @@ error_log error.log $level;
 worker_processes @{[ $conf{workers} // 1 ]};
 worker_shutdown_timeout 10s;
 $text{main}
-events { worker_connections 256; }
+events { worker_connections @{[ $conf{connections} // 256 ]}; }
 http {
     $temp
     default_type text/plain;

@@ -1,0 +1,321 @@
+# Who is compared by scripts/bench: limiters, each before the same small answer, and the servers that they need.
+#
+#   use RateLimit::Bench::Contestants qw(contestant open_stage algorithms);
+#
+# FUNCTIONS
+#   contestant($name)           { name, title, … }; dies if there is none
+#   algorithms                  their names; each has the contestants NAME_memory and NAME_redis
+#   open_stage(%options)        starts the servers of some contestants; returns an object (METHODS), with which they end
+#
+# OPTIONS of a stage
+#   contestants names                                       workers     of each nginx, threads of HAProxy (1)
+#   http2       1: HTTP/2 without TLS                       cluster     an object of RateLimit::Cluster, for those who
+#   ports       free ones, for all contestants                          need one
+#   server_cpu  pins nginx and HAProxy to this CPU          redis_cpu   the same for the servers of Redis
+#
+# METHODS
+#   port($name)                 where a contestant answers
+#   servers($name)              process ids of what answers requests: nginx's workers, or HAProxy
+#   redis($name)                the servers of Redis that it asks, objects of RateLimit::Redis
+#   nginx($name)                its nginx, an object of RateLimit
+#   decided($name)              of a contestant of ours: { memory, redis, cache, fallback }, requests decided there so far
+#   close
+package RateLimit::Bench::Contestants;
+use strict;
+use warnings;
+
+use Carp qw(croak);
+use Cwd qw(abs_path);
+use Exporter qw(import);
+use File::Basename qw(dirname);
+use File::Path qw(make_path);
+use IO::Socket::INET;
+use POSIX qw(WNOHANG);
+use RateLimit qw(start_nginx wait_for);
+use RateLimit::Redis qw(start_redis);
+
+our @EXPORT_OK = qw(contestant open_stage algorithms);
+
+my %running;    # HAProxy: 1 by process id
+my $here = dirname(abs_path(__FILE__)) . '/../../..';    # bench/
+
+# All are admitted, or none, but for a client's first where there is no limit of zero. A period of a minute, since state that nobody needs after a second
+# would come and go all the time. Zones have one size, in which 100,000 clients of limit_req have room.
+my $zone   = 'zone=%s:16m';
+my $ample  = 'rate=1000000000r/m';
+my $scarce = 'rate=1r/d';
+my $ask    = 'timeout=1s';
+
+# The deny cache has few places where a client may be: in a zone of that size all find one.
+my %cached = (size => 'zone=%s:64m');
+my %denied = (rejected => 1, visits => 2, from_cache => 1);
+
+my @algorithms = qw(token_bucket leaky_bucket gcra fixed_window sliding_window sliding_buckets sliding_log);
+
+# title, without commas; kind: which server it runs in; http, location: directives, in which %s is the zone and %r the name of its Redis;
+# redis: it needs one; beside: what it is compared with, if not plain; rejected: all its requests are; visits: how many of a
+# client it takes until all is as it will stay (1); settle: seconds until the last of what it does is done;
+# from_cache: the deny cache should decide; lasts: seconds after which it admits each client once more.
+my %contestants = (
+    plain     => { title => 'no limit',                      kind => 'ours', http => '', location => '' },
+    bare      => { title => 'no limit (module not loaded)',   kind => 'bare', http => '', location => '' },
+    limit_req => {
+        title    => 'limit_req',
+        kind     => 'ours',
+        http     => "limit_req_zone \$arg_k $zone rate=1000000r/s;",
+        location => 'limit_req zone=%s burst=1000000 nodelay;',
+    },
+    haproxy_plain => { title => 'HAProxy: no limit',    kind => 'haproxy', rules => '' },
+    haproxy       => {
+        title  => 'HAProxy: stick-table',
+        kind   => 'haproxy',
+        beside => 'haproxy_plain',
+        rules  => "    stick-table type string len 32 size 200k expire 2m store http_req_rate(60s)\n"
+            . "    http-request track-sc0 url_param(k)\n"
+            . "    http-request deny deny_status 429 if { sc_http_req_rate(0) gt 1000000000 }\n",
+    },
+    openresty => { title => 'Lua and Redis', kind => 'lua', redis => 1, limit => 1_000_000_000 },
+    memory    => { title => 'ours: memory', ours('memory', $ample) },
+    memory_bare => { title => 'ours: memory without headers', ours('memory', $ample, 'rate_limit_headers off;') },
+    redis   => { title => 'ours: Redis',             ours('redis', "$ample redis=%r") },
+    sync    => { title => 'ours: sync=100ms', ours('redis', "$ample redis=%r sync=100ms"), settle => 0.15 },
+    cluster => { title => 'ours: Cluster of 3',      ours('cluster', "$ample redis=%r") },
+
+    limit_req_denied => {
+        title    => 'limit_req',
+        kind     => 'ours',
+        rejected => 1,
+        lasts    => 62,
+        http     => "limit_req_zone \$arg_k $zone rate=1r/m;",
+        location => 'limit_req zone=%s; limit_req_status 429; limit_req_log_level info;',
+    },
+    haproxy_denied => {
+        title    => 'HAProxy: stick-table',
+        kind     => 'haproxy',
+        beside   => 'haproxy_plain',
+        rejected => 1,
+        rules    => "    stick-table type string len 32 size 200k expire 2m store http_req_rate(60s)\n"
+            . "    http-request track-sc0 url_param(k)\n"
+            . "    http-request deny deny_status 429 if { sc_http_req_rate(0) gt 0 }\n",
+    },
+    openresty_denied => { title => 'Lua and Redis', kind => 'lua', redis => 1, limit => 0, rejected => 1 },
+    memory_denied    => { title => 'ours: memory', ours('memory', $scarce), rejected => 1 },
+    redis_denied     => {
+        title => 'ours: Redis without deny cache',
+        ours('redis', "$scarce redis=%r deny_cache=off"), rejected => 1,
+    },
+    cache_denied => {
+        title => 'ours: deny cache',
+        ours('redis', "$scarce redis=%r deny_cache=10m", '', %cached), %denied,
+    },
+    cache_denied_bare => {
+        title => 'ours: deny cache without headers',
+        ours('redis', "$scarce redis=%r deny_cache=10m", 'rate_limit_headers off;', %cached), %denied,
+    },
+);
+for my $algorithm (@algorithms) {
+    my $rate  = $algorithm eq 'sliding_log'         ? 'rate=100r/m'   : $ample;
+    my $burst = $algorithm =~ /leaky_bucket|gcra/   ? 'burst=1000000' : '';
+    my $delay = $algorithm eq 'leaky_bucket'        ? 'nodelay'       : '';
+    my $size  = $algorithm eq 'sliding_log'         ? 'zone=%s:64m'   : $zone;
+    for my $place (qw(memory redis)) {
+        my $redis = $place eq 'redis' ? 'redis=%r' : '';
+        $contestants{"${algorithm}_$place"} = {
+            title => "$algorithm: $place",
+            ours($place, "$rate algorithm=$algorithm $burst $redis", '', size => $size, words => $delay),
+        };
+    }
+}
+
+# A contestant with the module. place is memory, redis or cluster.
+sub ours {
+    my ($place, $options, $more, %is) = @_;
+    my $size  = $is{size}  // $zone;
+    my $words = $is{words} // '';
+    return (
+        kind     => 'ours',
+        place    => $place,
+        redis    => $place eq 'redis',
+        http     => "rate_limit_zone \$arg_k $size $options;",
+        location => "rate_limit zone=%s $words; rate_limit_log_level info; " . ($more // ''),
+    );
+}
+
+sub algorithms { return @algorithms }
+
+sub contestant {
+    my ($name) = @_;
+    return { %{ $contestants{$name} // croak "there is no contestant $name" }, name => $name };
+}
+
+# STAGES
+
+sub open_stage {
+    my (%options) = @_;
+    my $self = bless { workers => 1, %options, owner => $$ }, __PACKAGE__;
+    my @names = @{ $options{contestants} };
+    my @ports = @{ $options{ports} };
+    croak 'a stage has too few ports' if @ports < @names + 3;
+    $self->{is}   = { map { $_ => contestant($_) } @names };
+    $self->{port} = { map { $_ => shift @ports } @names };
+    for my $name (grep { $self->{is}{$_}{redis} } @names) {
+        my $redis = start_redis();
+        $self->{redis}{$name} = [$redis];
+        $self->pin($options{redis_cpu}, $redis->pid);
+    }
+    for my $name (grep { ($self->{is}{$_}{place} // '') eq 'cluster' } @names) {
+        $self->{redis}{$name} = [ $options{cluster}->masters ];
+    }
+    my %kind;
+    push @{ $kind{ $self->{is}{$_}{kind} } }, $_ for @names;
+    for my $kind (sort keys %kind) {
+        my $nginx = $kind eq 'haproxy' ? undef : $self->start($kind, @{ $kind{$kind} });
+        $self->start_haproxy(@{ $kind{$kind} }) if $kind eq 'haproxy';
+        my @pids = $nginx ? $nginx->workers : $self->{haproxy};
+        $self->pin($options{server_cpu}, @pids);
+        for my $name (@{ $kind{$kind} }) {
+            $self->{nginx}{$name}   = $nginx;
+            $self->{servers}{$name} = \@pids;
+        }
+    }
+    return $self;
+}
+
+sub pin {
+    my ($self, $cpu, @pids) = @_;
+    return unless defined $cpu;
+    system("taskset -a -cp $cpu $_ >/dev/null") == 0 or croak "taskset: $?" for @pids;
+    return;
+}
+
+# nginx of one kind: with the module, without it, or with Lua. Each contestant has a port, so that all requests are alike.
+sub start {
+    my ($self, $kind, @names) = @_;
+    my $words   = 'reuseport' . ($self->{http2} ? ' http2' : '');
+    my $http    = "access_log off; keepalive_requests 100000000;\n";
+    my $main    = '';
+    my $servers = '';
+    if ($kind eq 'lua') {
+        my ($modules) = qx($ENV{TEST_NGINX_BINARY} -V 2>&1) =~ /--modules-path=(\S+)/ or croak 'nginx has no modules';
+        $main = join '', map {"load_module $modules/$_.so;\n"} qw(ndk_http_module ngx_http_lua_module);
+        $http .= "lua_package_path '$here/peers/?.lua;;';\n";
+    }
+    for my $name (@names) {
+        my $is = $self->{is}{$name};
+        $http .= $self->directives($name, $is->{http}) . "\n" if $is->{http};
+        $http .= $self->redis_directive($name) if $kind eq 'ours' && $self->{redis}{$name};
+        my $location = $kind eq 'lua' ? $self->lua($name) : $self->directives($name, $is->{location});
+        $servers
+            .= "server { listen 127.0.0.1:$self->{port}{$name} $words; location / { $location empty_gif; } }\n";
+    }
+    my $nginx = start_nginx(
+        module      => $kind eq 'ours',
+        port        => $self->{ports}[ { ours => -1, lua => -2, bare => -3 }->{$kind} ],
+        workers     => $self->{workers},
+        connections => 4096,
+        log_level   => 'crit',
+        main        => $main,
+        http        => $http,
+        server      => $kind eq 'ours' ? 'location = /metrics { rate_limit_metrics; }' : '',
+        servers     => $servers,
+    );
+    wait_for('workers', sub { $nginx->workers == $self->{workers} });
+    return $nginx;
+}
+
+sub directives {
+    my ($self, $name, $text) = @_;
+    return $text =~ s/%s/$name/gr =~ s/%r/redis_$name/gr;
+}
+
+sub redis_directive {
+    my ($self, $name) = @_;
+    my $cluster = ($self->{is}{$name}{place} // '') eq 'cluster';
+    my $url     = $cluster ? $self->{cluster}->url : $self->{redis}{$name}[0]->url;
+    return "rate_limit_redis redis_$name $url $ask;\n";
+}
+
+sub lua {
+    my ($self, $name) = @_;
+    my $port = $self->{redis}{$name}[0]->port;
+    return qq(access_by_lua_block { require("redis_limit").check($port, $self->{is}{$name}{limit}) });
+}
+
+sub start_haproxy {
+    my ($self, @names) = @_;
+    my $dir = "$ENV{RL_DIR}/haproxy";
+    make_path($dir);
+    my $text = "global\n    nbthread $self->{workers}\n    maxconn 4096\n"
+        . "defaults\n    mode http\n    timeout client 300s\n    timeout http-keep-alive 300s\n";
+    my $protocol = $self->{http2} ? 'proto h2' : '';
+    for my $name (@names) {
+        $text .= "frontend $name\n    bind 127.0.0.1:$self->{port}{$name} $protocol\n$self->{is}{$name}{rules}"
+            . "    http-request return status 200 content-type image/gif file $dir/answer\n";
+    }
+    write_bytes("$dir/haproxy.cfg", $text);
+    write_bytes("$dir/answer",      '.' x 43);    # as many bytes as empty_gif answers with
+    my $pid = fork // croak "fork: $!";
+    if (!$pid) {
+        open STDOUT, '>', "$dir/output" or POSIX::_exit(127);
+        open STDERR, '>&', \*STDOUT or POSIX::_exit(127);
+        exec 'haproxy', '-db', '-f', "$dir/haproxy.cfg" or POSIX::_exit(127);
+    }
+    $self->{haproxy} = $pid;
+    $running{$pid} = 1;
+    wait_for(
+        'HAProxy',
+        sub {
+            croak 'HAProxy did not start: ' . RateLimit::slurp("$dir/output") if waitpid($pid, WNOHANG) == $pid;
+            return IO::Socket::INET->new(PeerAddr => '127.0.0.1', PeerPort => $self->{port}{ $names[-1] });
+        }
+    );
+    return;
+}
+
+sub write_bytes {
+    my ($file, $bytes) = @_;
+    open my $out, '>:raw', $file or croak "$file: $!";
+    print {$out} $bytes;
+    close $out or croak "$file: $!";
+    return;
+}
+
+sub port    { my ($self, $name) = @_; return $self->{port}{$name} }
+sub nginx   { my ($self, $name) = @_; return $self->{nginx}{$name} }
+sub servers { my ($self, $name) = @_; return @{ $self->{servers}{$name} } }
+sub redis   { my ($self, $name) = @_; return @{ $self->{redis}{$name} // [] } }
+
+sub decided {
+    my ($self, $name) = @_;
+    my $text = $self->{nginx}{$name}->get('/metrics')->{body};
+    my %count = map { $_ => 0 } qw(memory redis cache fallback);
+    return { %count, $text =~ /^rate_limiter_store_total\{zone="$name",store="(\w+)"\} (\d+)$/mg };
+}
+
+sub close {    ## no critic (ProhibitBuiltinHomonyms)
+    my ($self) = @_;
+    delete @{$self}{qw(nginx redis)};
+    my $pid = delete $self->{haproxy} or return;
+    delete $running{$pid};
+    local ($?, $!) = (0, 0);
+    kill 'KILL', $pid;
+    waitpid $pid, 0;
+    return;
+}
+
+sub DESTROY {
+    my ($self) = @_;
+    $self->close if $self->{owner} == $$;
+    return;
+}
+
+# A run that dies leaves no HAProxy behind.
+my $owner = $$;
+
+END {
+    if ($$ == $owner) {
+        kill 'KILL', keys %running;
+    }
+}
+
+1;

@@ -1,0 +1,242 @@
+# What scripts/bench makes of what it measured: pure functions, which t/ tests.
+#
+#   use RateLimit::Bench::Figures qw(median quartiles summarize …);
+#
+# FUNCTIONS
+#   median(@numbers)            undef if there is none
+#   quartiles(@numbers)         the first and the third, between neighbours
+#   percentile($share, @sorted) of sorted numbers: the smallest that at least this share are not above
+#   parse_wrk($text)            what bench/wrk.lua printed: { requests, seconds, p50_ms, p99_ms, p999_ms, rejected, failures }
+#   parse_h2load($text, $log)   the same of h2load's words and its log of requests
+#   parse_strace($text)         how many system calls the table of strace -c has; undef if it is none
+#   summarize($rounds, %beside) figures of each contestant over all rounds (SUMMARIES)
+#   judge(\%figures)            a row of each goal: { goal, wanted, figure, spread, verdict }, for measured figures by their
+#                               names: each a number, or a median and its quartiles
+#   by_round($rounds, $contestant, $field, $beside)
+#                               a field of each round, or ratio, added_us or p99_ratio (p99 ÷ that of beside)
+#   plan_order($round, @names)  in which order a round goes through the contestants
+#   show($number)               with three digits, or whole
+#   text_table(\@heads, @rows)  a table of Markdown, aligned
+#
+# ROUNDS AND SUMMARIES
+#   A round is { contestant => [ measurement, … ] }, as measure of RateLimit::Bench::Measure makes them; those of one
+#   round count as their mean. %beside says for a contestant with whom it is compared, if not with plain.
+#   A summary is { contestant => { field => [ median, lower, upper ] } }, with quartiles. Fields are those of a
+#   measurement that are numbers, and, by rounds, `ratio` (requests/s ÷ those of whom it is compared with) and `added_us`
+#   (server_us beyond theirs)
+package RateLimit::Bench::Figures;
+use strict;
+use warnings;
+use utf8;
+
+use Exporter qw(import);
+use JSON::PP ();
+use List::Util qw(max sum0);
+use POSIX qw(ceil floor);
+
+our @EXPORT_OK = qw(median quartiles percentile parse_wrk parse_h2load parse_strace summarize judge plan_order text_table
+    by_round show);
+
+sub at_rank {
+    my ($rank, @sorted) = @_;
+    my $low = floor($rank);
+    return $sorted[$low] if $low == $rank;
+    return $sorted[$low] + ($rank - $low) * ($sorted[ $low + 1 ] - $sorted[$low]);
+}
+
+sub median {
+    my @sorted = sort { $a <=> $b } @_ or return;
+    return at_rank($#sorted / 2, @sorted);
+}
+
+sub quartiles {
+    my @sorted = sort { $a <=> $b } @_ or return;
+    return map { at_rank($#sorted * $_, @sorted) } 0.25, 0.75;
+}
+
+sub percentile {
+    my ($share, @sorted) = @_;
+    return unless @sorted;
+    return $sorted[ max(0, ceil($share * @sorted) - 1) ];
+}
+
+# WHAT PROGRAMS SAY
+
+sub parse_wrk {
+    my ($text) = @_;
+    my ($json) = $text =~ /^RESULT (\{.*\})$/m or die "wrk did not say what it measured: $text\n";
+    my $is = JSON::PP::decode_json($json);
+    return {
+        requests => $is->{requests},
+        seconds  => $is->{duration} / 1e6,
+        p50_ms   => $is->{p50} / 1e3,
+        p99_ms   => $is->{p99} / 1e3,
+        p999_ms  => $is->{p999} / 1e3,
+        rejected => $is->{requests} ? $is->{statuses} / $is->{requests} : 0,
+        failures => $is->{failures},
+    };
+}
+
+# A line of the log is: when it began, the status (-1: none came), how long it took, both in µs. Requests that the end
+# cut off have no answer, and are none of the failures.
+sub parse_h2load {
+    my ($text, $log) = @_;
+    my ($seconds, $failed) = (0, 0);
+    $seconds = $1 * { us => 1e-6, ms => 1e-3, s => 1 }->{$2} if $text =~ /^finished in ([\d.]+)(us|ms|s),/m;
+    $failed  = $1 if $text =~ /(\d+) failed,/;
+    die "h2load did not say what it measured: $text\n" unless $seconds;
+    my ($rejected, @times) = (0);
+    while ($log =~ /^\d+\t(\d+)\t(\d+)$/mg) {
+        $rejected++ if $1 >= 400;
+        push @times, $2;
+    }
+    @times = sort { $a <=> $b } @times;
+    return {
+        requests => scalar @times,
+        seconds  => $seconds,
+        p50_ms   => (percentile(0.5,   @times) // 0) / 1e3,
+        p99_ms   => (percentile(0.99,  @times) // 0) / 1e3,
+        p999_ms  => (percentile(0.999, @times) // 0) / 1e3,
+        rejected => @times ? $rejected / @times : 0,
+        failures => $failed - $rejected > 0 ? $failed - $rejected : 0,
+    };
+}
+
+# The last line is the total: share, seconds, µs a call, calls, perhaps errors, "total".
+sub parse_strace {
+    my ($text) = @_;
+    my ($line)  = $text =~ /^(.*) total$/m or return;
+    my @columns = split ' ', $line;
+    return $columns[3];
+}
+
+# WHAT ROUNDS SAY
+
+sub mean { return @_ ? sum0(@_) / @_ : undef }
+
+# One measurement of several: the mean of each number.
+sub merged {
+    my (@measurements) = @_;
+    my %mean;
+    for my $field (grep { !ref $measurements[0]{$_} } keys %{ $measurements[0] }) {
+        $mean{$field} = mean(map { $_->{$field} } @measurements);
+    }
+    for my $index (0 .. $#{ $measurements[0]{redis_each_us} // [] }) {
+        $mean{"redis_${index}_us"} = mean(map { $_->{redis_each_us}[$index] } @measurements);
+    }
+    return \%mean;
+}
+
+# For each round the value of a field of a contestant, beside whom it is compared with; undef where it was not measured.
+sub by_round {
+    my ($rounds, $name, $field, $beside) = @_;
+    my @values;
+    for my $round (@{$rounds}) {
+        my $mine  = merged(@{ $round->{$name}   // next });
+        my $other = merged(@{ $round->{$beside} // [ {} ] });
+        if ($field eq 'ratio') {
+            push @values, $mine->{rate} / $other->{rate} if $other->{rate};
+        } elsif ($field eq 'added_us') {
+            push @values, $mine->{server_us} - $other->{server_us} if defined $other->{server_us};
+        } elsif ($field eq 'p99_ratio') {
+            push @values, $mine->{p99_ms} / $other->{p99_ms} if $other->{p99_ms};
+        } else {
+            push @values, $mine->{$field} if defined $mine->{$field};
+        }
+    }
+    return @values;
+}
+
+sub summarize {
+    my ($rounds, %beside) = @_;
+    my %names = map { $_ => 1 } map { keys %{$_} } @{$rounds};
+    my %summary;
+    for my $name (keys %names) {
+        my ($any) = map { @{ $_->{$name} // [] } } @{$rounds};
+        for my $field (keys %{ merged($any) }, 'ratio', 'added_us') {
+            my @values = by_round($rounds, $name, $field, $beside{$name} // 'plain') or next;
+            $summary{$name}{$field} = [ median(@values), quartiles(@values) ];
+        }
+    }
+    return \%summary;
+}
+
+# Forwards and backwards by turns, and each time from another start, so that nobody always comes after the same one.
+sub plan_order {
+    my ($round, @names) = @_;
+    my $shift = int($round / 2) * 3 % @names;
+    @names = (@names[ $shift .. $#names ], @names[ 0 .. $shift - 1 ]);
+    return $round % 2 ? reverse @names : @names;
+}
+
+# GOALS
+
+# name of the figure; what it is; at most or at least; what is wanted, or the name of another figure; unit.
+my @goals = (
+    [ 'memory_bare_added', 'memory without headers, 100,000 keys: nginx CPU added, beside limit_req', 'most', 'limit_req_added', 'µs' ],
+    [ 'memory_added',      'memory, 100,000 keys: nginx CPU added, beside limit_req', 'most', 'limit_req_added', 'µs' ],
+    [ 'memory_bare_added_one', 'memory without headers, one key: nginx CPU added, beside limit_req', 'most', 'limit_req_added_one', 'µs' ],
+    [ 'memory_added_one',  'memory, one key: nginx CPU added, beside limit_req', 'most', 'limit_req_added_one', 'µs' ],
+    [ 'zone_bytes',        'memory: bytes of zone a client',                  'most',  40,      '' ],
+    [ 'redis_added',       'Redis: nginx CPU added',                          'most',  2.5,     'µs' ],
+    [ 'redis_cpu',         'Redis: Redis CPU a check',                        'most',  5,       'µs' ],
+    [ 'redis_ratio',       'Redis: requests/s ÷ plain',                       'least', 0.72,    '' ],
+    [ 'redis_ratio_8',     'Redis, 8 connections: requests/s ÷ plain',        'least', 0.55,    '' ],
+    [ 'redis_p99_8_ratio', 'Redis, 8 connections: p99 ÷ that of Lua and Redis', 'most', 0.6,    '' ],
+    [ 'redis_p99_8',       'Redis, 8 connections: p99',                       'most',  10,      'ms' ],
+    [ 'sync_added',        'sync=100ms: nginx CPU added',                     'most',  1.2,     'µs' ],
+    [ 'denied_bare_ratio', 'deny cache without headers: requests/s ÷ limit_req rejecting', 'least', 0.97, '' ],
+    [ 'denied_ratio',      'deny cache: requests/s ÷ limit_req rejecting',    'least', 0.97,    '' ],
+    [ 'checks_per_core',   'checks/s through one Redis core',                 'least', 200_000, '' ],
+    [ 'shards',            'checks/s of three shards ÷ those of one Redis, by Redis CPU of the busiest', undef, undef, '' ],
+);
+
+sub show {
+    my ($number) = @_;
+    return '–' unless defined $number;
+    my $places = abs $number >= 100 ? 0 : abs $number >= 10 ? 1 : 2;
+    return sprintf('%.*f', $places, $number) =~ s/^-(?=[0.]+$)//r;
+}
+
+sub numbers { my ($figure) = @_; return ref $figure ? @{$figure} : $figure }
+
+sub judge {
+    my ($figures) = @_;
+    my @rows;
+    for my $goal (@goals) {
+        my ($name, $text, $direction, $wanted, $unit) = @{$goal};
+        my ($figure, @spread) = numbers($figures->{$name});
+        ($wanted) = numbers($figures->{$wanted}) if defined $wanted && $wanted =~ /^[a-z]/;
+        my $verdict = '–';
+        if (defined $figure && defined $wanted) {
+            $verdict = ($direction eq 'most' ? $figure <= $wanted : $figure >= $wanted) ? 'met' : 'missed';
+        }
+        push @rows,
+            {
+            goal    => $text,
+            wanted  => !$direction ? 'stated' : "at $direction " . (defined $wanted ? show($wanted) . ($unit && " $unit") : 'that'),
+            figure  => defined $figure ? show($figure) . ($unit && " $unit") : 'not measured',
+            spread  => @spread ? join '–', map { show($_) } @spread : '',
+            verdict => $verdict,
+            };
+    }
+    return @rows;
+}
+
+# The first column is text, the others are numbers.
+sub text_table {
+    my ($heads, @rows) = @_;
+    my @width = map {
+        my $column = $_;
+        max(3, map { length $_->[$column] } $heads, @rows)
+    } 0 .. $#{$heads};
+    my $line = sub {
+        my ($row) = @_;
+        my @cells = map { sprintf $_ ? '%*s' : '%-*s', $width[$_], $row->[$_] } 0 .. $#{$row};
+        return '| ' . join(' | ', @cells) . " |\n";
+    };
+    my @rule = map { '-' x ($width[$_] + 1) . ($_ ? ':' : '-') } 0 .. $#width;
+    return join '', $line->($heads), '|' . join('|', @rule) . "|\n", map { $line->($_) } @rows;
+}
+
+1;

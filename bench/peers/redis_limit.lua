@@ -1,0 +1,76 @@
+-- The limiter that one writes with nginx's Lua module and Redis: a sliding window of two counters, by one script call
+-- over pooled connections. scripts/bench holds the module against it.
+--
+--   access_by_lua_block { require("redis_limit").check(PORT, LIMIT) }
+local redis = require "nginx.redis"
+
+local window = 60    -- seconds
+
+-- What was counted in the last window weighs by what still overlaps. One read, and one write if there is room.
+local script = [[
+local counts = redis.call('MGET', KEYS[1], KEYS[2])
+local used = (tonumber(counts[2]) or 0) * tonumber(ARGV[2]) + (tonumber(counts[1]) or 0)
+local limit = tonumber(ARGV[1])
+if used + 1 > limit then
+    return {0, 0}
+end
+if redis.call('INCR', KEYS[1]) == 1 then
+    redis.call('EXPIRE', KEYS[1], ARGV[3])
+end
+return {1, math.floor(limit - used - 1)}
+]]
+
+local digest    -- of the script, once a worker has loaded it
+
+local function ask(server, ...)
+    if digest then
+        local reply, problem = server:evalsha(digest, ...)
+        if reply or not problem or not problem:find("NOSCRIPT", 1, true) then
+            return reply, problem
+        end
+    end
+    local loaded, problem = server:script("LOAD", script)
+    if not loaded then
+        return nil, problem
+    end
+    digest = loaded
+    return server:evalsha(digest, ...)
+end
+
+local limiter = {}
+
+-- An error of Redis lets the request pass.
+function limiter.check(port, limit)
+    local client = ngx.var.arg_k
+    if not client then
+        return
+    end
+    local server = redis:new()
+    server:set_timeout(1000)
+    local connected, problem = server:connect("127.0.0.1", port)
+    if not connected then
+        ngx.log(ngx.CRIT, "redis: ", problem)
+        return
+    end
+    local now = ngx.now()
+    local number = math.floor(now / window)
+    local prefix = "limit:{" .. client .. "}:"
+    local reply
+    reply, problem = ask(server, 2, prefix .. number, prefix .. number - 1, limit, 1 - now % window / window, 2 * window)
+    if not reply then
+        ngx.log(ngx.CRIT, "redis: ", problem)
+        return
+    end
+    server:set_keepalive(10000, 512)
+
+    local headers = ngx.header
+    headers["X-RateLimit-Limit"] = limit
+    headers["X-RateLimit-Remaining"] = reply[2]
+    headers["X-RateLimit-Reset"] = (number + 1) * window
+    if reply[1] == 0 then
+        headers["Retry-After"] = math.ceil(window - now % window)
+        return ngx.exit(429)
+    end
+end
+
+return limiter

@@ -1,0 +1,127 @@
+# scripts/bench: what it makes of the words of other programs and of its rounds, and which goals it sees met.
+use strict;
+use warnings;
+use utf8;
+
+use lib 't/lib', 'bench/lib';
+use RateLimit::Bench::Figures
+    qw(by_round judge median parse_h2load parse_strace parse_wrk percentile plan_order quartiles show summarize text_table);
+use RateLimit::Bench::Report qw(replace_part);
+use Test::More;
+
+binmode Test::More->builder->$_, ':encoding(UTF-8)' for qw(output failure_output);
+
+subtest 'middles and spreads' => sub {
+    is median(3, 1, 2), 2, 'the middle one';
+    is median(4, 1, 2, 3), 2.5, 'between two';
+    is median(), undef, 'of none';
+    is_deeply [ quartiles(1 .. 5) ], [ 2, 4 ], 'quartiles';
+    is_deeply [ quartiles(1, 2) ], [ 1.25, 1.75 ], 'between two';
+    is_deeply [ quartiles(7) ], [ 7, 7 ], 'of one';
+    is percentile(0.99, 1 .. 100), 99, 'p99';
+    is percentile(0.999, 1 .. 100), 100, 'p99.9';
+    is percentile(0.5, 5), 5, 'of one';
+};
+
+subtest 'what wrk says' => sub {
+    my $text = "Running 1s test\nRESULT {\"requests\":2000,\"duration\":1100000,\"p50\":640,\"p99\":2100,\"p999\":9000,"
+        . "\"statuses\":500,\"failures\":3}\n";
+    is_deeply parse_wrk($text),
+        { requests => 2000, seconds => 1.1, p50_ms => 0.64, p99_ms => 2.1, p999_ms => 9, rejected => 0.25, failures => 3 },
+        'all of it';
+    is eval { parse_wrk('unable to connect') }, undef, 'or nothing';
+    like $@, qr/unable to connect/, 'with its words';
+};
+
+subtest 'what h2load says' => sub {
+    my $text = "finished in 1.50s, 4 req/s, 1KB/s\n"
+        . "requests: 5 total, 5 started, 4 done, 3 succeeded, 2 failed, 1 errored, 0 timeout\n";
+    my $log = "1000\t200\t400\n1001\t200\t100\n1002\t429\t200\n1003\t200\t300\n1004\t-1\t900\n";
+    is_deeply parse_h2load($text, $log),
+        { requests => 4, seconds => 1.5, p50_ms => 0.2, p99_ms => 0.4, p999_ms => 0.4, rejected => 0.25, failures => 1 },
+        'all of it';
+    is parse_h2load($text =~ s/1\.50s/900.00ms/r, $log)->{seconds}, 0.9, 'in milliseconds';
+    is eval { parse_h2load('could not connect', '') }, undef, 'or nothing';
+};
+
+subtest 'what strace says' => sub {
+    my $table = <<'TEXT';
+% time     seconds  usecs/call     calls    errors syscall
+------ ----------- ----------- --------- --------- ----------------
+ 50.00    0.000020           2        10           writev
+ 50.00    0.000020           2        10         4 recvfrom
+------ ----------- ----------- --------- --------- ----------------
+100.00    0.000040           2        20         4 total
+TEXT
+    is parse_strace($table), 20, 'calls, with errors';
+    is parse_strace($table =~ s/  4 total/    total/r), 20, 'and without';
+    is parse_strace(''), undef, 'nothing';
+};
+
+my @rounds = (
+    {
+        plain => [ { rate => 90, server_us => 9, p99_ms => 1 }, { rate => 110, server_us => 11, p99_ms => 1 } ],
+        redis => [ { rate => 50, server_us => 12, p99_ms => 3, redis_each_us => [ 4, 2 ] } ],
+        other => [ { rate => 20, server_us => 22, p99_ms => 6 } ],
+    },
+    {
+        plain => [ { rate => 200, server_us => 5, p99_ms => 1 } ],
+        redis => [ { rate => 120, server_us => 8, p99_ms => 2, redis_each_us => [ 2, 2 ] } ],
+        other => [ { rate => 60, server_us => 20, p99_ms => 8 } ],
+    },
+);
+
+subtest 'rounds' => sub {
+    is_deeply [ by_round(\@rounds, 'redis', 'ratio', 'plain') ], [ 0.5, 0.6 ], 'beside the mean of the same round';
+    is_deeply [ by_round(\@rounds, 'redis', 'added_us', 'plain') ], [ 2, 3 ], 'and beyond it';
+    is_deeply [ by_round(\@rounds, 'redis', 'p99_ratio', 'other') ], [ 0.5, 0.25 ], 'beside another';
+    is_deeply [ by_round(\@rounds, 'absent', 'ratio', 'plain') ], [], 'of nobody';
+    my $summary = summarize(\@rounds, other => 'redis');
+    is_deeply $summary->{redis}{rate}, [ 85, 67.5, 102.5 ], 'median and quartiles';
+    is_deeply $summary->{redis}{redis_0_us}, [ 3, 2.5, 3.5 ], 'each Redis by itself';
+    is $summary->{other}{added_us}[0], 11, 'beside whom it belongs to';
+    is $summary->{plain}{ratio}[0], 1, 'nobody is faster than himself';
+};
+
+subtest 'orders' => sub {
+    my @names = qw(a b c d e);
+    my %seen;
+    for my $round (0 .. 5) {
+        my @order = plan_order($round, @names);
+        is "@{[ sort @order ]}", "@names", "round $round has all";
+        $seen{"@order"}++;
+    }
+    is scalar(keys %seen), 6, 'each in another order';
+};
+
+subtest 'goals' => sub {
+    my %row = map { $_->{goal} => $_ } judge(
+        { redis_added => 2.5, redis_cpu => 5.01, redis_ratio => [ 0.72, 0.6, 0.8 ], memory_added => 0.5, limit_req_added => [ 0.4, 0, 1 ], shards => 2 });
+    is $row{'Redis: nginx CPU added'}{verdict}, 'met', 'at most';
+    is $row{'Redis: Redis CPU a check'}{verdict}, 'missed', 'and no more';
+    is $row{'Redis: requests/s ÷ plain'}{verdict}, 'met', 'at least';
+    is $row{'Redis: requests/s ÷ plain'}{spread}, '0.60–0.80', 'with its quartiles';
+    is $row{'Redis: nginx CPU added'}{spread}, '', 'if it has any';
+    my $beside = $row{'memory, 100,000 keys: nginx CPU added, beside limit_req'};
+    is "$beside->{wanted}: $beside->{figure}, $beside->{verdict}", 'at most 0.40 µs: 0.50 µs, missed', 'beside another figure';
+    is $row{'Redis, 8 connections: p99'}{figure}, 'not measured', 'one that is not known';
+    is $row{'Redis, 8 connections: p99'}{verdict}, '–', 'has no verdict';
+    my ($shards) = map { $row{$_} } grep {/three shards/} keys %row;
+    is "$shards->{figure} $shards->{verdict}", '2.00 –', 'nor what is only stated';
+};
+
+subtest 'texts' => sub {
+    is join(' ', map { show($_) } 0.123, -0.001, 12.34, 197_284.4), '0.12 0.00 12.3 197284', 'numbers';
+    is text_table([ 'Name', 'µs' ], [ 'one', '1.00' ], [ 'another', '22.00' ]), <<'TABLE', 'a table';
+| Name    |    µs |
+|---------|------:|
+| one     |  1.00 |
+| another | 22.00 |
+TABLE
+    my $page = "before\n<!-- what make bench wrote -->\nold\n<!-- until here -->\nafter\n";
+    is replace_part($page, "new\n"), "before\n<!-- what make bench wrote -->\n\nnew\n\n<!-- until here -->\nafter\n",
+        'a page gets its new part';
+    is eval { replace_part('nothing', 'new') }, undef, 'if it has a place for it';
+};
+
+done_testing;
