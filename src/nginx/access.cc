@@ -424,17 +424,17 @@ ngx_int_t decide_together(ngx_http_request_t* r) {
     return items.remote ? decide_with_redis(r, items, state, false) : decide_from_memory(r, &items, state);
 }
 
-// The only limit of a request is decided.
+// The only limit of a request is decided, which began at `since` by that clock.
 [[gnu::always_inline]] inline ngx_int_t conclude_alone(ngx_http_request_t* r, const ngx_str_t& key,
-                                                       Micros took, RequestState* state) {
+                                                       Micros since, Micros (*clock)(), RequestState* state) {
     const ngx_http_rate_limit_loc_conf_t* conf = location_conf(r);
     const DecidedLimit& limit = *state->limits;
     const bool rejected = !limit.decision.allowed;
     state->count = 1;
     state->headers = conf->headers;
-    if (took != kNever) {
+    if (is_observed(r)) {
         count_limit({limit.applied->zone, view(key), limit.source, kNoReason, &limit.decision}, !rejected,
-                    conf->dry_run != 0, took);
+                    conf->dry_run != 0, clock() - since);
     }
     if (!rejected && limit.decision.delay == 0) {
         state->status = Status::kPassed;
@@ -462,7 +462,7 @@ ngx_int_t ask_alone(ngx_http_request_t* r, const Policy& policy, const ngx_str_t
     const Micros now = zone_host().clock();
     if (is_denied(policy, key, now, state)) {
         limit.source = Source::kCache;
-        return conclude_alone(r, key, is_observed(r) ? zone_host().clock() - now : kNever, state);
+        return conclude_alone(r, key, now, zone_host().clock, state);
     }
     state->status = Status::kBypassed;
     Items items;
@@ -501,7 +501,7 @@ ngx_int_t decide_alone(ngx_http_request_t* r, const AppliedLimit& applied) {
         return decide_together(r);
     }
     state->decided_at = now;
-    return conclude_alone(r, key, is_observed(r) ? wall_clock() - now : kNever, state);
+    return conclude_alone(r, key, now, wall_clock, state);
 }
 
 ngx_int_t handle_access(ngx_http_request_t* r) {
