@@ -152,8 +152,9 @@ bool Table::lock(const Place& place, std::uint64_t hash, const Host& host, Slot*
     }
 }
 
-// Where a new client goes: a free slot of the emptier set, or else the slot whose loss forgets least. One
-// that owes something gives way last, unless that no longer counts.
+// Where a new client goes: a free slot of its first set, if that has some to spare, or of the emptier one, or
+// else the slot whose loss forgets least. One that owes something gives way last, unless that no longer
+// counts.
 bool Table::choose(std::uint64_t hash, const Policy& policy, Micros now, Choice* choice) const {
     Set* const sets[2] = {first_set(hash), second_set(hash)};
     *choice = {};
@@ -171,6 +172,10 @@ bool Table::choose(std::uint64_t hash, const Policy& policy, Micros now, Choice*
         if (free > most_free) {
             most_free = free;
             choice->place = {set, first};
+        }
+        // The first set is where a client is looked for first.
+        if (most_free > kWays / 4) {
+            return true;
         }
     }
     if (most_free != 0) {
