@@ -197,6 +197,8 @@ my @goals = (
     [ 'memory_added',      'memory, 100,000 keys: nginx CPU added, beside limit_req', 'most', 'limit_req_added', 'µs' ],
     [ 'memory_bare_added_one', 'memory without headers, one key: nginx CPU added, beside limit_req', 'most', 'limit_req_added_one', 'µs' ],
     [ 'memory_added_one',  'memory, one key: nginx CPU added, beside limit_req', 'most', 'limit_req_added_one', 'µs' ],
+    [ 'memory_handler_one', "memory, one key: instructions of the handler, beside limit_req's", 'most', 'limit_req_handler_one', '' ],
+    [ 'memory_handler', "memory, many keys: instructions of the handler, beside limit_req's", 'most', 'limit_req_handler', '' ],
     [ 'zone_bytes',        'memory: bytes of zone a client',                  'most',  40,      '' ],
     [ 'redis_added',       'Redis: nginx CPU added',                          'most',  2.5,     'µs' ],
     [ 'redis_cpu',         'Redis: Redis CPU a check',                        'most',  5,       'µs' ],
