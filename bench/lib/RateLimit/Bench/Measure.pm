@@ -17,6 +17,7 @@
 #   rejected                    share of the requests               elsewhere   share that was not decided where it should be
 #   server_us, redis_us         CPU of a request: of nginx or HAProxy, and of all its Redis servers
 #   redis_each_us               of each of them                     load_us     of the load generator
+#   lookups                     keys that Redis was asked for, of a request
 #   log                         the last line that nginx's error log got meanwhile, or undef
 package RateLimit::Bench::Measure;
 use strict;
@@ -210,6 +211,7 @@ sub measure {
         redis_us      => sum0(@each),
         redis_each_us => \@each,
         load_us       => $load,
+        lookups       => $lookups / $said->{requests},
         elsewhere     => elsewhere($is, $said->{requests}, $lookups),
         log           => $stage->news($name),
     };
