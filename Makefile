@@ -71,11 +71,15 @@ fuzz: ## feed each program of unit/fuzz/ for FUZZ_SECONDS= (60) with what libFuz
 	@$(locked) scripts/setup fuzz
 	@exec scripts/fuzz $(FUZZ_SECONDS)
 
-# Of `make bench` alone, BENCH is the word "quick" or nothing.
+# Of `make bench` alone, BENCH is the word "quick" or nothing. A quick run counts instructions only if the nginx for that
+# has been built before.
 bench: ## hold the module against other limiters in 14 minutes, or two with BENCH=quick; see docs/benchmarks.md
 	@$(locked) scripts/setup compare
 	@$(locked) scripts/module "$(NGINX_SRC)"
-	@exec scripts/bench --build build --nginx "$(NGINX)" --module $(CURDIR)/build/ngx_http_rate_limit_module.so \
+	@$(locked) $(build_units) OUT=build/bench TEST_FLAGS='-O2 -g' build/bench/redis_load build/bench/accuracy
+	@symbols=$(if $(filter quick,$(BENCH)),$(wildcard build/callgrind/nginx/objs/nginx),$$($(locked) scripts/nginx-symbols)) && \
+	    exec scripts/bench --build build --nginx "$(NGINX)" --module $(CURDIR)/build/ngx_http_rate_limit_module.so \
+	    --driver build/bench/redis_load --accuracy build/bench/accuracy $${symbols:+--symbols "$$symbols"} \
 	    $(if $(filter quick,$(BENCH)),--quick) $(BENCH_OPTIONS)
 
 bench-core: ## measure parts of it; BENCH= is a pattern of what to measure: names in bench/, redis_load, instructions

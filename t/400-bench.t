@@ -5,8 +5,10 @@ use utf8;
 
 use lib 't/lib', 'bench/lib';
 use RateLimit::Bench::Figures
-    qw(by_round judge median parse_h2load parse_strace parse_wrk percentile plan_order quartiles show summarize text_table);
-use RateLimit::Bench::Report qw(replace_part);
+    qw(by_round elsewhere judge last_line median parse_h2load parse_strace parse_wrk percentile plan_order quartiles show
+    summarize text_table);
+use RateLimit::Bench::Contestants qw(contestant);
+use RateLimit::Bench::Report qw(accuracy_part driver_line instructions_table replace_part);
 use Test::More;
 
 binmode Test::More->builder->$_, ':encoding(UTF-8)' for qw(output failure_output);
@@ -58,10 +60,35 @@ TEXT
     is parse_strace(''), undef, 'nothing';
 };
 
+subtest 'where requests were decided' => sub {
+    my %of = map { $_ => contestant($_) } qw(redis cluster redis_denied cache_denied sync memory openresty);
+    is elsewhere($of{redis}, 1000, 1003), 0, 'a key of each, and a few of none';
+    is elsewhere($of{redis}, 1000, 750), 0.25, 'a quarter never reached Redis';
+    is elsewhere($of{cluster}, 1000, 900), 0.1, 'nor a tenth its nodes';
+    is elsewhere($of{redis_denied}, 1000, 0), 1, 'none without a deny cache';
+    is elsewhere($of{cache_denied}, 1000, 0), 0, 'none was to';
+    is elsewhere($of{cache_denied}, 1000, 20), 0.02, 'some were not in the cache';
+    is elsewhere($of{sync}, 1000, 10), 0, 'who counts locally tells Redis of clients';
+    is elsewhere($of{$_}, 1000, 0), 0, "$_ is not asked" for qw(memory openresty);
+    is elsewhere($of{redis}, 0, 0), 0, 'of no requests';
+};
+
+subtest 'what a log says' => sub {
+    is last_line("one\ntwo\n"), 'two', 'its last line';
+    is last_line("one\n\n"), 'one', 'that is not empty';
+    is_deeply [ last_line('') ], [undef], 'nothing';
+};
+
+subtest 'who is observed' => sub {
+    is contestant('memory_observed')->{kind}, 'observed', 'only who is named so';
+    is contestant($_)->{kind}, 'ours', "and not $_" for qw(plain limit_req memory memory_bare redis sync cluster cache_denied);
+    is contestant('memory_observed')->{$_}, contestant('memory')->{$_}, "with the same $_" for qw(http location);
+};
+
 my @rounds = (
     {
         plain => [ { rate => 90, server_us => 9, p99_ms => 1 }, { rate => 110, server_us => 11, p99_ms => 1 } ],
-        redis => [ { rate => 50, server_us => 12, p99_ms => 3, redis_each_us => [ 4, 2 ] } ],
+        redis => [ { rate => 50, server_us => 12, p99_ms => 3, redis_each_us => [ 4, 2 ], log => 'timeout' } ],
         other => [ { rate => 20, server_us => 22, p99_ms => 6 } ],
     },
     {
@@ -81,6 +108,7 @@ subtest 'rounds' => sub {
     is_deeply $summary->{redis}{redis_0_us}, [ 3, 2.5, 3.5 ], 'each Redis by itself';
     is $summary->{other}{added_us}[0], 11, 'beside whom it belongs to';
     is $summary->{plain}{ratio}[0], 1, 'nobody is faster than himself';
+    is $summary->{redis}{log}, undef, 'a line of a log has no median';
 };
 
 subtest 'orders' => sub {
@@ -106,6 +134,9 @@ subtest 'goals' => sub {
     is "$beside->{wanted}: $beside->{figure}, $beside->{verdict}", 'at most 0.40 µs: 0.50 µs, missed', 'beside another figure';
     is $row{'Redis, 8 connections: p99'}{figure}, 'not measured', 'one that is not known';
     is $row{'Redis, 8 connections: p99'}{verdict}, '–', 'has no verdict';
+    my @handlers = map { $_->{verdict} } grep { $_->{goal} =~ /instructions of the handler/ } judge(
+        { memory_handler_one => 820, limit_req_handler_one => 895, memory_handler => 990, limit_req_handler => 984 });
+    is "@handlers", 'met missed', "instructions beside limit_req's, of one key and of many";
     my ($shards) = map { $row{$_} } grep {/three shards/} keys %row;
     is "$shards->{figure} $shards->{verdict}", '2.00 –', 'nor what is only stated';
 };
@@ -118,6 +149,23 @@ subtest 'texts' => sub {
 | one     |  1.00 |
 | another | 22.00 |
 TABLE
+    my %case = (
+        plain                  => { instructions => 8000, added => 0 },
+        limit_req              => { instructions => 8860, added => 860, handler => 895.4 },
+        'limit_req, many keys' => { instructions => 8950, added => 950, handler => 984 },
+        memory                 => { instructions => 9490, added => 1490, handler => 820 },
+    );
+    my $table = instructions_table(\%case);
+    like $table, qr/^\| limit_req \| +895 \| +984 \| +860 \| +950 \|$/m, 'instructions of one key and of many';
+    like $table, qr/^\| memory +\| +820 \| +\| +1490 \| +\|$/m, 'as far as they were counted';
+    like $table, qr/the 8000 of a request without a limit/, 'beside plain';
+    is instructions_table(undef), '', 'or no table';
+    is accuracy_part(undef), '', 'nothing of accuracy';
+    like accuracy_part("Traces\n\n| a |\n| --- |\n| b |\n"), qr/^### Accuracy\n.*`docs\/accuracy\.md`.*\n#### Traces\n\n\| a \|\n/s,
+        'or its tables below a heading';
+    like driver_line({ batch => 64, redis_busy => 0.857, checks_per_cpu_second => 303_850 }),
+        qr/calls of 64 checks.* 86 % .*303850 in a second of its CPU/, 'what the driver says';
+    like driver_line(undef), qr/256 connections/, 'or how its figure was estimated';
     my $page = "before\n<!-- what make bench wrote -->\nold\n<!-- until here -->\nafter\n";
     is replace_part($page, "new\n"), "before\n<!-- what make bench wrote -->\n\nnew\n\n<!-- until here -->\nafter\n",
         'a page gets its new part';

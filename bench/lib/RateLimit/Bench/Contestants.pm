@@ -17,8 +17,9 @@
 #   port($name)                 where a contestant answers
 #   servers($name)              process ids of what answers requests: nginx's workers, or HAProxy
 #   redis($name)                the servers of Redis that it asks, objects of RateLimit::Redis
-#   nginx($name)                its nginx, an object of RateLimit
-#   decided($name)              of a contestant of ours: { memory, redis, cache, fallback }, requests decided there so far
+#   nginx($name)                its nginx, an object of RateLimit; undef of HAProxy
+#   lookups($name)              how many keys its servers of Redis were asked for so far: one for each check that reached them
+#   news($name)                 the last line that the error log of its nginx got since it was last asked for, or undef
 #   close
 package RateLimit::Bench::Contestants;
 use strict;
@@ -30,8 +31,10 @@ use Exporter qw(import);
 use File::Basename qw(dirname);
 use File::Path qw(make_path);
 use IO::Socket::INET;
+use List::Util qw(sum0);
 use POSIX qw(WNOHANG);
 use RateLimit qw(start_nginx wait_for);
+use RateLimit::Bench::Figures qw(last_line);
 use RateLimit::Redis qw(start_redis);
 
 our @EXPORT_OK = qw(contestant open_stage algorithms);
@@ -52,7 +55,7 @@ my %denied = (rejected => 1, visits => 2, from_cache => 1);
 
 my @algorithms = qw(token_bucket leaky_bucket gcra fixed_window sliding_window sliding_buckets sliding_log);
 
-# title, without commas; kind: which server it runs in; http, location: directives, in which %s is the zone and %r the name of its Redis;
+# title, without commas; kind: which server it runs in (start); http, location: directives, in which %s is the zone and %r the name of its Redis;
 # redis: it needs one; beside: what it is compared with, if not plain; rejected: all its requests are; visits: how many of a
 # client it takes until all is as it will stay (1); settle: seconds until the last of what it does is done;
 # from_cache: the deny cache should decide; lasts: seconds after which it admits each client once more.
@@ -77,6 +80,7 @@ my %contestants = (
     openresty => { title => 'Lua and Redis', kind => 'lua', redis => 1, limit => 1_000_000_000 },
     memory    => { title => 'ours: memory', ours('memory', $ample) },
     memory_bare => { title => 'ours: memory without headers', ours('memory', $ample, 'rate_limit_headers off;') },
+    memory_observed => { title => 'ours: memory with metrics', ours('memory', $ample), kind => 'observed' },
     redis   => { title => 'ours: Redis',             ours('redis', "$ample redis=%r") },
     sync    => { title => 'ours: sync=100ms', ours('redis', "$ample redis=%r sync=100ms"), settle => 0.15 },
     cluster => { title => 'ours: Cluster of 3',      ours('cluster', "$ample redis=%r") },
@@ -155,7 +159,7 @@ sub open_stage {
     my $self = bless { workers => 1, %options, owner => $$ }, __PACKAGE__;
     my @names = @{ $options{contestants} };
     my @ports = @{ $options{ports} };
-    croak 'a stage has too few ports' if @ports < @names + 3;
+    croak 'a stage has too few ports' if @ports < @names + 4;
     $self->{is}   = { map { $_ => contestant($_) } @names };
     $self->{port} = { map { $_ => shift @ports } @names };
     for my $name (grep { $self->{is}{$_}{redis} } @names) {
@@ -188,7 +192,10 @@ sub pin {
     return;
 }
 
-# nginx of one kind: with the module, without it, or with Lua. Each contestant has a port, so that all requests are alike.
+# nginx of one kind: with the module, with it and a location that tells of what it counts (without one it counts nothing,
+# as limit_req does not), without it, or with Lua. Each contestant has a port, so that all requests are alike.
+#
+# A request that Redis did not decide in time is an error in the log; one that was rejected is not.
 sub start {
     my ($self, $kind, @names) = @_;
     my $words   = 'reuseport' . ($self->{http2} ? ' http2' : '');
@@ -209,14 +216,14 @@ sub start {
             .= "server { listen 127.0.0.1:$self->{port}{$name} $words; location / { $location empty_gif; } }\n";
     }
     my $nginx = start_nginx(
-        module      => $kind eq 'ours',
-        port        => $self->{ports}[ { ours => -1, lua => -2, bare => -3 }->{$kind} ],
+        module      => $kind eq 'ours' || $kind eq 'observed',
+        port        => $self->{ports}[ { ours => -1, lua => -2, bare => -3, observed => -4 }->{$kind} ],
         workers     => $self->{workers},
         connections => 4096,
-        log_level   => 'crit',
+        log_level   => 'error',
         main        => $main,
         http        => $http,
-        server      => $kind eq 'ours' ? 'location = /metrics { rate_limit_metrics; }' : '',
+        server      => $kind eq 'observed' ? 'location = /metrics { rate_limit_metrics; }' : '',
         servers     => $servers,
     );
     wait_for('workers', sub { $nginx->workers == $self->{workers} });
@@ -285,11 +292,18 @@ sub nginx   { my ($self, $name) = @_; return $self->{nginx}{$name} }
 sub servers { my ($self, $name) = @_; return @{ $self->{servers}{$name} } }
 sub redis   { my ($self, $name) = @_; return @{ $self->{redis}{$name} // [] } }
 
-sub decided {
+sub lookups {
     my ($self, $name) = @_;
-    my $text = $self->{nginx}{$name}->get('/metrics')->{body};
-    my %count = map { $_ => 0 } qw(memory redis cache fallback);
-    return { %count, $text =~ /^rate_limiter_store_total\{zone="$name",store="(\w+)"\} (\d+)$/mg };
+    return sum0(map { my $redis = $_; map { $redis->info("keyspace_$_") } qw(hits misses) } $self->redis($name));
+}
+
+sub news {
+    my ($self, $name) = @_;
+    my $nginx = $self->{nginx}{$name} or return undef;    ## no critic (ProhibitExplicitReturnUndef)
+    my $text  = $nginx->error_log;
+    my $seen  = $self->{seen}{ $nginx->dir } // 0;
+    $self->{seen}{ $nginx->dir } = length $text;
+    return last_line(substr $text, $seen);
 }
 
 sub close {    ## no critic (ProhibitBuiltinHomonyms)

@@ -9,6 +9,10 @@
 #   parse_wrk($text)            what bench/wrk.lua printed: { requests, seconds, p50_ms, p99_ms, p999_ms, rejected, failures }
 #   parse_h2load($text, $log)   the same of h2load's words and its log of requests
 #   parse_strace($text)         how many system calls the table of strace -c has; undef if it is none
+#   last_line($text)            the last that is not empty; undef if there is none
+#   elsewhere($contestant, $requests, $lookups)
+#                               the share of requests that was not decided where it should have been, by the keys that
+#                               Redis was asked for: none by those in the deny cache, one by each other that Redis decides
 #   summarize($rounds, %beside) figures of each contestant over all rounds (SUMMARIES)
 #   judge(\%figures)            a row of each goal: { goal, wanted, figure, spread, verdict }, for measured figures by their
 #                               names: each a number, or a median and its quartiles
@@ -31,11 +35,11 @@ use utf8;
 
 use Exporter qw(import);
 use JSON::PP ();
-use List::Util qw(max sum0);
+use List::Util qw(max min sum0);
 use POSIX qw(ceil floor);
 
 our @EXPORT_OK = qw(median quartiles percentile parse_wrk parse_h2load parse_strace summarize judge plan_order text_table
-    by_round show);
+    by_round show elsewhere last_line);
 
 sub at_rank {
     my ($rank, @sorted) = @_;
@@ -110,15 +114,31 @@ sub parse_strace {
     return $columns[3];
 }
 
+sub last_line {
+    my ($text) = @_;
+    my @lines = grep {/\S/} split /\n/, $text;
+    return $lines[-1];
+}
+
+# Of those that count locally, Redis hears by clients and not by requests. A few lookups are none of a request's: an nginx
+# asks for changed rates.
+sub elsewhere {
+    my ($contestant, $requests, $lookups) = @_;
+    return 0 unless $contestant->{kind} eq 'ours' && ($contestant->{place} // '') =~ /redis|cluster/;
+    return 0 if $contestant->{settle} || !$requests;
+    my $share = $lookups / $requests;
+    return $contestant->{from_cache} ? min(1, $share) : max(0, 1 - $share);
+}
+
 # WHAT ROUNDS SAY
 
 sub mean { return @_ ? sum0(@_) / @_ : undef }
 
-# One measurement of several: the mean of each number.
+# One measurement of several: the mean of each number. What the log said is none.
 sub merged {
     my (@measurements) = @_;
     my %mean;
-    for my $field (grep { !ref $measurements[0]{$_} } keys %{ $measurements[0] }) {
+    for my $field (grep { !ref $measurements[0]{$_} && $_ ne 'log' } keys %{ $measurements[0] }) {
         $mean{$field} = mean(map { $_->{$field} } @measurements);
     }
     for my $index (0 .. $#{ $measurements[0]{redis_each_us} // [] }) {
@@ -177,6 +197,8 @@ my @goals = (
     [ 'memory_added',      'memory, 100,000 keys: nginx CPU added, beside limit_req', 'most', 'limit_req_added', 'µs' ],
     [ 'memory_bare_added_one', 'memory without headers, one key: nginx CPU added, beside limit_req', 'most', 'limit_req_added_one', 'µs' ],
     [ 'memory_added_one',  'memory, one key: nginx CPU added, beside limit_req', 'most', 'limit_req_added_one', 'µs' ],
+    [ 'memory_handler_one', "memory, one key: instructions of the handler, beside limit_req's", 'most', 'limit_req_handler_one', '' ],
+    [ 'memory_handler', "memory, many keys: instructions of the handler, beside limit_req's", 'most', 'limit_req_handler', '' ],
     [ 'zone_bytes',        'memory: bytes of zone a client',                  'most',  40,      '' ],
     [ 'redis_added',       'Redis: nginx CPU added',                          'most',  2.5,     'µs' ],
     [ 'redis_cpu',         'Redis: Redis CPU a check',                        'most',  5,       'µs' ],

@@ -17,6 +17,8 @@
 #   rejected                    share of the requests               elsewhere   share that was not decided where it should be
 #   server_us, redis_us         CPU of a request: of nginx or HAProxy, and of all its Redis servers
 #   redis_each_us               of each of them                     load_us     of the load generator
+#   lookups                     keys that Redis was asked for, of a request
+#   log                         the last line that nginx's error log got meanwhile, or undef
 package RateLimit::Bench::Measure;
 use strict;
 use warnings;
@@ -31,7 +33,7 @@ use List::Util qw(sum0);
 use POSIX qw(WNOHANG);
 use RateLimit qw(slurp wait_for);
 use RateLimit::Bench::Contestants qw(contestant);
-use RateLimit::Bench::Figures qw(parse_h2load parse_strace parse_wrk);
+use RateLimit::Bench::Figures qw(elsewhere parse_h2load parse_strace parse_wrk);
 use Time::HiRes qw(sleep time);
 
 our @EXPORT_OK = qw(visit visit_in_order measure count_calls resident);
@@ -190,9 +192,8 @@ sub measure {
     my $is      = contestant($name);
     my @servers = $stage->servers($name);
     my @redis   = map { $_->pid } $stage->redis($name);
-    my $asks    = $is->{kind} eq 'ours' && @redis;
     warm_up($stage, $name, %load);
-    my $decided = $asks ? $stage->decided($name) : {};
+    my $lookups = $stage->lookups($name);
     my @before = (cpu(@servers), (map { cpu($_) } @redis), children_cpu());
     my $said   = run_load($stage->port($name), %load);
     sleep $is->{settle} if $is->{settle};
@@ -202,6 +203,7 @@ sub measure {
     @spent = map { $_ / $said->{requests} } @spent;
     my ($server, @each) = @spent;
     my $load = pop @each;
+    $lookups = $stage->lookups($name) - $lookups;
     return {
         %{$said},
         rate          => $said->{requests} / $said->{seconds},
@@ -209,17 +211,10 @@ sub measure {
         redis_us      => sum0(@each),
         redis_each_us => \@each,
         load_us       => $load,
-        elsewhere     => $asks ? elsewhere($is, $decided, $stage->decided($name)) : 0,
+        lookups       => $lookups / $said->{requests},
+        elsewhere     => elsewhere($is, $said->{requests}, $lookups),
+        log           => $stage->news($name),
     };
-}
-
-# The share of requests, between two times, that something else than the deny cache or Redis decided.
-sub elsewhere {
-    my ($is, $before, $after) = @_;
-    my %count = map { $_ => $after->{$_} - $before->{$_} } keys %{$after};
-    my $all   = sum0(values %count) or return 0;
-    my @right = $is->{from_cache} ? qw(cache) : $is->{settle} ? qw(memory redis) : qw(redis cache);
-    return 1 - sum0(@count{@right}) / $all;
 }
 
 # strace says how many calls there were when it is interrupted.

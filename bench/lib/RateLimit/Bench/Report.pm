@@ -5,11 +5,15 @@
 # FUNCTIONS
 #   write_report(\%results, %options)
 #                               writes results.json, table.md and the charts; returns the text of the tables
+#   instructions_table(\%cases)  what scripts/costs counted, beside limit_req; '' if nothing was
+#   accuracy_part($text)        the tables of scripts/accuracy below a heading of their own; '' if there are none
+#   driver_line(\%said)         what bench/redis_load.cc said; undef: where the figure comes from without it
 #   replace_part($page, $part)  a page with another text between its two marks; dies if it has none
 #
 # OPTIONS
 #   out         the folder for all files                    chart       the program scripts/chart
 #   copy        a folder whose benchmarks.md gets the tables, and whose benchmarks/ the charts
+#   accuracy    the tables of scripts/accuracy
 package RateLimit::Bench::Report;
 use strict;
 use warnings;
@@ -26,7 +30,7 @@ use POSIX qw(strftime uname);
 use RateLimit::Bench::Contestants qw(algorithms contestant);
 use RateLimit::Bench::Figures qw(by_round judge median quartiles text_table);
 
-our @EXPORT_OK = qw(write_report replace_part);
+our @EXPORT_OK = qw(write_report replace_part instructions_table accuracy_part driver_line);
 
 my ($begin, $end) = ('<!-- what make bench wrote -->', '<!-- until here -->');
 my @charted = qw(limit_req haproxy openresty memory_bare memory redis sync cluster);
@@ -38,7 +42,7 @@ sub write_report {
     $results->{finished} = strftime('%Y-%m-%d', gmtime);
     $results->{figures}  = figures($results);
     $results->{goals}    = [ judge($results->{figures}) ];
-    my $text = tables($results);
+    my $text = tables($results, $options{accuracy});
     write_text("$options{out}/table.md",     $text);
     write_text("$options{out}/results.json", decode_utf8(JSON::PP->new->utf8->pretty->canonical->encode($results)));
     my @charts = grep { draw($_, %options) } charts($results);
@@ -140,6 +144,11 @@ sub figures {
         zone_bytes        => ($results->{zone_bytes} // {})->{ours},
         checks_per_core   => $driver->{checks_per_second} // ($at_load ? [ map { 1e6 / $_ } @{$at_load}[ 0, 2, 1 ] ] : undef),
     );
+    my $counted = $results->{instructions} // {};
+    for my $name (qw(limit_req memory)) {
+        $is{"${name}_handler_one"} = ($counted->{$name}              // {})->{handler};
+        $is{"${name}_handler"}     = ($counted->{"$name, many keys"} // {})->{handler};
+    }
     my @shards = map { $get->('base', 'cluster', "redis_${_}_us") // () } 0 .. 2;
     $is{shards} = $is{redis_cpu}[0] / max(map { $_->[0] } @shards) if $is{redis_cpu} && @shards;
     delete @is{ grep { !defined $is{$_} } keys %is };
@@ -216,16 +225,43 @@ sub alone_table {
         . "of HAProxy, what it grew by.\n\n";
 }
 
+# One key and many beside each other.
+sub instructions_table {
+    my ($cases) = @_;
+    return '' unless $cases && $cases->{plain};
+    my $number = sub { my ($name, $field) = @_; my $is = ($cases->{$name} // {})->{$field}; return defined $is ? sprintf '%.0f', $is : '' };
+    my @rows   = map {
+        my $name = $_;
+        [ $name, map { my $field = $_; map { $number->($_, $field) } $name, "$name, many keys" } qw(handler added) ]
+    } grep { $_ ne 'plain' && !/, many keys$/ } sort keys %{$cases};
+    return "### Instructions\n\n" . text_table(
+        [ 'Limit', 'handler, one key', 'many keys', 'added, one key', 'many keys' ], @rows
+    ) . sprintf "\nOf a request, by callgrind: of the handler with all that it calls, and what is added to the %.0f of a request "
+        . "without a limit, headers included.\n\n", $cases->{plain}{instructions};
+}
+
+sub accuracy_part {
+    my ($text) = @_;
+    return '' unless $text;
+    $text =~ s/^(?=[^|\s])/#### /mg;
+    return "### Accuracy\n\nA tenth of the traffic of `docs/accuracy.md`, which says what the columns mean and has all of it.\n\n$text\n";
+}
+
+sub driver_line {
+    my ($said) = @_;
+    return 'Checks/s through one Redis core: 1,000,000 ÷ Redis CPU of a check at 256 connections, in µs.' unless $said;
+    return sprintf 'Checks/s through one Redis core: in real time, in calls of %d checks, while Redis had a CPU for %.0f %% of it; '
+        . '%.0f in a second of its CPU.', $said->{batch}, 100 * $said->{redis_busy}, $said->{checks_per_cpu_second};
+}
+
 sub goals_table {
     my ($results) = @_;
     my @rows = map { [ @{$_}{qw(goal wanted figure spread verdict)} ] } @{ $results->{goals} };
-    my $from =
-        $results->{driver} ? 'as the driver measured it' : '1,000,000 ÷ Redis CPU of a check at 256 connections, in µs';
-    return "### Goals\n\n" . text_table([ 'Goal', 'wanted', 'measured', 'quartiles', '' ], @rows) . "\nChecks/s through one Redis core: $from.\n";
+    return "### Goals\n\n" . text_table([ 'Goal', 'wanted', 'measured', 'quartiles', '' ], @rows) . "\n" . driver_line($results->{driver}) . "\n";
 }
 
 sub tables {
-    my ($results) = @_;
+    my ($results, $accuracy) = @_;
     my ($machine, $version) = @{$results}{qw(machine versions)};
     my $text = "Measured on $results->{finished}: $machine->{cpus} CPUs ($machine->{cpu}), $machine->{memory_gb} GB, "
         . "$machine->{kernel}; nginx $version->{nginx}, Redis $version->{redis}, HAProxy $version->{haproxy}, wrk $version->{wrk}, "
@@ -236,7 +272,7 @@ sub tables {
         $text .= group_table($group);
         $text .= shards_line($results) if $group->{name} eq 'base';
     }
-    $text .= alone_table($results) . goals_table($results);
+    $text .= alone_table($results) . instructions_table($results->{instructions}) . accuracy_part($accuracy) . goals_table($results);
     if (@{ $results->{warnings} }) {
         $text .= "\nNot as it was meant to be, in single measurements:\n\n" . join '', map {"- $_\n"} @{ $results->{warnings} };
     }
