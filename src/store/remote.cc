@@ -12,7 +12,36 @@
 namespace rate_limit {
 namespace {
 
-constexpr std::size_t kMaxKeys = 1024;  // in a call; Lua's stack takes a few thousand
+constexpr std::size_t kLimitSize = 5;         // of a limit in a group's record
+constexpr std::size_t kMaxKeys = 1024;        // in a call; Lua's stack takes a few thousand
+constexpr redis::Milliseconds kApart = 1000;  // that a node is asked for each client by itself
+
+// Whether a node has decided nothing, because it does not have all slots that it was asked for.
+bool is_elsewhere(redis::Error error, std::string_view reply) {
+    switch (error) {
+        case redis::Error::kNone:
+            return reply.empty();
+        case redis::Error::kMoved:
+        case redis::Error::kAsk:
+        case redis::Error::kTryAgain:
+        case redis::Error::kClusterDown:
+            return true;
+        default:
+            return false;
+    }
+}
+
+// Takes the next word off what append_key has written.
+std::string_view take_word(std::string_view* text) {
+    std::size_t size = 0;
+    std::size_t at = 1;
+    for (; (*text)[at] != '\r'; at++) {
+        size = size * 10 + static_cast<std::size_t>((*text)[at] - '0');
+    }
+    const std::string_view word = text->substr(at + 2, size);
+    text->remove_prefix(at + 2 + size + 2);
+    return word;
+}
 
 }  // namespace
 
@@ -27,9 +56,10 @@ struct Waiting {
 // The groups of one call.
 struct Remote::Batch {
     Remote* remote = nullptr;
-    redis::Slot slot = 0;
+    Node* node = nullptr;           // whose clients these are; null if all keys are one client's
+    redis::Slot slot = 0;           // of the first key
     redis::Milliseconds since = 0;  // when the first group was added
-    redis::Buffer client;  // where keys of different slots are in different places: whose keys these are
+    redis::Buffer client;           // if there is no node: whose keys these are
     std::size_t groups = 0;
     std::size_t keys = 0;
     std::size_t policies = 0;
@@ -42,6 +72,22 @@ struct Remote::Batch {
     Batch* next = nullptr;
 };
 
+// A server that is asked for all its clients together.
+struct Remote::Node {
+    const redis::Client* client;      // who it is; may have gone
+    Batch* open;                      // that is being filled
+    std::size_t on_way;               // groups that were sent and are not answered
+    redis::Milliseconds apart_until;  // when it may be asked so again
+    Node* next;
+    Node* next_open;
+
+    // Whether what has gathered waits for the next answer, because that is about more than it is itself: a
+    // call that came now would wait behind it in Redis anyway, and one for both costs less. As long as a
+    // batch is as large as those before it, several are on their way, and neither Redis nor the worker waits
+    // for the other.
+    bool must_wait() const { return open->groups < on_way; }
+};
+
 Remote* Remote::make(redis::Service* service, const Options& options, redis::Loop* loop) {
     auto* remote = new (std::nothrow) Remote(service, options, loop);
     if (remote == nullptr) {
@@ -49,7 +95,9 @@ Remote* Remote::make(redis::Service* service, const Options& options, redis::Loo
     }
     remote->flush_ = loop->make_task([](void* self) { static_cast<Remote*>(self)->flush(); }, remote);
     remote->wake_ = loop->make_task([](void* self) { static_cast<Remote*>(self)->wake(); }, remote);
-    if (remote->flush_ == nullptr || remote->wake_ == nullptr) {
+    remote->whole_ = remote->split_ ? nullptr : remote->node_of(nullptr);
+    if (remote->flush_ == nullptr || remote->wake_ == nullptr ||
+        remote->split_ != (remote->whole_ == nullptr)) {
         remote->service_ = nullptr;
         delete remote;
         return nullptr;
@@ -59,6 +107,18 @@ Remote* Remote::make(redis::Service* service, const Options& options, redis::Loo
 
 Remote::~Remote() {
     delete service_;  // answers all that was sent
+    while (first_open_ != nullptr) {
+        Batch* batch = first_open_->open;
+        close(batch);
+        finish(batch, redis::Error::kClosed, {});
+    }
+    for (Node*& list : nodes_) {
+        while (list != nullptr) {
+            Node* node = list;
+            list = node->next;
+            delete node;
+        }
+    }
     for (Batch*& list : open_) {
         while (list != nullptr) {
             Batch* batch = list;
@@ -97,6 +157,7 @@ Remote::Batch* Remote::make_batch() {
     }
     if (batch != nullptr) {
         batch->remote = this;
+        batch->node = nullptr;
         batch->groups = batch->keys = batch->policies = 0;
         batch->client.clear();
         batch->key_texts.clear();
@@ -105,6 +166,11 @@ Remote::Batch* Remote::make_batch() {
         batch->first = batch->last = nullptr;
     }
     return batch;
+}
+
+void Remote::recycle(Batch* batch) {
+    batch->next = free_batches_;
+    free_batches_ = batch;
 }
 
 Waiting* Remote::make_waiting() {
@@ -117,7 +183,7 @@ Waiting* Remote::make_waiting() {
 }
 
 redis::Slot Remote::slot_of(const RemoteLimit& limit) {
-    if (!service_->split()) {
+    if (!split_) {
         return 0;
     }
     NameRoom room;
@@ -148,12 +214,60 @@ bool Remote::add_policy(const RemoteLimit& limit, Batch* batch, unsigned* index)
     return !batch->policy_texts.failed();
 }
 
-// The open batch that a limit may join, or a new one; null if there is no memory. In a cluster only calls of
-// one client are put together: while a slot moves, a call whose keys are partly here and partly there fails,
-// and must not take others with it.
+// The node that a client stands for; null if there is no memory. Of one that is idle nothing needs to be
+// remembered.
+Remote::Node* Remote::node_of(const redis::Client* client) {
+    Node*& list = nodes_[reinterpret_cast<std::uintptr_t>(client) / alignof(std::max_align_t) % kLists];
+    Node* idle = nullptr;
+    for (Node* node = list; node != nullptr; node = node->next) {
+        if (node->client == client) {
+            return node;
+        }
+        if (node->open == nullptr && node->on_way == 0 && loop_->now() >= node->apart_until) {
+            idle = node;
+        }
+    }
+    if (idle == nullptr) {
+        idle = new (std::nothrow) Node{client, nullptr, 0, 0, list, nullptr};
+        list = idle != nullptr ? idle : list;
+    } else {
+        idle->client = client;
+    }
+    return idle;
+}
+
+// The open batch that a limit may join, or a new one; null if there is no memory.
 Remote::Batch* Remote::batch_for(const RemoteLimit& limit) {
+    if (whole_ != nullptr) {
+        return batch_of_node(whole_, 0);
+    }
     const redis::Slot slot = slot_of(limit);
-    const std::string_view client = service_->split() ? limit.client : std::string_view();
+    const redis::Client* client = service_->client_of(slot);
+    // Who is not connected may stand for all nodes, while it is not known who they are.
+    Node* node = client != nullptr && client->connected() ? node_of(client) : nullptr;
+    const bool together = node != nullptr && loop_->now() >= node->apart_until;
+    return together ? batch_of_node(node, slot) : batch_of_client(limit.client, slot);
+}
+
+Remote::Batch* Remote::batch_of_node(Node* node, redis::Slot slot) {
+    if (node->open != nullptr) {
+        return node->open;
+    }
+    Batch* batch = make_batch();
+    if (batch != nullptr) {
+        batch->node = node;
+        batch->slot = slot;
+        batch->since = loop_->now();
+        node->open = batch;
+        node->next_open = first_open_;
+        first_open_ = node;
+    }
+    return batch;
+}
+
+// Only calls of one client are put together: while a slot moves, a call whose keys are partly here and partly
+// there fails, and must not take others with it.
+Remote::Batch* Remote::batch_of_client(std::string_view client, redis::Slot slot) {
     Batch*& list = open_[slot % kLists];
     for (Batch* batch = list; batch != nullptr; batch = batch->next) {
         if (batch->slot == slot && batch->client.view() == client) {
@@ -173,6 +287,15 @@ Remote::Batch* Remote::batch_for(const RemoteLimit& limit) {
 }
 
 void Remote::close(Batch* batch) {
+    if (batch->node != nullptr) {
+        Node** link = &first_open_;
+        while (*link != batch->node) {
+            link = &(*link)->next_open;
+        }
+        *link = batch->node->next_open;
+        batch->node->open = nullptr;
+        return;
+    }
     Batch** link = &open_[batch->slot % kLists];
     while (*link != batch) {
         link = &(*link)->next;
@@ -206,7 +329,7 @@ bool Remote::add(const RemoteLimit* limits, std::size_t count, bool refund, Ques
     if (batch->groups >= options_.batch || batch->keys + kMaxLimits > kMaxKeys ||
         batch->policies + kMaxLimits > kMaxPolicies) {
         close(batch);
-        send(batch);
+        leave(batch);
     } else {
         flush_->arm(0);
     }
@@ -238,8 +361,16 @@ void Remote::give_back(const RemoteLimit* limits, std::size_t count) {
 }
 
 void Remote::flush() {
-    if (must_wait()) {
-        return;
+    for (Node** link = &first_open_; *link != nullptr;) {
+        Node* node = *link;
+        if (node->must_wait()) {
+            link = &node->next_open;
+            continue;
+        }
+        *link = node->next_open;
+        Batch* batch = node->open;
+        node->open = nullptr;
+        leave(batch);
     }
     while (filled_ != 0) {
         Batch*& list = open_[__builtin_ctzll(filled_)];
@@ -252,39 +383,48 @@ void Remote::flush() {
     }
 }
 
-// Whether what has gathered waits for the next answer, because that is about more than it is itself: a call
-// that came now would wait behind it in Redis anyway, and one for both costs less. As long as a batch is
-// as large as those before it, several are on their way, and neither Redis nor the worker waits for the
-// other.
-bool Remote::must_wait() const {
-    return !service_->split() && open_[0] != nullptr && open_[0]->groups < on_way_;
+// Sends a batch that was being filled. While it waited, its first slot may have got another node, and so may
+// others.
+void Remote::leave(Batch* batch) {
+    const bool follows = split_ && batch->node != nullptr;
+    if (follows && service_->client_of(batch->slot) != batch->node->client) {
+        ask_apart(batch);
+    } else {
+        send(batch);
+    }
 }
 
 void Remote::send(Batch* batch) {
+    if (batch->key_texts.failed() || batch->policy_texts.failed() || batch->group_texts.failed()) {
+        finish(batch, redis::Error::kOutOfMemory, {});
+        return;
+    }
     redis::Client* client = service_->client_of(batch->slot);
     if (client == nullptr || !client->available()) {
         finish(batch, redis::Error::kUnavailable, {});
         return;
     }
     redis::Call* call = client->make_call();
-    const bool whole =
-        !batch->key_texts.failed() && !batch->policy_texts.failed() && !batch->group_texts.failed();
-    if (call == nullptr || !whole) {
+    if (call == nullptr) {
         finish(batch, redis::Error::kOutOfMemory, {});
         return;
     }
     redis::Buffer& command = call->command;
+    const bool undeclared = split_ && batch->node != nullptr;
     constexpr std::size_t kOtherWords = 5;  // EVALSHA, the digest, the number of keys, policies, groups
     command.append("*");
     redis::append_decimal(batch->keys + kOtherWords, &command);
     command.append("\r\n$7\r\nEVALSHA\r\n");
     redis::append_bulk(kScriptSha1, &command);
-    redis::append_bulk_number(batch->keys, &command);
-    command.append(batch->key_texts.view());
+    redis::append_bulk_number(undeclared ? 0 : batch->keys, &command);
+    command.append(undeclared ? std::string_view() : batch->key_texts.view());
     redis::append_bulk(batch->policy_texts.view(), &command);
     redis::append_bulk(batch->group_texts.view(), &command);
+    command.append(undeclared ? batch->key_texts.view() : std::string_view());
     call->slot = batch->slot;
-    on_way_ += batch->groups;
+    if (batch->node != nullptr) {
+        batch->node->on_way += batch->groups;
+    }
     if (options_.counter != nullptr) {
         options_.counter->on_batch(batch->groups);
     }
@@ -294,11 +434,56 @@ void Remote::send(Batch* batch) {
 void Remote::on_answer(void* self, redis::Error error, std::string_view reply) {
     auto* batch = static_cast<Batch*>(self);
     Remote* remote = batch->remote;
-    remote->on_way_ -= batch->groups;
-    if (remote->filled_ != 0) {
-        remote->flush_->arm(0);
+    Node* node = batch->node;
+    if (node != nullptr) {
+        node->on_way -= batch->groups;
+        if (node->open != nullptr) {
+            remote->flush_->arm(0);
+        }
+    }
+    if (remote->split_ && node != nullptr && is_elsewhere(error, reply)) {
+        node->apart_until = remote->loop_->now() + kApart;
+        remote->ask_apart(batch);
+        return;
     }
     remote->finish(batch, error, reply);
+}
+
+// Asks for each group of a batch in a call of its own, by the same deadline: its node cannot be asked for all
+// of them, and none was charged. Redis then tells where to ask instead.
+void Remote::ask_apart(Batch* batch) {
+    if (batch->key_texts.failed() || batch->group_texts.failed()) {
+        finish(batch, redis::Error::kOutOfMemory, {});
+        return;
+    }
+    std::string_view keys = batch->key_texts.view();
+    std::string_view groups = batch->group_texts.view();
+    while (batch->first != nullptr) {
+        Waiting* waiting = batch->first;
+        Batch* one = make_batch();
+        if (one == nullptr) {
+            finish(batch, redis::Error::kOutOfMemory, {});
+            return;
+        }
+        batch->first = waiting->next;
+        waiting->next = nullptr;
+        one->first = one->last = waiting;
+        one->since = batch->since;
+        one->groups = 1;
+        one->keys = waiting->limits;
+        one->policy_texts.append(batch->policy_texts.view());
+        const std::size_t size = 1 + waiting->limits * kLimitSize;
+        one->group_texts.append(groups.substr(0, size));
+        groups.remove_prefix(size);
+        const std::string_view before = keys;
+        one->slot = redis::slot_of(take_word(&keys));
+        for (std::size_t i = 1; i < waiting->limits; i++) {
+            take_word(&keys);
+        }
+        one->key_texts.append(before.substr(0, before.size() - keys.size()));
+        send(one);
+    }
+    recycle(batch);
 }
 
 // Whether a reply has a decision for each limit, and nothing else.
@@ -342,8 +527,7 @@ void Remote::finish(Batch* batch, redis::Error error, std::string_view reply) {
         (last_done_ != nullptr ? last_done_->next : first_done_) = waiting;
         last_done_ = waiting;
     }
-    batch->next = free_batches_;
-    free_batches_ = batch;
+    recycle(batch);
     if (answered && error != redis::Error::kNone) {
         redis::Client* client = service_->client_of(batch->slot);
         if (client != nullptr) {

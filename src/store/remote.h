@@ -1,6 +1,6 @@
 // Limits whose state is in Redis: the checks of one turn of the event loop go out together as one call of the
-// script, and its reply is taken apart again. While more are on their way than have gathered, these wait for
-// the next reply.
+// script, in a cluster one to each node, and its reply is taken apart again. While more are on their way to a
+// node than have gathered for it, these wait for the next reply.
 //
 // Belongs to one thread.
 #pragma once
@@ -87,34 +87,43 @@ class Remote {
 
   private:
     struct Batch;
+    struct Node;
 
     Remote(redis::Service* service, const Options& options, redis::Loop* loop)
-        : service_(service), options_(options), loop_(loop) {}
+        : service_(service), split_(service->split()), options_(options), loop_(loop) {}
 
     static void on_answer(void* self, redis::Error error, std::string_view reply);
     bool add(const RemoteLimit* limits, std::size_t count, bool refund, Question* question);
     static bool add_policy(const RemoteLimit& limit, Batch* batch, unsigned* index);
     Batch* batch_for(const RemoteLimit& limit);
+    Batch* batch_of_node(Node* node, redis::Slot slot);
+    Batch* batch_of_client(std::string_view client, redis::Slot slot);
+    Node* node_of(const redis::Client* client);
     void close(Batch* batch);
     void flush();
-    bool must_wait() const;
+    void leave(Batch* batch);
     void send(Batch* batch);
+    void ask_apart(Batch* batch);
     static bool is_whole(const Batch& batch, std::string_view reply);
     void finish(Batch* batch, redis::Error error, std::string_view reply);
     void wake();
     Batch* make_batch();
+    void recycle(Batch* batch);
     Waiting* make_waiting();
 
     static constexpr std::size_t kLists = 64;
 
     redis::Service* service_;
+    const bool split_;  // the service is
     Options options_;
     redis::Loop* loop_;
     redis::Alarm* flush_ = nullptr;
     redis::Alarm* wake_ = nullptr;
-    Batch* open_[kLists] = {};  // that are being filled, in lists by their slots
-    std::uint64_t filled_ = 0;  // a bit for each list that may have any
-    std::size_t on_way_ = 0;    // groups that were sent and are not answered
+    Node* whole_ = nullptr;       // if the service is not split: the only one
+    Node* nodes_[kLists] = {};    // in lists by their clients
+    Node* first_open_ = nullptr;  // of those that have a batch that is being filled
+    Batch* open_[kLists] = {};    // others that are being filled, in lists by their slots
+    std::uint64_t filled_ = 0;    // a bit for each list of these that may have any
     redis::Buffer key_;
     Batch* free_batches_ = nullptr;
     Waiting* free_waiting_ = nullptr;

@@ -6,6 +6,11 @@
 // name their policies by number and have their keys in the same order. lua/main.lua reads both, and answers
 // with the time and a record for each limit.
 //
+//     EVALSHA sha 0 POLICIES GROUPS key1 ... keyN
+//
+// asks a node of a cluster the same for keys of several slots. The answer is empty, and nothing has changed,
+// if it does not have all of them.
+//
 //     EVALSHA sha N key1 ... keyN-1 GUARD POLICIES ENTRIES SEQUENCE AGE
 //
 // charges what was admitted elsewhere, whether it fits or not: ENTRIES has a record for each client, whose
