@@ -1,6 +1,8 @@
 // Puts checks together into calls, and hands the answers back.
 #include "store/remote.h"
 
+#include <algorithm>
+#include <cstring>
 #include <new>
 
 #include "redis/command.h"
@@ -12,7 +14,6 @@
 namespace rate_limit {
 namespace {
 
-constexpr std::size_t kLimitSize = 5;         // of a limit in a group's record
 constexpr std::size_t kMaxKeys = 1024;        // in a call; Lua's stack takes a few thousand
 constexpr redis::Milliseconds kApart = 1000;  // that a node is asked for each client by itself
 
@@ -30,6 +31,32 @@ bool is_elsewhere(redis::Error error, std::string_view reply) {
             return false;
     }
 }
+
+// A policy as those who asked first had it: what encode_policy writes of it is known then.
+struct KnownPolicy {
+    Policy policy;
+    Shape shape;
+
+    bool is(const Policy& other, const Shape& other_shape) const {
+        if (policy.algorithm != other.algorithm || policy.align_first != other.align_first ||
+            policy.count_all != other.count_all || policy.debt != other.debt || policy.burst != other.burst ||
+            policy.ceiling != other.ceiling || policy.capacity != other.capacity ||
+            policy.delay != other.delay || policy.min_interval != other.min_interval ||
+            policy.rates.size != other.rates.size || shape.rates != other_shape.rates ||
+            shape.buckets != other_shape.buckets || shape.log_entries != other_shape.log_entries ||
+            shape.varied != other_shape.varied) {
+            return false;
+        }
+        for (std::uint32_t i = 0; i < policy.rates.size; i++) {
+            if (policy.rates.rates[i].count != other.rates.rates[i].count ||
+                policy.rates.rates[i].period != other.rates.rates[i].period) {
+                return false;
+            }
+        }
+        return true;
+    }
+};
+constexpr std::size_t kKnownPolicies = 4;
 
 // Takes the next word off what append_key has written.
 std::string_view take_word(std::string_view* text) {
@@ -67,6 +94,7 @@ struct Remote::Batch {
     redis::Buffer policy_texts;  // one after the other
     redis::Buffer group_texts;
     std::uint16_t policy_ends[kMaxPolicies + 1] = {};
+    KnownPolicy known[kKnownPolicies];  // the first of them
     Waiting* first = nullptr;
     Waiting* last = nullptr;
     Batch* next = nullptr;
@@ -182,15 +210,56 @@ Waiting* Remote::make_waiting() {
     return new (std::nothrow) Waiting;
 }
 
-redis::Slot Remote::slot_of(const RemoteLimit& limit) {
-    if (!split_) {
-        return 0;
+redis::Slot Remote::slot_of_key(const RemoteLimit& limit) {
+    key_.clear();
+    add_key(limit, &key_);
+    std::string_view word = key_.view();
+    return key_.failed() ? redis::Slot{0} : redis::slot_of(take_word(&word));
+}
+
+// What a limit's key begins with; null if that is long. A few are kept: names of zones may be at other places
+// in each request, so they are told by what they say.
+const Remote::Head* Remote::head_of(const RemoteLimit& limit) {
+    const std::size_t zone_at = options_.prefix.size();
+    for (const Head& head : heads_) {
+        if (head.size != 0 && head.algorithm == limit.policy->algorithm &&
+            std::string_view(head.text + zone_at, head.zone_size) == limit.zone) {
+            return &head;
+        }
+    }
+    const std::string_view name = algorithm_name(limit.policy->algorithm);
+    const std::size_t size = zone_at + limit.zone.size() + name.size() + 3;
+    if (size > Head::kRoom) {
+        return nullptr;
+    }
+    Head* head = &heads_[next_head_++ % kHeads];
+    char* at = head->text;
+    for (const std::string_view part : {std::string_view(options_.prefix), limit.zone, std::string_view(":"),
+                                        name, std::string_view(":{")}) {
+        at = std::copy(part.begin(), part.end(), at);
+    }
+    head->size = static_cast<std::uint8_t>(size);
+    head->zone_size = static_cast<std::uint8_t>(limit.zone.size());
+    head->algorithm = limit.policy->algorithm;
+    return head;
+}
+
+// What append_key does, from parts that are ready.
+void Remote::add_key(const RemoteLimit& limit, redis::Buffer* buffer) {
+    const Head* head = head_of(limit);
+    if (head == nullptr) {
+        append_key(options_.prefix, limit.zone, limit.policy->algorithm, limit.client, buffer,
+                   limit.is_short);
+        return;
     }
     NameRoom room;
-    key_.clear();
-    append_key_text(options_.prefix, limit.zone, limit.policy->algorithm,
-                    short_name(limit.client, limit.is_short, &room), &key_);
-    return redis::slot_of(key_.view());
+    const std::string_view client = short_name(limit.client, limit.is_short, &room);
+    char* at = redis::append_bulk_room(head->size + client.size() + 1, buffer);
+    if (at != nullptr) {
+        std::memcpy(at, head->text, head->size);
+        std::memcpy(at + head->size, client.data(), client.size());
+        at[head->size + client.size()] = '}';
+    }
 }
 
 bool Remote::available(redis::Slot slot) const {
@@ -199,6 +268,11 @@ bool Remote::available(redis::Slot slot) const {
 }
 
 bool Remote::add_policy(const RemoteLimit& limit, Batch* batch, unsigned* index) {
+    for (*index = 0; *index < batch->policies && *index < kKnownPolicies; ++*index) {
+        if (batch->known[*index].is(*limit.policy, *limit.shape)) {
+            return true;
+        }
+    }
     char record[kLongestPolicy];
     const std::string_view text(record, encode_policy(*limit.policy, *limit.shape, record));
     const std::string_view all = batch->policy_texts.view();
@@ -209,6 +283,9 @@ bool Remote::add_policy(const RemoteLimit& limit, Batch* batch, unsigned* index)
         }
     }
     batch->policy_texts.append(text);
+    if (batch->policies < kKnownPolicies) {
+        batch->known[batch->policies] = {*limit.policy, *limit.shape};
+    }
     batch->policies++;
     batch->policy_ends[batch->policies] = static_cast<std::uint16_t>(batch->policy_texts.size());
     return !batch->policy_texts.failed();
@@ -309,14 +386,13 @@ bool Remote::add(const RemoteLimit* limits, std::size_t count, bool refund, Ques
     if (waiting == nullptr) {
         return false;
     }
-    append_number(count | (refund ? kRefund : 0U), 1, &batch->group_texts);
+    char* at = batch->group_texts.extend(kGroupSize + count * kLimitSize);
+    at = at != nullptr ? put_group(at, count, refund) : nullptr;
     for (std::size_t i = 0; i < count; i++) {
         unsigned policy = 0;
         add_policy(limits[i], batch, &policy);
-        append_number(policy, 1, &batch->group_texts);
-        append_number(limits[i].cost, 4, &batch->group_texts);
-        append_key(options_.prefix, limits[i].zone, limits[i].policy->algorithm, limits[i].client,
-                   &batch->key_texts, limits[i].is_short);
+        at = at != nullptr ? put_limit(at, policy, limits[i].cost) : nullptr;
+        add_key(limits[i], &batch->key_texts);
     }
     *waiting = {question, count, refund, nullptr};
     (batch->last != nullptr ? batch->last->next : batch->first) = waiting;
@@ -472,7 +548,7 @@ void Remote::ask_apart(Batch* batch) {
         one->groups = 1;
         one->keys = waiting->limits;
         one->policy_texts.append(batch->policy_texts.view());
-        const std::size_t size = 1 + waiting->limits * kLimitSize;
+        const std::size_t size = kGroupSize + waiting->limits * kLimitSize;
         one->group_texts.append(groups.substr(0, size));
         groups.remove_prefix(size);
         const std::string_view before = keys;
