@@ -1,8 +1,10 @@
 // Asks one Redis for as many checks as it can decide, by way of the module's own client, and says what a
 // check costs it.
 //
-//   redis_load port=PORT [algorithm=NAME] [batch=N] [clients=N] [calls=N] [fill=N] [seconds=N]
-//              [rate=RATES]
+//   redis_load port=PORT[,PORT...] [algorithm=NAME] [batch=N] [clients=N] [calls=N] [fill=N] [seconds=N]
+//              [rate=RATES] [cluster=1]
+//
+// With cluster=1 the ports are those of all nodes of a cluster, and CPU times the sums of theirs.
 //
 // Calls of `batch` checks each (64) of random clients among `clients` (100000), `calls` of them on their way
 // at any time (so many that there are 256 checks, and at least 4). First each client is asked for `fill`
@@ -29,12 +31,14 @@
 #include <cstring>
 #include <fstream>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "client.h"
 #include "poll_loop.h"
 #include "redis/client.h"
+#include "redis/cluster.h"
 #include "store/remote.h"
 #include "store/script_text.h"
 
@@ -48,7 +52,8 @@ constexpr double kPatience = 60;  // seconds, beside those that count
 struct Options {
     Algorithm algorithm = Algorithm::kSlidingWindow;
     std::string rate = "100r/m";
-    std::uint64_t port = 0;
+    std::vector<std::uint64_t> ports;
+    std::uint64_t cluster = 0;
     std::uint64_t batch = 64;
     std::uint64_t clients = 100'000;
     std::uint64_t calls = 0;
@@ -74,7 +79,19 @@ bool set_option(std::string_view name, std::string_view value, Options* options)
         options->rate = value;
         return parse_rates(value, &rates) == nullptr && rates.size != 0;
     }
-    return (name == "port" && set_number(value, 65535, &options->port)) ||
+    if (name == "port") {
+        for (std::size_t comma = 0; comma != value.npos;) {
+            std::uint64_t port = 0;
+            comma = value.find(',');
+            if (!set_number(value.substr(0, comma), 65535, &port)) {
+                return false;
+            }
+            options->ports.push_back(port);
+            value.remove_prefix(comma == value.npos ? value.size() : comma + 1);
+        }
+        return true;
+    }
+    return (name == "cluster" && set_number(value, 1, &options->cluster)) ||
            (name == "batch" && set_number(value, 1024, &options->batch)) ||
            (name == "clients" && set_number(value, 10'000'000, &options->clients)) ||
            (name == "calls" && set_number(value, 10'000, &options->calls)) ||
@@ -91,8 +108,8 @@ Options parse_options(int count, char** words) {
             fail("what is meant by " + std::string(word) + "?");
         }
     }
-    if (options.port == 0) {
-        fail("port= is needed");
+    if (options.ports.empty() || (options.ports.size() > 1 && options.cluster == 0)) {
+        fail("port= is needed, and cluster=1 if there are several");
     }
     if (options.calls == 0) {
         options.calls = std::max(kLeastCalls, kLeastInFlight / options.batch);
@@ -162,16 +179,23 @@ class Load {
         : options_(options),
           policy_(policy_of(options.algorithm, options.rate)),
           shape_(shape_of(policy_)),
-          process_(options.port),
+          processes_(options.ports.begin(), options.ports.end()),
           waves_(options.calls) {
         settings_.name = "redis_load";
         settings_.address.host = "127.0.0.1";
-        settings_.address.port = static_cast<std::uint16_t>(options.port);
+        settings_.address.port = static_cast<std::uint16_t>(options.ports[0]);
         settings_.script = {kScript, sizeof kScript - 1};
         settings_.timeout = 10'000;
-        auto* client = redis::Client::make(settings_, {"127.0.0.1"}, &loop_);
+        settings_.probe_key = "rate_limit:probe";
+        redis::Service* service = nullptr;
+        if (options.cluster != 0) {
+            service = redis::Cluster::make(settings_, {{"127.0.0.1", settings_.address.port, {"127.0.0.1"}}},
+                                           &loop_);
+        } else {
+            service = redis::Client::make(settings_, {"127.0.0.1"}, &loop_);
+        }
         remote_.reset(
-            Remote::make(client, {"rate_limit:", static_cast<std::uint32_t>(options.batch)}, &loop_));
+            Remote::make(service, {"rate_limit:", static_cast<std::uint32_t>(options.batch)}, &loop_));
         if (remote_ == nullptr) {
             fail("there is no memory");
         }
@@ -211,7 +235,7 @@ class Load {
     Options options_;
     Policy policy_;
     Shape shape_;
-    Process process_;
+    std::vector<Process> processes_;
     redis::PollLoop loop_;
     redis::Settings settings_;
     std::unique_ptr<Remote> remote_;
@@ -249,12 +273,24 @@ void Load::ask(Wave* wave) {
 }
 
 Moment Load::now() const {
+    double redis_cpu = 0;
+    for (const Process& process : processes_) {
+        redis_cpu += process.cpu_seconds();
+    }
+    std::set<const redis::Client*> clients;
+    for (unsigned slot = 0; slot < redis::kSlots; slot++) {
+        clients.insert(remote_->service().client_of(static_cast<redis::Slot>(slot)));
+    }
+    std::uint64_t calls = 0;
+    for (const redis::Client* client : clients) {
+        calls += client->counts().calls;
+    }
     return {seconds_of(CLOCK_MONOTONIC),
-            process_.cpu_seconds(),
+            redis_cpu,
             seconds_of(CLOCK_PROCESS_CPUTIME_ID),
             answered_,
             admitted_,
-            remote_->service().client_of(0)->counts().calls};
+            calls};
 }
 
 void Load::run() {

@@ -19,7 +19,7 @@ local function group_decider(slots, moments, answer)
                 if moments then
                     values[slot], moments[slot] = value, matters
                 else
-                    keep(KEYS[slot], value, matters)
+                    keep(keys[slot], value, matters)
                 end
             end
             if not refund then
@@ -34,7 +34,7 @@ local function group_decider(slots, moments, answer)
         local size = kind % 128
         for i = 1, size do
             local number, cost = from_bytes('<BI4', ARGV[2], at + (i - 1) * 5)
-            local slot = moments and slots[KEYS[index + i - 1]] or index + i - 1
+            local slot = moments and slots[keys[index + i - 1]] or index + i - 1
             local check = group[i] or new_check()
             group[i], group_slots[i] = check, slot
             policies[number] = policies[number] or read_policy(number)

@@ -1,5 +1,4 @@
--- The only place that talks to Redis: its clock, the values of the clients' keys, and how long they are kept.
-local call = redis.call
+-- What a call asks of Redis besides values: its clock, and to keep what has changed for as long as it matters.
 
 -- Before Redis 7 a script that has read the clock may write only if its writes, not itself, are what replicas get,
 -- and here a key then expires after a time that counts from now.
@@ -11,9 +10,6 @@ end
 -- Microseconds since 1970.
 local now = call('TIME')
 now = now[1] * 1000000 + now[2]
-
--- By the places of KEYS; false where there is no key, or something else than a string.
-local values = call('MGET', unpack(KEYS))
 
 -- Keeps `value` until a moment, rounded up to what Redis can tell; without a value, forgets the key. To make text of
 -- a number takes longer than all else that is done for a key, and Redis would take even longer, so that of the last

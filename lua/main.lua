@@ -22,12 +22,12 @@ end
 -- Where a key stands several times, all go by the last: its value, and the moment until which that matters if it is
 -- to be written, which then waits for the end of the call.
 local slots, moments
-for i = 2, #KEYS do
+for i = 2, #keys do
     if not slots then
-        slots = { [KEYS[1]] = 1 }
+        slots = { [keys[1]] = 1 }
     end
-    moments = moments or slots[KEYS[i]] and {}
-    slots[KEYS[i]] = i
+    moments = moments or slots[keys[i]] and {}
+    slots[keys[i]] = i
 end
 
 -- Answers are numbers until the end, and then one string. Of its format the part is done that is before a run of
@@ -62,7 +62,7 @@ local length = #groups
 while at <= length do
     local word = from_bytes('<I6', groups, at)
     local kind = word % 65536
-    local slot = moments and slots[KEYS[index]] or index
+    local slot = moments and slots[keys[index]] or index
     local evaluate, value = simple[kind], values[slot]
     -- What has any of these lengths may be a long value: see state.lua.
     if not evaluate or (value and (#value > 16 or #value == 9) and string.byte(value, 9) >= 128) then
@@ -79,7 +79,7 @@ while at <= length do
                 values[slot], moments[slot] = simple[-kind](value, time, start, a, b, cost, reset)
             else
                 local place, matters = simple[-kind](value, time, start, a, b, cost, reset)
-                keep(KEYS[index], place, matters, ends[kind] and a > 0 and not moved)
+                keep(keys[index], place, matters, ends[kind] and a > 0 and not moved)
             end
         elseif moved then
             local place, matters = simple[-kind](value, time, start, a, b, 0)
@@ -87,7 +87,7 @@ while at <= length do
             if moments then
                 values[slot], moments[slot] = place, matters
             else
-                keep(KEYS[index], place, matters)
+                keep(keys[index], place, matters)
             end
         end
         if cost == 0 then
@@ -109,7 +109,7 @@ end
 
 if moments then
     for slot, moment in pairs(moments) do
-        keep(KEYS[slot], values[slot], moment)
+        keep(keys[slot], values[slot], moment)
     end
 end
 return to_bytes(format .. string.rep(form, run), now, unpack(numbers, 1, filled))

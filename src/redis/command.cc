@@ -29,6 +29,11 @@ class Digits {
     char* start_;
 };
 
+void end_line(char* at) {
+    at[0] = '\r';
+    at[1] = '\n';
+}
+
 }  // namespace
 
 std::string format_command(std::initializer_list<std::string_view> words) {
@@ -45,21 +50,37 @@ void append_decimal(std::uint64_t number, Buffer* buffer) { buffer->append(Digit
 
 void append_bulk_header(std::size_t size, Buffer* buffer) { buffer->append(Digits(size).header()); }
 
-// Every word of every call is written here, so not part by part.
-void append_bulk(std::string_view text, Buffer* buffer) {
-    const Digits digits(text.size());
+// Every word of every call is written here, so not part by part, and most of them have two digits.
+char* append_bulk_room(std::size_t size, Buffer* buffer) {
+    if (size >= 10 && size < 100) {
+        char* at = buffer->extend(5 + size + 2);
+        if (at == nullptr) {
+            return nullptr;
+        }
+        at[0] = '$';
+        at[1] = static_cast<char>('0' + size / 10);
+        at[2] = static_cast<char>('0' + size % 10);
+        end_line(at + 3);
+        end_line(at + 5 + size);
+        return at + 5;
+    }
+    const Digits digits(size);
     const std::string_view header = digits.header();
-    char* at = buffer->extend(header.size() + text.size() + 2);
+    char* at = buffer->extend(header.size() + size + 2);
     if (at == nullptr) {
-        return;
+        return nullptr;
     }
     std::memcpy(at, header.data(), header.size());
     at += header.size();
-    if (!text.empty()) {
+    end_line(at + size);
+    return at;
+}
+
+void append_bulk(std::string_view text, Buffer* buffer) {
+    char* at = append_bulk_room(text.size(), buffer);
+    if (at != nullptr && !text.empty()) {
         std::memcpy(at, text.data(), text.size());
     }
-    at[text.size()] = '\r';
-    at[text.size() + 1] = '\n';
 }
 
 void append_bulk_number(std::uint64_t number, Buffer* buffer) { append_bulk(Digits(number).view(), buffer); }

@@ -17,6 +17,8 @@ std::string format_command(std::initializer_list<std::string_view> words);
 void append_decimal(std::uint64_t number, Buffer* buffer);
 void append_bulk_header(std::size_t size, Buffer* buffer);
 void append_bulk(std::string_view text, Buffer* buffer);
+// A word that whoever calls writes where this says; null if there is no memory.
+char* append_bulk_room(std::size_t size, Buffer* buffer);
 void append_bulk_number(std::uint64_t number, Buffer* buffer);
 
 }  // namespace rate_limit::redis

@@ -51,7 +51,6 @@ bool Group::together(std::size_t a, std::size_t b) const {
 }
 
 Progress Group::start(bool undenied) {
-    decided_at_ = wall_();
     started_at_ = host_.clock();
     progress_ = !undenied && denied() ? Progress::kRejected : check_memory_first();
     return progress_;
@@ -116,7 +115,8 @@ Progress Group::check_memory_first() {
     MemoryLimits memory;
     gather_memory(false, &memory);
     if (memory.limits.size() != 0) {
-        const Verdict verdict = precheck(memory.limits.data(), memory.limits.size(), wall_(), host_);
+        decided_at_ = wall_();
+        const Verdict verdict = precheck(memory.limits.data(), memory.limits.size(), decided_at_, host_);
         if (verdict == Verdict::kRejected) {
             copy_decisions(memory);
             note_rejection();
@@ -177,12 +177,14 @@ Progress Group::take_answer() {
         return must_refuse() ? Progress::kRefused : ask_next();
     }
     decided_at_ = question_.time;
+    // If nobody else decides, nothing can have to be given back.
+    const Micros charged_at = question_.count < count_ ? host_.clock() : 0;
     bool allowed = true;
     for (std::size_t i = 0; i < question_.count; i++) {
         GroupLimit& limit = limits_[asked_indices_[i]];
         limit.decision = question_.limits[i].decision;
         limit.source = Source::kRedis;
-        charged_at_[asked_indices_[i]] = host_.clock();
+        charged_at_[asked_indices_[i]] = charged_at;
         allowed = allowed && limit.decision.allowed;
         if (!limit.decision.allowed && limit.denials != nullptr && !limit.policy->count_all) {
             limit.denials->remember(denied_client(limit), *limit.policy, limit.cost, host_.clock(),

@@ -68,7 +68,7 @@ class Group {
     redis::Error error() const { return error_; }
 
     // When it was decided: by Redis' clock, if Redis did.
-    Micros decided_at() const { return decided_at_; }
+    Micros decided_at() const { return decided_at_ != 0 ? decided_at_ : wall_(); }
 
     // When it was started, by the host's clock.
     Micros started_at() const { return started_at_; }
@@ -104,7 +104,7 @@ class Group {
     std::uint8_t asked_indices_[kMaxLimits];
     Progress progress_ = Progress::kWaiting;
     redis::Error error_ = redis::Error::kNone;
-    Micros decided_at_ = 0;
+    Micros decided_at_ = 0;               // 0 while nobody has
     Micros started_at_ = 0;               // by the host's clock
     bool waited_ = false;                 // for an answer
     bool tried_[kMaxLimits] = {};         // its Redis was asked, or could not be

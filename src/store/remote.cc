@@ -1,6 +1,8 @@
 // Puts checks together into calls, and hands the answers back.
 #include "store/remote.h"
 
+#include <algorithm>
+#include <cstring>
 #include <new>
 
 #include "redis/command.h"
@@ -12,7 +14,61 @@
 namespace rate_limit {
 namespace {
 
-constexpr std::size_t kMaxKeys = 1024;  // in a call; Lua's stack takes a few thousand
+constexpr std::size_t kMaxKeys = 1024;        // in a call; Lua's stack takes a few thousand
+constexpr redis::Milliseconds kApart = 1000;  // that a node is asked for each client by itself
+
+// Whether a node has decided nothing, because it does not have all slots that it was asked for.
+bool is_elsewhere(redis::Error error, std::string_view reply) {
+    switch (error) {
+        case redis::Error::kNone:
+            return reply.empty();
+        case redis::Error::kMoved:
+        case redis::Error::kAsk:
+        case redis::Error::kTryAgain:
+        case redis::Error::kClusterDown:
+            return true;
+        default:
+            return false;
+    }
+}
+
+// A policy as those who asked first had it: what encode_policy writes of it is known then.
+struct KnownPolicy {
+    Policy policy;
+    Shape shape;
+
+    bool is(const Policy& other, const Shape& other_shape) const {
+        if (policy.algorithm != other.algorithm || policy.align_first != other.align_first ||
+            policy.count_all != other.count_all || policy.debt != other.debt || policy.burst != other.burst ||
+            policy.ceiling != other.ceiling || policy.capacity != other.capacity ||
+            policy.delay != other.delay || policy.min_interval != other.min_interval ||
+            policy.rates.size != other.rates.size || shape.rates != other_shape.rates ||
+            shape.buckets != other_shape.buckets || shape.log_entries != other_shape.log_entries ||
+            shape.varied != other_shape.varied) {
+            return false;
+        }
+        for (std::uint32_t i = 0; i < policy.rates.size; i++) {
+            if (policy.rates.rates[i].count != other.rates.rates[i].count ||
+                policy.rates.rates[i].period != other.rates.rates[i].period) {
+                return false;
+            }
+        }
+        return true;
+    }
+};
+constexpr std::size_t kKnownPolicies = 4;
+
+// Takes the next word off what append_key has written.
+std::string_view take_word(std::string_view* text) {
+    std::size_t size = 0;
+    std::size_t at = 1;
+    for (; (*text)[at] != '\r'; at++) {
+        size = size * 10 + static_cast<std::size_t>((*text)[at] - '0');
+    }
+    const std::string_view word = text->substr(at + 2, size);
+    text->remove_prefix(at + 2 + size + 2);
+    return word;
+}
 
 }  // namespace
 
@@ -27,9 +83,10 @@ struct Waiting {
 // The groups of one call.
 struct Remote::Batch {
     Remote* remote = nullptr;
-    redis::Slot slot = 0;
+    Node* node = nullptr;           // whose clients these are; null if all keys are one client's
+    redis::Slot slot = 0;           // of the first key
     redis::Milliseconds since = 0;  // when the first group was added
-    redis::Buffer client;  // where keys of different slots are in different places: whose keys these are
+    redis::Buffer client;           // if there is no node: whose keys these are
     std::size_t groups = 0;
     std::size_t keys = 0;
     std::size_t policies = 0;
@@ -37,9 +94,26 @@ struct Remote::Batch {
     redis::Buffer policy_texts;  // one after the other
     redis::Buffer group_texts;
     std::uint16_t policy_ends[kMaxPolicies + 1] = {};
+    KnownPolicy known[kKnownPolicies];  // the first of them
     Waiting* first = nullptr;
     Waiting* last = nullptr;
     Batch* next = nullptr;
+};
+
+// A server that is asked for all its clients together.
+struct Remote::Node {
+    const redis::Client* client;      // who it is; may have gone
+    Batch* open;                      // that is being filled
+    std::size_t on_way;               // groups that were sent and are not answered
+    redis::Milliseconds apart_until;  // when it may be asked so again
+    Node* next;
+    Node* next_open;
+
+    // Whether what has gathered waits for the next answer, because that is about more than it is itself: a
+    // call that came now would wait behind it in Redis anyway, and one for both costs less. As long as a
+    // batch is as large as those before it, several are on their way, and neither Redis nor the worker waits
+    // for the other.
+    bool must_wait() const { return open->groups < on_way; }
 };
 
 Remote* Remote::make(redis::Service* service, const Options& options, redis::Loop* loop) {
@@ -49,7 +123,9 @@ Remote* Remote::make(redis::Service* service, const Options& options, redis::Loo
     }
     remote->flush_ = loop->make_task([](void* self) { static_cast<Remote*>(self)->flush(); }, remote);
     remote->wake_ = loop->make_task([](void* self) { static_cast<Remote*>(self)->wake(); }, remote);
-    if (remote->flush_ == nullptr || remote->wake_ == nullptr) {
+    remote->whole_ = remote->split_ ? nullptr : remote->node_of(nullptr);
+    if (remote->flush_ == nullptr || remote->wake_ == nullptr ||
+        remote->split_ != (remote->whole_ == nullptr)) {
         remote->service_ = nullptr;
         delete remote;
         return nullptr;
@@ -59,6 +135,18 @@ Remote* Remote::make(redis::Service* service, const Options& options, redis::Loo
 
 Remote::~Remote() {
     delete service_;  // answers all that was sent
+    while (first_open_ != nullptr) {
+        Batch* batch = first_open_->open;
+        close(batch);
+        finish(batch, redis::Error::kClosed, {});
+    }
+    for (Node*& list : nodes_) {
+        while (list != nullptr) {
+            Node* node = list;
+            list = node->next;
+            delete node;
+        }
+    }
     for (Batch*& list : open_) {
         while (list != nullptr) {
             Batch* batch = list;
@@ -97,6 +185,7 @@ Remote::Batch* Remote::make_batch() {
     }
     if (batch != nullptr) {
         batch->remote = this;
+        batch->node = nullptr;
         batch->groups = batch->keys = batch->policies = 0;
         batch->client.clear();
         batch->key_texts.clear();
@@ -105,6 +194,11 @@ Remote::Batch* Remote::make_batch() {
         batch->first = batch->last = nullptr;
     }
     return batch;
+}
+
+void Remote::recycle(Batch* batch) {
+    batch->next = free_batches_;
+    free_batches_ = batch;
 }
 
 Waiting* Remote::make_waiting() {
@@ -116,15 +210,56 @@ Waiting* Remote::make_waiting() {
     return new (std::nothrow) Waiting;
 }
 
-redis::Slot Remote::slot_of(const RemoteLimit& limit) {
-    if (!service_->split()) {
-        return 0;
+redis::Slot Remote::slot_of_key(const RemoteLimit& limit) {
+    key_.clear();
+    add_key(limit, &key_);
+    std::string_view word = key_.view();
+    return key_.failed() ? redis::Slot{0} : redis::slot_of(take_word(&word));
+}
+
+// What a limit's key begins with; null if that is long. A few are kept: names of zones may be at other places
+// in each request, so they are told by what they say.
+const Remote::Head* Remote::head_of(const RemoteLimit& limit) {
+    const std::size_t zone_at = options_.prefix.size();
+    for (const Head& head : heads_) {
+        if (head.size != 0 && head.algorithm == limit.policy->algorithm &&
+            std::string_view(head.text + zone_at, head.zone_size) == limit.zone) {
+            return &head;
+        }
+    }
+    const std::string_view name = algorithm_name(limit.policy->algorithm);
+    const std::size_t size = zone_at + limit.zone.size() + name.size() + 3;
+    if (size > Head::kRoom) {
+        return nullptr;
+    }
+    Head* head = &heads_[next_head_++ % kHeads];
+    char* at = head->text;
+    for (const std::string_view part : {std::string_view(options_.prefix), limit.zone, std::string_view(":"),
+                                        name, std::string_view(":{")}) {
+        at = std::copy(part.begin(), part.end(), at);
+    }
+    head->size = static_cast<std::uint8_t>(size);
+    head->zone_size = static_cast<std::uint8_t>(limit.zone.size());
+    head->algorithm = limit.policy->algorithm;
+    return head;
+}
+
+// What append_key does, from parts that are ready.
+void Remote::add_key(const RemoteLimit& limit, redis::Buffer* buffer) {
+    const Head* head = head_of(limit);
+    if (head == nullptr) {
+        append_key(options_.prefix, limit.zone, limit.policy->algorithm, limit.client, buffer,
+                   limit.is_short);
+        return;
     }
     NameRoom room;
-    key_.clear();
-    append_key_text(options_.prefix, limit.zone, limit.policy->algorithm,
-                    short_name(limit.client, limit.is_short, &room), &key_);
-    return redis::slot_of(key_.view());
+    const std::string_view client = short_name(limit.client, limit.is_short, &room);
+    char* at = redis::append_bulk_room(head->size + client.size() + 1, buffer);
+    if (at != nullptr) {
+        std::memcpy(at, head->text, head->size);
+        std::memcpy(at + head->size, client.data(), client.size());
+        at[head->size + client.size()] = '}';
+    }
 }
 
 bool Remote::available(redis::Slot slot) const {
@@ -133,6 +268,11 @@ bool Remote::available(redis::Slot slot) const {
 }
 
 bool Remote::add_policy(const RemoteLimit& limit, Batch* batch, unsigned* index) {
+    for (*index = 0; *index < batch->policies && *index < kKnownPolicies; ++*index) {
+        if (batch->known[*index].is(*limit.policy, *limit.shape)) {
+            return true;
+        }
+    }
     char record[kLongestPolicy];
     const std::string_view text(record, encode_policy(*limit.policy, *limit.shape, record));
     const std::string_view all = batch->policy_texts.view();
@@ -143,17 +283,68 @@ bool Remote::add_policy(const RemoteLimit& limit, Batch* batch, unsigned* index)
         }
     }
     batch->policy_texts.append(text);
+    if (batch->policies < kKnownPolicies) {
+        batch->known[batch->policies] = {*limit.policy, *limit.shape};
+    }
     batch->policies++;
     batch->policy_ends[batch->policies] = static_cast<std::uint16_t>(batch->policy_texts.size());
     return !batch->policy_texts.failed();
 }
 
-// The open batch that a limit may join, or a new one; null if there is no memory. In a cluster only calls of
-// one client are put together: while a slot moves, a call whose keys are partly here and partly there fails,
-// and must not take others with it.
+// The node that a client stands for; null if there is no memory. Of one that is idle nothing needs to be
+// remembered.
+Remote::Node* Remote::node_of(const redis::Client* client) {
+    Node*& list = nodes_[reinterpret_cast<std::uintptr_t>(client) / alignof(std::max_align_t) % kLists];
+    Node* idle = nullptr;
+    for (Node* node = list; node != nullptr; node = node->next) {
+        if (node->client == client) {
+            return node;
+        }
+        if (node->open == nullptr && node->on_way == 0 && loop_->now() >= node->apart_until) {
+            idle = node;
+        }
+    }
+    if (idle == nullptr) {
+        idle = new (std::nothrow) Node{client, nullptr, 0, 0, list, nullptr};
+        list = idle != nullptr ? idle : list;
+    } else {
+        idle->client = client;
+    }
+    return idle;
+}
+
+// The open batch that a limit may join, or a new one; null if there is no memory.
 Remote::Batch* Remote::batch_for(const RemoteLimit& limit) {
+    if (whole_ != nullptr) {
+        return batch_of_node(whole_, 0);
+    }
     const redis::Slot slot = slot_of(limit);
-    const std::string_view client = service_->split() ? limit.client : std::string_view();
+    const redis::Client* client = service_->client_of(slot);
+    // Who is not connected may stand for all nodes, while it is not known who they are.
+    Node* node = client != nullptr && client->connected() ? node_of(client) : nullptr;
+    const bool together = node != nullptr && loop_->now() >= node->apart_until;
+    return together ? batch_of_node(node, slot) : batch_of_client(limit.client, slot);
+}
+
+Remote::Batch* Remote::batch_of_node(Node* node, redis::Slot slot) {
+    if (node->open != nullptr) {
+        return node->open;
+    }
+    Batch* batch = make_batch();
+    if (batch != nullptr) {
+        batch->node = node;
+        batch->slot = slot;
+        batch->since = loop_->now();
+        node->open = batch;
+        node->next_open = first_open_;
+        first_open_ = node;
+    }
+    return batch;
+}
+
+// Only calls of one client are put together: while a slot moves, a call whose keys are partly here and partly
+// there fails, and must not take others with it.
+Remote::Batch* Remote::batch_of_client(std::string_view client, redis::Slot slot) {
     Batch*& list = open_[slot % kLists];
     for (Batch* batch = list; batch != nullptr; batch = batch->next) {
         if (batch->slot == slot && batch->client.view() == client) {
@@ -173,6 +364,15 @@ Remote::Batch* Remote::batch_for(const RemoteLimit& limit) {
 }
 
 void Remote::close(Batch* batch) {
+    if (batch->node != nullptr) {
+        Node** link = &first_open_;
+        while (*link != batch->node) {
+            link = &(*link)->next_open;
+        }
+        *link = batch->node->next_open;
+        batch->node->open = nullptr;
+        return;
+    }
     Batch** link = &open_[batch->slot % kLists];
     while (*link != batch) {
         link = &(*link)->next;
@@ -186,14 +386,13 @@ bool Remote::add(const RemoteLimit* limits, std::size_t count, bool refund, Ques
     if (waiting == nullptr) {
         return false;
     }
-    append_number(count | (refund ? kRefund : 0U), 1, &batch->group_texts);
+    char* at = batch->group_texts.extend(kGroupSize + count * kLimitSize);
+    at = at != nullptr ? put_group(at, count, refund) : nullptr;
     for (std::size_t i = 0; i < count; i++) {
         unsigned policy = 0;
         add_policy(limits[i], batch, &policy);
-        append_number(policy, 1, &batch->group_texts);
-        append_number(limits[i].cost, 4, &batch->group_texts);
-        append_key(options_.prefix, limits[i].zone, limits[i].policy->algorithm, limits[i].client,
-                   &batch->key_texts, limits[i].is_short);
+        at = at != nullptr ? put_limit(at, policy, limits[i].cost) : nullptr;
+        add_key(limits[i], &batch->key_texts);
     }
     *waiting = {question, count, refund, nullptr};
     (batch->last != nullptr ? batch->last->next : batch->first) = waiting;
@@ -206,7 +405,7 @@ bool Remote::add(const RemoteLimit* limits, std::size_t count, bool refund, Ques
     if (batch->groups >= options_.batch || batch->keys + kMaxLimits > kMaxKeys ||
         batch->policies + kMaxLimits > kMaxPolicies) {
         close(batch);
-        send(batch);
+        leave(batch);
     } else {
         flush_->arm(0);
     }
@@ -238,8 +437,16 @@ void Remote::give_back(const RemoteLimit* limits, std::size_t count) {
 }
 
 void Remote::flush() {
-    if (must_wait()) {
-        return;
+    for (Node** link = &first_open_; *link != nullptr;) {
+        Node* node = *link;
+        if (node->must_wait()) {
+            link = &node->next_open;
+            continue;
+        }
+        *link = node->next_open;
+        Batch* batch = node->open;
+        node->open = nullptr;
+        leave(batch);
     }
     while (filled_ != 0) {
         Batch*& list = open_[__builtin_ctzll(filled_)];
@@ -252,39 +459,48 @@ void Remote::flush() {
     }
 }
 
-// Whether what has gathered waits for the next answer, because that is about more than it is itself: a call
-// that came now would wait behind it in Redis anyway, and one for both costs less. As long as a batch is
-// as large as those before it, several are on their way, and neither Redis nor the worker waits for the
-// other.
-bool Remote::must_wait() const {
-    return !service_->split() && open_[0] != nullptr && open_[0]->groups < on_way_;
+// Sends a batch that was being filled. While it waited, its first slot may have got another node, and so may
+// others.
+void Remote::leave(Batch* batch) {
+    const bool follows = split_ && batch->node != nullptr;
+    if (follows && service_->client_of(batch->slot) != batch->node->client) {
+        ask_apart(batch);
+    } else {
+        send(batch);
+    }
 }
 
 void Remote::send(Batch* batch) {
+    if (batch->key_texts.failed() || batch->policy_texts.failed() || batch->group_texts.failed()) {
+        finish(batch, redis::Error::kOutOfMemory, {});
+        return;
+    }
     redis::Client* client = service_->client_of(batch->slot);
     if (client == nullptr || !client->available()) {
         finish(batch, redis::Error::kUnavailable, {});
         return;
     }
     redis::Call* call = client->make_call();
-    const bool whole =
-        !batch->key_texts.failed() && !batch->policy_texts.failed() && !batch->group_texts.failed();
-    if (call == nullptr || !whole) {
+    if (call == nullptr) {
         finish(batch, redis::Error::kOutOfMemory, {});
         return;
     }
     redis::Buffer& command = call->command;
+    const bool undeclared = split_ && batch->node != nullptr;
     constexpr std::size_t kOtherWords = 5;  // EVALSHA, the digest, the number of keys, policies, groups
     command.append("*");
     redis::append_decimal(batch->keys + kOtherWords, &command);
     command.append("\r\n$7\r\nEVALSHA\r\n");
     redis::append_bulk(kScriptSha1, &command);
-    redis::append_bulk_number(batch->keys, &command);
-    command.append(batch->key_texts.view());
+    redis::append_bulk_number(undeclared ? 0 : batch->keys, &command);
+    command.append(undeclared ? std::string_view() : batch->key_texts.view());
     redis::append_bulk(batch->policy_texts.view(), &command);
     redis::append_bulk(batch->group_texts.view(), &command);
+    command.append(undeclared ? batch->key_texts.view() : std::string_view());
     call->slot = batch->slot;
-    on_way_ += batch->groups;
+    if (batch->node != nullptr) {
+        batch->node->on_way += batch->groups;
+    }
     if (options_.counter != nullptr) {
         options_.counter->on_batch(batch->groups);
     }
@@ -294,11 +510,56 @@ void Remote::send(Batch* batch) {
 void Remote::on_answer(void* self, redis::Error error, std::string_view reply) {
     auto* batch = static_cast<Batch*>(self);
     Remote* remote = batch->remote;
-    remote->on_way_ -= batch->groups;
-    if (remote->filled_ != 0) {
-        remote->flush_->arm(0);
+    Node* node = batch->node;
+    if (node != nullptr) {
+        node->on_way -= batch->groups;
+        if (node->open != nullptr) {
+            remote->flush_->arm(0);
+        }
+    }
+    if (remote->split_ && node != nullptr && is_elsewhere(error, reply)) {
+        node->apart_until = remote->loop_->now() + kApart;
+        remote->ask_apart(batch);
+        return;
     }
     remote->finish(batch, error, reply);
+}
+
+// Asks for each group of a batch in a call of its own, by the same deadline: its node cannot be asked for all
+// of them, and none was charged. Redis then tells where to ask instead.
+void Remote::ask_apart(Batch* batch) {
+    if (batch->key_texts.failed() || batch->group_texts.failed()) {
+        finish(batch, redis::Error::kOutOfMemory, {});
+        return;
+    }
+    std::string_view keys = batch->key_texts.view();
+    std::string_view groups = batch->group_texts.view();
+    while (batch->first != nullptr) {
+        Waiting* waiting = batch->first;
+        Batch* one = make_batch();
+        if (one == nullptr) {
+            finish(batch, redis::Error::kOutOfMemory, {});
+            return;
+        }
+        batch->first = waiting->next;
+        waiting->next = nullptr;
+        one->first = one->last = waiting;
+        one->since = batch->since;
+        one->groups = 1;
+        one->keys = waiting->limits;
+        one->policy_texts.append(batch->policy_texts.view());
+        const std::size_t size = kGroupSize + waiting->limits * kLimitSize;
+        one->group_texts.append(groups.substr(0, size));
+        groups.remove_prefix(size);
+        const std::string_view before = keys;
+        one->slot = redis::slot_of(take_word(&keys));
+        for (std::size_t i = 1; i < waiting->limits; i++) {
+            take_word(&keys);
+        }
+        one->key_texts.append(before.substr(0, before.size() - keys.size()));
+        send(one);
+    }
+    recycle(batch);
 }
 
 // Whether a reply has a decision for each limit, and nothing else.
@@ -342,8 +603,7 @@ void Remote::finish(Batch* batch, redis::Error error, std::string_view reply) {
         (last_done_ != nullptr ? last_done_->next : first_done_) = waiting;
         last_done_ = waiting;
     }
-    batch->next = free_batches_;
-    free_batches_ = batch;
+    recycle(batch);
     if (answered && error != redis::Error::kNone) {
         redis::Client* client = service_->client_of(batch->slot);
         if (client != nullptr) {

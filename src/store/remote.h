@@ -1,6 +1,6 @@
 // Limits whose state is in Redis: the checks of one turn of the event loop go out together as one call of the
-// script, and its reply is taken apart again. While more are on their way than have gathered, these wait for
-// the next reply.
+// script, in a cluster one to each node, and its reply is taken apart again. While more are on their way to a
+// node than have gathered for it, these wait for the next reply.
 //
 // Belongs to one thread.
 #pragma once
@@ -61,7 +61,7 @@ class Remote {
 
     // The slot of a limit's key: 0 where keys of all slots are in one place. Only limits of one slot can be
     // asked for together.
-    redis::Slot slot_of(const RemoteLimit& limit);
+    redis::Slot slot_of(const RemoteLimit& limit) { return split_ ? slot_of_key(limit) : redis::Slot{0}; }
 
     // Whether Redis is worth asking for a slot.
     bool available(redis::Slot slot) const;
@@ -87,35 +87,60 @@ class Remote {
 
   private:
     struct Batch;
+    struct Node;
+
+    // What the keys of a zone begin with: PREFIX ZONE:ALGORITHM:{
+    struct Head {
+        static constexpr std::size_t kRoom = 120;
+
+        char text[kRoom];
+        std::uint8_t size = 0;       // 0 if there is none
+        std::uint8_t zone_size = 0;  // of its name, which follows the prefix
+        Algorithm algorithm = {};
+    };
 
     Remote(redis::Service* service, const Options& options, redis::Loop* loop)
-        : service_(service), options_(options), loop_(loop) {}
+        : service_(service), split_(service->split()), options_(options), loop_(loop) {}
 
     static void on_answer(void* self, redis::Error error, std::string_view reply);
     bool add(const RemoteLimit* limits, std::size_t count, bool refund, Question* question);
+    redis::Slot slot_of_key(const RemoteLimit& limit);
+    const Head* head_of(const RemoteLimit& limit);
+    void add_key(const RemoteLimit& limit, redis::Buffer* buffer);
     static bool add_policy(const RemoteLimit& limit, Batch* batch, unsigned* index);
     Batch* batch_for(const RemoteLimit& limit);
+    Batch* batch_of_node(Node* node, redis::Slot slot);
+    Batch* batch_of_client(std::string_view client, redis::Slot slot);
+    Node* node_of(const redis::Client* client);
     void close(Batch* batch);
     void flush();
-    bool must_wait() const;
+    void leave(Batch* batch);
     void send(Batch* batch);
+    void ask_apart(Batch* batch);
     static bool is_whole(const Batch& batch, std::string_view reply);
     void finish(Batch* batch, redis::Error error, std::string_view reply);
     void wake();
     Batch* make_batch();
+    void recycle(Batch* batch);
     Waiting* make_waiting();
 
     static constexpr std::size_t kLists = 64;
 
     redis::Service* service_;
+    const bool split_;  // the service is
     Options options_;
     redis::Loop* loop_;
     redis::Alarm* flush_ = nullptr;
     redis::Alarm* wake_ = nullptr;
-    Batch* open_[kLists] = {};  // that are being filled, in lists by their slots
-    std::uint64_t filled_ = 0;  // a bit for each list that may have any
-    std::size_t on_way_ = 0;    // groups that were sent and are not answered
+    Node* whole_ = nullptr;       // if the service is not split: the only one
+    Node* nodes_[kLists] = {};    // in lists by their clients
+    Node* first_open_ = nullptr;  // of those that have a batch that is being filled
+    Batch* open_[kLists] = {};    // others that are being filled, in lists by their slots
+    std::uint64_t filled_ = 0;    // a bit for each list of these that may have any
     redis::Buffer key_;
+    static constexpr std::size_t kHeads = 4;
+    Head heads_[kHeads] = {};    // of keys that were asked for lately
+    std::size_t next_head_ = 0;  // that gives way
     Batch* free_batches_ = nullptr;
     Waiting* free_waiting_ = nullptr;
     Waiting* first_done_ = nullptr;

@@ -2,26 +2,35 @@
 #include "store/wire.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace rate_limit {
 namespace {
 
-char* put(char* at, std::uint64_t number, std::size_t bytes) {
-    for (std::size_t i = 0; i < bytes; i++) {
-        *at++ = static_cast<char>(number >> (i * 8));
-    }
-    return at;
+template <std::size_t... kIndices>
+void put_bytes(char* at, std::uint64_t number, std::index_sequence<kIndices...>) {
+    ((at[kIndices] = static_cast<char>(number >> (kIndices * 8))), ...);
 }
 
-bool take(std::string_view* text, std::size_t bytes, std::uint64_t* number) {
-    if (text->size() < bytes) {
+// The compiler makes one instruction of it where it can, as it does not of a loop.
+template <std::size_t kBytes>
+char* put(char* at, std::uint64_t number) {
+    put_bytes(at, number, std::make_index_sequence<kBytes>());
+    return at + kBytes;
+}
+
+template <std::size_t... kIndices>
+std::uint64_t number_of(const char* at, std::index_sequence<kIndices...>) {
+    return ((std::uint64_t{static_cast<unsigned char>(at[kIndices])} << (kIndices * 8)) | ...);
+}
+
+template <std::size_t kBytes>
+bool take(std::string_view* text, std::uint64_t* number) {
+    if (text->size() < kBytes) {
         return false;
     }
-    *number = 0;
-    for (std::size_t i = 0; i < bytes; i++) {
-        *number |= std::uint64_t{static_cast<unsigned char>((*text)[i])} << (i * 8);
-    }
-    text->remove_prefix(bytes);
+    *number = number_of(text->data(), std::make_index_sequence<kBytes>());
+    text->remove_prefix(kBytes);
     return true;
 }
 
@@ -46,33 +55,32 @@ std::size_t encode_policy(const Policy& policy, const Shape& shape, char* at) {
     const char* start = at;
     const unsigned flags = (policy.align_first ? 1U : 0U) | (policy.count_all ? 2U : 0U) |
                            (shape.varied ? 4U : 0U) | (policy.debt ? 8U : 0U);
-    at = put(at, static_cast<std::uint64_t>(policy.algorithm), 1);
-    at = put(at, flags, 1);
-    at = put(at, policy.rates.size, 1);
-    at = put(at, shape.rates, 1);
-    at = put(at, shape.buckets != 0 ? shape.buckets : shape.log_entries, 4);
-    at = put(at, policy.ceiling, 4);
-    at = put(at, policy.delay, 4);
-    at = put(at, static_cast<std::uint64_t>(policy.min_interval), 8);
+    at = put<1>(at, static_cast<std::uint64_t>(policy.algorithm));
+    at = put<1>(at, flags);
+    at = put<1>(at, policy.rates.size);
+    at = put<1>(at, shape.rates);
+    at = put<4>(at, shape.buckets != 0 ? shape.buckets : shape.log_entries);
+    at = put<4>(at, policy.ceiling);
+    at = put<4>(at, policy.delay);
+    at = put<8>(at, static_cast<std::uint64_t>(policy.min_interval));
     for (std::uint32_t i = 0; i < policy.rates.size; i++) {
         const Rate& rate = policy.rates.rates[i];
-        at = put(at, capacity_of(policy, rate), 4);
-        at = put(at, rate.count, 4);
-        at = put(at, static_cast<std::uint64_t>(rate.period / kSecond), 4);
+        at = put<4>(at, capacity_of(policy, rate));
+        at = put<4>(at, rate.count);
+        at = put<4>(at, static_cast<std::uint64_t>(rate.period / kSecond));
     }
     return static_cast<std::size_t>(at - start);
 }
 
-void append_number(std::uint64_t number, std::size_t bytes, redis::Buffer* buffer) {
-    char* at = buffer->extend(bytes);
-    if (at != nullptr) {
-        put(at, number, bytes);
-    }
+char* put_group(char* at, std::size_t limits, bool refund) {
+    return put<1>(at, limits | (refund ? kRefund : 0U));
 }
+
+char* put_limit(char* at, std::size_t policy, std::uint32_t cost) { return put<4>(put<1>(at, policy), cost); }
 
 bool decode_time(std::string_view* reply, Micros* time) {
     std::uint64_t number = 0;
-    const bool taken = take(reply, 8, &number) && number < static_cast<std::uint64_t>(kForever);
+    const bool taken = take<8>(reply, &number) && number < static_cast<std::uint64_t>(kForever);
     *time = taken ? static_cast<Micros>(number) : 0;
     return taken;
 }
@@ -83,18 +91,18 @@ bool decode_decision(std::string_view* reply, const Policy& policy, Decision* de
     std::uint64_t reset = 0;
     std::uint64_t wait = 0;
     std::uint64_t excess = 0;
-    if (!take(reply, 1, &bits) || !take(reply, 4, &remaining) || !take(reply, kWaitBytes, &reset) ||
+    if (!take<1>(reply, &bits) || !take<4>(reply, &remaining) || !take<kWaitBytes>(reply, &reset) ||
         (bits & kRateBits) >= policy.rates.size) {
         return false;
     }
-    if ((bits & kMore) != 0 && (!take(reply, kWaitBytes, &wait) || !take(reply, 8, &excess))) {
+    if ((bits & kMore) != 0 && (!take<kWaitBytes>(reply, &wait) || !take<8>(reply, &excess))) {
         return false;
     }
     const bool allowed = (bits & kAllowed) != 0;
     if (std::max(reset, wait) > static_cast<std::uint64_t>(kForever + kClockSlack)) {
         return false;
     }
-    if (allowed && static_cast<Micros>(wait) > longest_delay(policy)) {
+    if (allowed && wait != 0 && static_cast<Micros>(wait) > longest_delay(policy)) {
         return false;
     }
     *decision = {};
@@ -126,14 +134,16 @@ bool skip_decision(std::string_view* reply) {
 }
 
 void append_entry(std::size_t policy, std::uint32_t cost, redis::Buffer* entries) {
-    append_number(policy, 1, entries);
-    append_number(cost, 4, entries);
+    char* at = entries->extend(kLimitSize);
+    if (at != nullptr) {
+        put_limit(at, policy, cost);
+    }
 }
 
 bool decode_entry(std::string_view* reply, std::uint32_t* overshoot, std::string_view* value) {
     std::uint64_t number = 0;
     std::uint64_t length = 0;
-    if (!take(reply, 4, &number) || !take(reply, 2, &length) || reply->size() < length) {
+    if (!take<4>(reply, &number) || !take<2>(reply, &length) || reply->size() < length) {
         return false;
     }
     *overshoot = static_cast<std::uint32_t>(number);

@@ -6,6 +6,11 @@
 // name their policies by number and have their keys in the same order. lua/main.lua reads both, and answers
 // with the time and a record for each limit.
 //
+//     EVALSHA sha 0 POLICIES GROUPS key1 ... keyN
+//
+// asks a node of a cluster the same for keys of several slots. The answer is empty, and nothing has changed,
+// if it does not have all of them.
+//
 //     EVALSHA sha N key1 ... keyN-1 GUARD POLICIES ENTRIES SEQUENCE AGE
 //
 // charges what was admitted elsewhere, whether it fits or not: ENTRIES has a record for each client, whose
@@ -32,7 +37,11 @@ constexpr std::uint8_t kRefund = 0x80;     // in a group's first byte
 // Writes a policy's record to `at`, which has room for kLongestPolicy bytes. Returns its size.
 std::size_t encode_policy(const Policy& policy, const Shape& shape, char* at);
 
-void append_number(std::uint64_t number, std::size_t bytes, redis::Buffer* buffer);
+// Writes the record of a group: its head, and then each of its limits. Returns where it ends.
+constexpr std::size_t kGroupSize = 1;
+constexpr std::size_t kLimitSize = 5;
+char* put_group(char* at, std::size_t limits, bool refund);
+char* put_limit(char* at, std::size_t policy, std::uint32_t cost);
 
 // Takes the time from a reply; false if it is too short.
 bool decode_time(std::string_view* reply, Micros* time);

@@ -35,15 +35,19 @@ struct Call {
         return keys;
     }
 
-    // The command that decides, with the script's SHA1.
-    std::vector<std::string> command(const std::string& sha) const {
+    // The command that decides, with the script's SHA1. Its keys are declared, or come last.
+    std::vector<std::string> command(const std::string& sha, bool declared = true) const {
         std::string text;
         for (const CallGroup& group : groups) {
             text += static_cast<char>(group.limits.size() | (group.refund ? kRefund : 0));
             text += records_of(group);
         }
-        std::vector<std::string> words = begin(sha, keys());
+        const std::vector<std::string> all = keys();
+        std::vector<std::string> words = begin(sha, declared ? all : std::vector<std::string>());
         words.push_back(text);
+        if (!declared) {
+            words.insert(words.end(), all.begin(), all.end());
+        }
         return words;
     }
 

@@ -24,6 +24,13 @@ void test_redis_decides_as_core_does(void**) {
     assert_true(steps >= 1'000'000 || !whole);
 }
 
+// As a node of a cluster is asked.
+void test_redis_decides_the_same_for_keys_that_are_not_declared(void**) {
+    declared = false;
+    compare_with(server_programs()[0], std::vector<Kind>{kKinds[0], kKinds[std::size(kKinds) - 1]});
+    declared = true;
+}
+
 // Another server runs the same script by the same rules: what counts is that it does so at all.
 void test_valkey_decides_as_core_does(void**) {
     const std::vector<std::string> programs = server_programs();
@@ -40,6 +47,7 @@ int main() {
     set_parameters("180");
     const CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_redis_decides_as_core_does, stop_server),
+        cmocka_unit_test_teardown(test_redis_decides_the_same_for_keys_that_are_not_declared, stop_server),
         cmocka_unit_test_teardown(test_valkey_decides_as_core_does, stop_server),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -8,6 +8,7 @@
 #include "questions.h"
 #include "shared_zone.h"
 #include "store/statistics.h"
+#include "store/wire.h"
 
 namespace rate_limit {
 namespace {
@@ -161,6 +162,34 @@ void test_keys_name_prefix_zone_algorithm_and_client(void**) {
     assert_true(key_of(std::string(128, 'x') + "a") != key_of(std::string(128, 'x') + "b"));
 }
 
+// What keys begin with is kept for a few zones.
+void test_keys_are_right_however_many_zones_there_are(void**) {
+    Scene scene;
+    const Policy buckets = policy_of(Algorithm::kTokenBucket, "10r/m");
+    const Shape shape = shape_of(buckets);
+    std::deque<Asking> all;
+    std::vector<std::string> expected;
+    for (unsigned i = 0; i < 60; i++) {
+        const std::string zone =
+            i % 10 == 9 ? std::string(i + 60, 'z') : "zone" + std::to_string(i % 7 * (i % 3));
+        const bool other = i % 4 == 0;
+        all.emplace_back("x", 1, 0);
+        all.back().add(zone, "client" + std::to_string(i), other ? buckets : kPolicy, other ? shape : kShape);
+        expected.push_back("rate_limit:" + zone + (other ? ":token_bucket" : ":sliding_window") + ":{client" +
+                           std::to_string(i) + "}");
+        assert_true(scene.remote->ask(&all.back().question));
+        all.back().texts[0].zone.assign(zone.size(), '?');  // its memory may be used again
+    }
+    assert_true(scene.loop.run_until([&] { return all.back().answers == 1; }));
+    std::vector<std::string> keys;
+    for (const SeenCall& call : scene.server.calls) {
+        for (const SeenGroup& group : call.groups) {
+            keys.push_back(group.limits[0].key);
+        }
+    }
+    assert_true(keys == expected);
+}
+
 void test_a_long_name_is_replaced_by_its_sha256(void**) {
     redis::Buffer buffer;
     append_key("", "z", Algorithm::kGcra, std::string(1'000'000, 'a'), &buffer);
@@ -211,6 +240,41 @@ void test_equal_policies_are_one_wherever_they_are(void**) {
     }
     assert_true(scene.questions.await());
     assert_int_equal(scene.server.calls[0].policies.size(), 1);
+}
+
+// Each differs from the first in one thing.
+void test_policies_that_differ_are_told_apart(void**) {
+    Policy first = policy_of(Algorithm::kLeakyBucket, "10r/m,100r/h");
+    first.burst = 5;
+    std::vector<std::pair<Policy, Shape>> all(14, {first, shape_of(first)});
+    all[1].first.algorithm = Algorithm::kGcra;
+    all[2].first.align_first = true;
+    all[3].first.count_all = true;
+    all[4].first.debt = true;
+    all[5].first.burst = 6;
+    all[6].first.ceiling = 7;
+    all[7].first.delay = 2;
+    all[8].first.min_interval = 1;
+    all[9].first.rates.size = 1;
+    all[10].first.rates.rates[1].count = 99;
+    all[11].first.rates.rates[0].period = 2 * kMinute;
+    all[12].second.rates++;
+    all[13].second.varied = true;
+    for (std::size_t i = 1; i < all.size(); i++) {
+        Scene scene;
+        for (const std::size_t which : {std::size_t{0}, i, std::size_t{0}, i}) {
+            scene.questions.ask(all[which].first, all[which].second);
+        }
+        assert_true(scene.questions.await());
+        const std::vector<SeenGroup>& groups = scene.server.calls[0].groups;
+        for (const std::size_t which : {0, 1, 2, 3}) {
+            char record[kLongestPolicy];
+            const auto& [policy, shape] = all[which % 2 == 0 ? 0 : i];
+            assert_true(groups[which].limits[0].policy ==
+                        std::string(record, encode_policy(policy, shape, record)));
+        }
+        assert_int_equal(scene.server.calls[0].policies.size(), 2);
+    }
 }
 
 void test_a_call_that_would_have_too_many_policies_is_split(void**) {
@@ -431,10 +495,12 @@ int main() {
         cmocka_unit_test(test_the_time_that_a_check_waits_for_others_counts),
         cmocka_unit_test(test_answers_come_in_order_each_with_its_own_decision),
         cmocka_unit_test(test_keys_name_prefix_zone_algorithm_and_client),
+        cmocka_unit_test(test_keys_are_right_however_many_zones_there_are),
         cmocka_unit_test(test_a_long_name_is_replaced_by_its_sha256),
         cmocka_unit_test(test_no_name_passes_for_the_digest_of_another),
         cmocka_unit_test(test_a_policy_is_sent_once_a_call),
         cmocka_unit_test(test_equal_policies_are_one_wherever_they_are),
+        cmocka_unit_test(test_policies_that_differ_are_told_apart),
         cmocka_unit_test(test_a_call_that_would_have_too_many_policies_is_split),
         cmocka_unit_test(test_a_call_that_would_have_too_many_keys_is_split),
         cmocka_unit_test(test_costs_travel_whole),

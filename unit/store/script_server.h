@@ -31,6 +31,7 @@ struct SeenCall {
     std::vector<std::string> policies;
     std::vector<SeenGroup> groups;
     std::size_t keys;
+    bool declared;  // they are
 };
 
 inline std::uint64_t number_at(const std::string& text, std::size_t at, std::size_t bytes) {
@@ -93,29 +94,39 @@ class ScriptServer {
     redis::FakeServer server;
     std::vector<SeenCall> calls;
     std::function<std::string(const SeenLimit& limit)> decide = [](const SeenLimit&) { return admit(); };
+    // Whether it does not have the slots of all keys that a call has not declared; such calls are not in
+    // `calls`.
+    std::function<bool(const redis::Words& keys)> elsewhere;
+    std::size_t refused = 0;                                                  // of those
     std::function<std::string(const std::string& reply)> send = redis::bulk;  // the last word on a reply
 
   private:
     std::string run(const redis::Words& command) {
-        const std::size_t count = std::stoul(command[2]);
-        assert_int_equal(command.size(), count + 5);
-        SeenCall call = {split(command[count + 3]), {}, count};
-        const std::string& groups = command[count + 4];
+        const std::size_t declared = std::stoul(command[2]);
+        const std::size_t count = command.size() - 5;
+        assert_true(declared == 0 || declared == count);
+        SeenCall call = {split(command[declared + 3]), {}, count, declared != 0};
+        const std::string& groups = command[declared + 4];
         std::string reply = packed(kTime, 8);
-        std::size_t key = 3;
+        std::size_t key = declared != 0 ? 3 : 5;
+        const std::size_t end = key + count;
+        if (declared == 0 && elsewhere && elsewhere({command.begin() + 5, command.end()})) {
+            refused++;
+            return redis::bulk("");
+        }
         for (std::size_t at = 0; at < groups.size();) {
             const auto kind = static_cast<unsigned>(number_at(groups, at++, 1));
             SeenGroup group = {kind >= 128, {}};
             for (unsigned i = 0; i < kind % 128; i++, at += 5) {
                 const auto index = static_cast<unsigned>(number_at(groups, at, 1));
-                assert_true(index < call.policies.size() && key < count + 3);
+                assert_true(index < call.policies.size() && key < end);
                 group.limits.push_back({command[key++], call.policies[index], index,
                                         static_cast<std::uint32_t>(number_at(groups, at + 1, 4))});
                 reply += group.refund ? "" : decide(group.limits.back());
             }
             call.groups.push_back(group);
         }
-        assert_int_equal(key, count + 3);
+        assert_int_equal(key, end);
         calls.push_back(call);
         return send(reply);
     }

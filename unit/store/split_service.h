@@ -23,20 +23,22 @@ std::string name_where(Fits fits, unsigned number = 0) {
 
 class SplitService final : public redis::Service {
   public:
-    SplitService(redis::TestLoop* loop, const std::string& left, const std::string& right)
-        : left_settings_(script_settings(left)),
-          right_settings_(script_settings(right)),
+    SplitService(redis::TestLoop* loop, const std::string& left, const std::string& right,
+                 redis::Milliseconds timeout = 2000)
+        : left_settings_(script_settings(left, timeout)),
+          right_settings_(script_settings(right, timeout)),
           left_(redis::Client::make(left_settings_, {}, loop)),
           right_(redis::Client::make(right_settings_, {}, loop)) {}
 
     bool split() const override { return true; }
     redis::Client* client_of(redis::Slot slot) override {
-        const bool left = slot < kBorder;
+        const bool left = slot < kBorder && !all_right;
         return (left ? left_absent : right_absent) ? nullptr : (left ? left_ : right_).get();
     }
 
     bool left_absent = false;  // its slots have no node
     bool right_absent = false;
+    bool all_right = false;  // the right one has all slots
 
   private:
     redis::Settings left_settings_;
@@ -47,10 +49,10 @@ class SplitService final : public redis::Service {
 
 // Both servers, a worker's way to them that is connected, clients of each, and a zone in memory.
 struct SplitScene {
-    explicit SplitScene(std::uint32_t batch = 64)
+    explicit SplitScene(std::uint32_t batch = 64, redis::Milliseconds timeout = 2000)
         : left(&loop),
           right(&loop),
-          service(new SplitService(&loop, left.server.path(), right.server.path())),
+          service(new SplitService(&loop, left.server.path(), right.server.path(), timeout)),
           remote(Remote::make(service, {"rate_limit:", batch}, &loop)),
           zone(kPolicy) {
         for (const std::string* client : {&lefty, &righty}) {

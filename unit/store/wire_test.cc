@@ -108,12 +108,15 @@ void test_the_longest_policy_fits_its_room(void**) {
     assert_int_equal(encoded(policy, shape_of(policy)).size(), kLongestPolicy);
 }
 
-void test_numbers_are_appended_little_endian(void**) {
-    redis::Buffer buffer;
-    append_number(0x80, 1, &buffer);
-    append_number(0x01020304, 4, &buffer);
-    append_number(~std::uint64_t{0}, 8, &buffer);
-    assert_true(buffer.view() == Packed().add(0x80, 1).add(0x01020304, 4).add(~std::uint64_t{0}, 8).text());
+void test_groups_are_written_little_endian(void**) {
+    char record[kGroupSize + 2 * kLimitSize];
+    char* at = put_limit(put_limit(put_group(record, 2, false), 0x80, 0x01020304), 3, ~std::uint32_t{0});
+    assert_ptr_equal(at, record + sizeof record);
+    const std::string text =
+        Packed().add(2, 1).add(0x80, 1).add(0x01020304, 4).add(3, 1).add(0xffffffff, 4).text();
+    assert_true(std::string_view(record, sizeof record) == text);
+    put_group(record, 2, true);
+    assert_int_equal(static_cast<unsigned char>(record[0]), 2 | kRefund);
 }
 
 void test_the_time_comes_first(void**) {
@@ -347,7 +350,7 @@ int main() {
         cmocka_unit_test(test_the_size_is_that_of_buckets_or_of_a_log),
         cmocka_unit_test(test_every_algorithm_has_its_number),
         cmocka_unit_test(test_the_longest_policy_fits_its_room),
-        cmocka_unit_test(test_numbers_are_appended_little_endian),
+        cmocka_unit_test(test_groups_are_written_little_endian),
         cmocka_unit_test(test_the_time_comes_first),
         cmocka_unit_test(test_an_admission_is_twelve_bytes),
         cmocka_unit_test(test_a_delayed_admission_has_its_delay_and_excess),
