@@ -13,8 +13,25 @@ local guard = values[#KEYS]
 local applied = guard and string.find(guard, '^%d+$') and
     (#guard > #sequence or (#guard == #sequence and guard >= sequence))
 
-local new_check, read_policy, evaluate, charge = checks()
-local check, policies = new_check(), {}
+local new_check, read_policy, evaluate, charge, check
+local policies = {}
+
+-- Most have one rate and one state that counts in windows, and nothing else: what check.lua does for these is done in
+-- one step.
+local simple_evaluate, simple_write = {}, {}
+do
+    local text, at, number = ARGV[1], 1, 0
+    while at <= #text do
+        local algorithm, flags, rates, places, size, ceiling, delay, min_interval, rate =
+            from_bytes('<BBBBI4I4I4I8', text, at)
+        if (algorithm == 3 or algorithm == 4) and rates == 1 and places == 1 and min_interval == 0 then
+            local limit, count, seconds = from_bytes('<I4I4I4', text, rate)
+            simple_evaluate[number], simple_write[number] =
+                maker_of(algorithm)(limit, count, seconds, flags, size, ceiling, delay, seconds)
+        end
+        at, number = rate + rates * 12, number + 1
+    end
+end
 
 -- When a level was last charged.
 local function last_charge()
@@ -82,27 +99,47 @@ local function impose(cost)
     return charge(check, 0)
 end
 
-local moments, answers = {}, { to_bytes('<I8', now) }
-for i = 1, clients do
-    local number, cost = from_bytes('<BI4', entries, i * 5 - 4)
+-- Charges a client under any policy: by how much this exceeds a limit, its value, until when that matters if it is to
+-- be written, and what is told of it.
+local function settle(number, value, cost)
+    if not check then
+        new_check, read_policy, evaluate, charge = checks()
+        check = new_check()
+    end
     local policy = policies[number] or read_policy(number)
     policies[number] = policy
-    cost = applied and 0 or cost
-    look(policy, values[i], cost)
+    look(policy, value, cost)
     local overshoot = overshoot_of(cost)
-    local value, matters = impose(cost)
-    if matters then
-        values[i], moments[i] = value, matters
+    local written, matters = impose(cost)
+    value = matters and written or not matters and value
+    return overshoot, value, matters, policy.algorithm < 6 and value and #value < 65536 and value or ''
+end
+
+-- Which keys expire when they would have anyway.
+local moments, same, answers = {}, {}, { to_bytes('<I8', now) }
+for i = 1, clients do
+    local number, cost = from_bytes('<BI4', entries, i * 5 - 4)
+    local value, simple = values[i], simple_evaluate[number]
+    local overshoot, told
+    -- What has any of these lengths may be a long value: see state.lua.
+    if applied or cost == 0 or not simple or
+        (value and (#value > 16 or #value == 9) and string.byte(value, 9) >= 128) then
+        overshoot, values[i], moments[i], told = settle(number, value, applied and 0 or cost)
+    else
+        local _, remaining, _, _, _, _, time, start, a, b, moved = simple(value, 0)
+        local matters
+        told, matters = simple_write[number](value, time, start, a, b, cost)
+        overshoot = cost > remaining and cost - remaining or 0
+        -- A state that has counted anything ends with its window, whatever it counts.
+        values[i], moments[i], same[i] = told, matters, a > 0 and not moved
     end
-    value = policy.algorithm < 6 and values[i] or ''
-    value = #value < 65536 and value or ''
-    answers[i * 2] = to_bytes('<I4I2', overshoot, #value)
-    answers[i * 2 + 1] = value
+    answers[i * 2] = to_bytes('<I4I2', overshoot, #told)
+    answers[i * 2 + 1] = told
 end
 
 for i = 1, clients do
     if moments[i] then
-        keep(KEYS[i], values[i], moments[i])
+        keep(KEYS[i], values[i], moments[i], same[i])
     end
 end
 if not applied then

@@ -101,28 +101,17 @@ void Account::continue_from(const Account& other, std::uint32_t unsent) {
 }
 
 std::size_t Accounts::size(const Shape& shape, std::uint64_t slots) {
-    return sizeof(Accounts) + (slots + 63) / 64 * sizeof(std::uint64_t) + slots * account_size(shape);
+    return header_size(slots) + slots * account_size(shape);
 }
 
 Accounts::Accounts(const Shape& shape, std::uint64_t slots, std::uint64_t sender)
     : slots_(slots),
       account_size_(rate_limit::account_size(shape)),
+      accounts_at_(header_size(slots)),
       sender_(sender),
       sequence_(0),
       overshoot_(0),
       ahead_(0) {}
-
-void Accounts::mark(std::uint64_t slot) {
-    if (!is_marked(slot)) {
-        words()[slot / 64].fetch_or(std::uint64_t{1} << (slot % 64), std::memory_order_relaxed);
-    }
-}
-
-void Accounts::unmark(std::uint64_t slot) {
-    if (is_marked(slot)) {
-        words()[slot / 64].fetch_and(~(std::uint64_t{1} << (slot % 64)), std::memory_order_relaxed);
-    }
-}
 
 std::uint64_t Accounts::next_marked(std::uint64_t slot) {
     while (slot < slots_) {

@@ -94,12 +94,24 @@ class alignas(64) Accounts {
     Accounts(const Shape& shape, std::uint64_t slots, std::uint64_t sender);
 
     Account* at(std::uint64_t slot) {
-        return reinterpret_cast<Account*>(reinterpret_cast<unsigned char*>(words() + word_count()) +
+        return reinterpret_cast<Account*>(reinterpret_cast<unsigned char*>(this) + accounts_at_ +
                                           slot * account_size_);
     }
 
-    void mark(std::uint64_t slot);
-    void unmark(std::uint64_t slot);
+    // Ask for the memory of an account's amounts, and of its name, of which most are short.
+    void prefetch(std::uint64_t slot) { __builtin_prefetch(at(slot), 1); }
+    void prefetch_name(std::uint64_t slot) { __builtin_prefetch(at(slot)->name_ + 16); }
+
+    void mark(std::uint64_t slot) {
+        if (!is_marked(slot)) {
+            words()[slot / 64].fetch_or(std::uint64_t{1} << (slot % 64), std::memory_order_relaxed);
+        }
+    }
+    void unmark(std::uint64_t slot) {
+        if (is_marked(slot)) {
+            words()[slot / 64].fetch_and(~(std::uint64_t{1} << (slot % 64)), std::memory_order_relaxed);
+        }
+    }
     bool is_marked(std::uint64_t slot) { return (marks_of(slot, 1) & 1) != 0; }
 
     // The marks of `count` slots, 64 at most and a divisor of that, of which `slot` is the first.
@@ -127,10 +139,15 @@ class alignas(64) Accounts {
 
   private:
     std::atomic<std::uint64_t>* words() { return reinterpret_cast<std::atomic<std::uint64_t>*>(this + 1); }
-    std::uint64_t word_count() const { return (slots_ + 63) / 64; }
+
+    // What is before the first account, which begins a line of the cache as this does.
+    static std::size_t header_size(std::uint64_t slots) {
+        return sizeof(Accounts) + (slots + 511) / 512 * alignof(Accounts);
+    }
 
     std::uint64_t slots_;
     std::uint64_t account_size_;
+    std::uint64_t accounts_at_;  // bytes from here
     std::uint64_t sender_;
     std::atomic<std::uint64_t> sequence_;  // the last that was used
     std::atomic<std::uint64_t> overshoot_;

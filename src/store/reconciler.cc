@@ -8,16 +8,20 @@ namespace {
 
 constexpr std::uint64_t kMostAmount = ~std::uint32_t{0};
 
-// What the only rate of a policy has used. A decision on more than ever fits tells by its excess how far the
-// limit is exceeded, beyond which nothing remains to tell it.
+// Memory comes in good time if it is asked for while so many other clients are dealt with.
+constexpr std::size_t kClientsAhead = 8;
+
+// What the only rate of a policy has used. Once nothing remains, a decision on more than ever fits tells by
+// its excess how far the limit is exceeded.
 std::uint64_t used_of(const Policy& policy, const Shape& shape, const std::uint64_t* state, Micros now) {
     const std::uint64_t limit = capacity_of(policy, policy.rates.rates[0]);
     Check check;
+    const std::uint32_t remaining = check.evaluate(policy, shape, state, now, 0).remaining;
+    if (remaining != 0) {
+        return limit - remaining;
+    }
     const Decision& decision =
         check.evaluate(policy, shape, state, now, static_cast<std::uint32_t>(limit + 1));
-    if (decision.remaining != 0) {
-        return limit - decision.remaining;
-    }
     // A leaky_bucket's excess is what waits behind the first.
     const std::uint64_t asked = policy.algorithm == Algorithm::kLeakyBucket ? limit : 1;
     return std::max(limit, (decision.excess_milli + 999) / 1000 - asked);
@@ -25,10 +29,14 @@ std::uint64_t used_of(const Policy& policy, const Shape& shape, const std::uint6
 
 // The most that any rate has used.
 std::uint32_t most_used(const Policy& policy, const Shape& shape, const std::uint64_t* state, Micros now) {
+    std::uint64_t most = 0;
+    if (policy.rates.size == 1 && policy.min_interval == 0) {
+        most = used_of(policy, shape, state, now);
+        return static_cast<std::uint32_t>(std::min(most, kMostAmount));
+    }
     Policy one = policy;
     one.min_interval = 0;
     one.rates.size = 1;
-    std::uint64_t most = 0;
     for (std::uint32_t i = 0; i < policy.rates.size; i++) {
         one.rates.rates[0] = policy.rates.rates[i];
         most = std::max(most, used_of(one, shape, state, now));
@@ -47,18 +55,20 @@ struct Counting {
 
 std::uint64_t client_of(const Slot& slot) { return slot.hash->load(std::memory_order_relaxed); }
 
-Entry entry_of(std::uint64_t client, const Account& account, const RateList& rates, std::uint32_t amount) {
-    Entry entry;
-    entry.client = client;
-    entry.amount = amount;
-    entry.rates = rates;
-    const std::string_view name = account.name();
-    entry.name_size = static_cast<std::uint8_t>(name.size());
-    std::copy(name.begin(), name.end(), entry.name_text);
-    return entry;
+void copy_rates(const RateList& from, RateList* to) {
+    to->size = from.size;
+    std::copy_n(from.rates, from.size, to->rates);
 }
 
 }  // namespace
+
+Entry::Entry(const Slot& from, const Account& account, const RateList& rates, std::uint32_t amount)
+    : client(client_of(from)), slot(from.number), amount(amount) {
+    const std::string_view text = account.name();
+    name_size = static_cast<std::uint8_t>(text.size());
+    std::copy(text.begin(), text.end(), name_text);
+    copy_rates(rates, &this->rates);
+}
 
 Reconciler::Reconciler(Table* table, const Policy& policy, Mode mode, Guard guard, const Host& host)
     : table_(table), policy_(&policy), mode_(mode), guard_(guard), host_(&host), cursor_(table->slots()) {}
@@ -74,25 +84,37 @@ bool Reconciler::is_earlier(const Member& a, const Member& b) {
     return a.sender != b.sender ? a.sender < b.sender : a.sequence < b.sequence;
 }
 
-Policy Reconciler::with_rates(const RateList& rates) const {
+const RateList& Reconciler::rates_of(const Account& account, RateList* room) const {
+    if (!varied()) {
+        return policy_->rates;
+    }
+    *room = account.rates();
+    return *room;
+}
+
+const Policy& Reconciler::policy_of(const Entry& entry, Policy* room) const {
+    if (!varied()) {
+        return *policy_;
+    }
+    *room = *policy_;
+    copy_rates(entry.rates, &room->rates);
+    return *room;
+}
+
+std::uint32_t Reconciler::used(const Slot& slot, const Account& account, Micros now) const {
+    if (!varied()) {
+        return most_used(*policy_, table_->shape(), slot.state, now);
+    }
     Policy policy = *policy_;
-    policy.rates = rates;
-    return policy;
-}
-
-RateList Reconciler::rates_of(const Account& account) const {
-    return table_->shape().varied ? account.rates() : policy_->rates;
-}
-
-std::uint32_t Reconciler::used(const Slot& slot, Micros now) const {
-    return most_used(with_rates(rates_of(table_->account_of(slot))), table_->shape(), slot.state, now);
+    policy.rates = account.rates();
+    return most_used(policy, table_->shape(), slot.state, now);
 }
 
 bool Reconciler::drains() const { return mode_ == Mode::kSync && is_level(policy_->algorithm); }
 
 // As much of what a client owes counts.
-std::uint32_t Reconciler::counts(const Slot& slot, Micros since, Micros now) const {
-    return drains() && since != 0 ? static_cast<std::uint32_t>(kMostAmount) : used(slot, now);
+std::uint32_t Reconciler::counts(const Slot& slot, const Account& account, Micros since, Micros now) const {
+    return drains() && since != 0 ? static_cast<std::uint32_t>(kMostAmount) : used(slot, account, now);
 }
 
 bool Reconciler::lead() {
@@ -174,8 +196,9 @@ void Reconciler::repeat(const Member& member, Micros now, Batch* batch) {
     }
     const Account& account = table_->account_of(slot);
     if (account.is_in(member.sender, member.sequence)) {
-        const Counting counting(account, counts(slot, member.since, now));
-        batch->entries.push_back(entry_of(member.client, account, rates_of(account), counting.sending));
+        const Counting counting(account, counts(slot, account, member.since, now));
+        RateList room;
+        batch->entries.emplace_back(slot, account, rates_of(account, &room), counting.sending);
     }
     let_go(slot);
 }
@@ -192,7 +215,12 @@ bool Reconciler::collect(Micros now, std::size_t most, Batch* batch) {
     }
     most = std::min<std::size_t>(most, table_->slots());
     batch->entries.reserve(most);  // and not while a slot is locked
+    std::uint64_t ahead = cursor_;
+    for (std::size_t i = 0; i < std::min(most, kClientsAhead); i++) {
+        ahead = prefetch_owing(ahead);
+    }
     while (batch->entries.size() < most) {
+        ahead = prefetch_owing(ahead);
         const Slot slot = table_->next_owing(&cursor_, *host_);
         if (slot.state == nullptr) {
             break;
@@ -203,13 +231,23 @@ bool Reconciler::collect(Micros now, std::size_t most, Batch* batch) {
     return !batch->entries.empty();
 }
 
+// The next client from a slot on that may owe something; returns the number after it.
+std::uint64_t Reconciler::prefetch_owing(std::uint64_t from) const {
+    const std::uint64_t number = table_->accounts().next_marked(from);
+    if (number >= table_->slots()) {
+        return number;
+    }
+    table_->prefetch(number);
+    return number + 1;
+}
+
 void Reconciler::collect(const Slot& slot, Micros now, Batch* batch) {
     Account& account = table_->account_of(slot);
     if (account.sending() != 0) {
         return;
     }
     const std::uint32_t amount =
-        account.name().empty() ? 0 : Counting(account, counts(slot, batch->since, now)).unsent;
+        account.name().empty() ? 0 : Counting(account, counts(slot, account, batch->since, now)).unsent;
     if (amount == 0) {
         account.take_unsent();
         return;
@@ -218,7 +256,8 @@ void Reconciler::collect(const Slot& slot, Micros now, Batch* batch) {
         batch->sender = table_->accounts().sender();
         batch->sequence = table_->accounts().next_sequence();
     }
-    batch->entries.push_back(entry_of(client_of(slot), account, rates_of(account), amount));
+    RateList room;
+    batch->entries.emplace_back(slot, account, rates_of(account, &room), amount);
     account.send(amount, batch->sender, batch->sequence);
 }
 
@@ -239,8 +278,13 @@ void Reconciler::failed(const Batch& batch) {
 void Reconciler::settle(const Batch& batch, std::size_t index, const std::uint64_t* state, Micros time,
                         std::uint32_t overshoot) {
     unsettled_ -= std::min<std::size_t>(unsettled_, 1);
-    table_->accounts().add_overshoot(overshoot);
-    const Slot slot = table_->find(batch.entries[index].client, *host_);
+    if (overshoot != 0) {
+        table_->accounts().add_overshoot(overshoot);
+    }
+    if (index + kClientsAhead < batch.entries.size()) {
+        table_->prefetch(batch.entries[index + kClientsAhead].slot);
+    }
+    const Slot slot = table_->find(batch.entries[index].client, batch.entries[index].slot, *host_);
     if (slot.state == nullptr) {
         return;
     }
@@ -248,7 +292,7 @@ void Reconciler::settle(const Batch& batch, std::size_t index, const std::uint64
     if (account.is_in(batch.sender, batch.sequence)) {
         // The state first: who dies between the two leaves what will come again.
         if (mode_ == Mode::kSync) {
-            take_over(slot, state, time);
+            take_over(slot, account, state, time);
         }
         account.arrive();
     }
@@ -272,23 +316,34 @@ bool Reconciler::is_fuller(const std::uint64_t* state, const std::uint64_t* than
     return true;
 }
 
-// Redis' state, and on top of it what was admitted since the batch was made. A level that is fuller here is
-// the truer one: Redis is told of it later, and of no times.
-void Reconciler::take_over(const Slot& slot, const std::uint64_t* state, Micros time) const {
-    const Shape& shape = table_->shape();
-    const Account& account = table_->account_of(slot);
-    const Policy policy = with_rates(rates_of(account));
-    const std::uint32_t unsent = Counting(account, used(slot, time)).unsent;
-    // Redis does not know what a state weighs.
-    const std::size_t words = words_of(shape) - (shape.varied ? 1 : 0);
-    std::uint64_t before[kMaxRates * 2 + 1];  // levels of all rates, and marks
-    const std::size_t levels = drains() ? interval_index(shape) : 0;
-    std::copy_n(slot.state, levels, before);
+// Redis does not know what a state weighs.
+void Reconciler::replace(const Slot& slot, const std::uint64_t* state) const {
+    const std::size_t words = words_of(table_->shape()) - (varied() ? 1 : 0);
     if (state != nullptr) {
         std::copy_n(state, words, slot.state);
     } else {
         std::fill_n(slot.state, words, 0);
     }
+}
+
+// Redis' state, and on top of it what was admitted since the batch was made. A level that is fuller here is
+// the truer one: Redis is told of it later, and of no times.
+void Reconciler::take_over(const Slot& slot, const Account& account, const std::uint64_t* state,
+                           Micros time) const {
+    const Shape& shape = table_->shape();
+    // Nearly all windows: nothing was admitted since.
+    if (account.unsent() == 0 && !drains()) {
+        replace(slot, state);
+        return;
+    }
+    const std::uint32_t unsent = Counting(account, used(slot, account, time)).unsent;
+    std::uint64_t before[kMaxRates * 2 + 1];  // levels of all rates, and marks
+    const std::size_t levels = drains() ? interval_index(shape) : 0;
+    std::copy_n(slot.state, levels, before);
+    replace(slot, state);
+    RateList room;
+    Policy policy = *policy_;
+    policy.rates = rates_of(account, &room);
     if (unsent != 0) {
         Check check;
         check.evaluate(policy, shape, slot.state, time, unsent);

@@ -21,10 +21,16 @@ namespace rate_limit {
 // What a client is to be charged.
 struct Entry {
     std::uint64_t client;  // Table::hash of its name
+    std::uint64_t slot;    // the number of the one that it had
     std::uint32_t amount;  // requests; 0 only looks
-    RateList rates;        // the client's; see Reconciler::policy_of
     std::uint8_t name_size;
     char name_text[kLongestName];
+    RateList rates;  // the client's; see Reconciler::policy_of
+
+    Entry() = default;
+
+    // Sets no more of the name and the rates than there are.
+    Entry(const Slot& from, const Account& account, const RateList& rates, std::uint32_t amount);
 
     std::string_view name() const { return {name_text, name_size}; }  // is short: see short_name
 };
@@ -89,8 +95,8 @@ class Reconciler {
     // Lets another process send at once. What is on its way, that process sends again.
     void resign();
 
-    // The policy under which an entry is charged.
-    Policy policy_of(const Entry& entry) const { return with_rates(entry.rates); }
+    // The policy under which an entry is charged. It may be in `room`, which must live as long.
+    const Policy& policy_of(const Entry& entry, Policy* room) const;
 
   private:
     // Who is in a batch whose fate is not known.
@@ -103,20 +109,22 @@ class Reconciler {
 
     static bool is_earlier(const Member& a, const Member& b);
 
-    Policy with_rates(const RateList& rates) const;
-    RateList rates_of(const Account& account) const;
+    bool varied() const { return table_->shape().varied; }
+    const RateList& rates_of(const Account& account, RateList* room) const;
     bool drains() const;
-    std::uint32_t used(const Slot& slot, Micros now) const;
-    std::uint32_t counts(const Slot& slot, Micros since, Micros now) const;
+    std::uint32_t used(const Slot& slot, const Account& account, Micros now) const;
+    std::uint32_t counts(const Slot& slot, const Account& account, Micros since, Micros now) const;
     bool lead();
     void find_left();
     bool repeat(Micros now, Batch* batch);
     void repeat(const Member& member, Micros now, Batch* batch);
     bool collect(Micros now, std::size_t most, Batch* batch);
+    std::uint64_t prefetch_owing(std::uint64_t from) const;
     void collect(const Slot& slot, Micros now, Batch* batch);
     bool is_fuller(const std::uint64_t* state, const std::uint64_t* than, const Policy& policy,
                    Micros time) const;
-    void take_over(const Slot& slot, const std::uint64_t* state, Micros time) const;
+    void replace(const Slot& slot, const std::uint64_t* state) const;
+    void take_over(const Slot& slot, const Account& account, const std::uint64_t* state, Micros time) const;
     void let_go(const Slot& slot) const;
 
     Table* table_;

@@ -4,8 +4,9 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <string_view>
+
+#include "store/bytes.h"
 
 namespace rate_limit {
 
@@ -41,21 +42,8 @@ struct State {
     }
 };
 
-template <class Word>
-std::uint64_t little_endian(const char* at) {
-    Word word = 0;
-#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-    std::memcpy(&word, at, sizeof(word));
-#else
-    for (std::size_t i = 0; i < sizeof(word); i++) {
-        word = static_cast<Word>(word | Word{static_cast<unsigned char>(at[i])} << (i * 8));
-    }
-#endif
-    return word;
-}
-
 // The last bytes, fewer than 8, in two reads that may overlap.
-inline std::uint64_t little_endian(const char* at, std::size_t size) {
+inline std::uint64_t last_bytes(const char* at, std::size_t size) {
     if (size >= 4) {
         return little_endian<std::uint32_t>(at) | little_endian<std::uint32_t>(at + size - 4)
                                                       << (size * 8 - 32);
@@ -75,9 +63,9 @@ inline std::uint64_t little_endian(const char* at, std::size_t size) {
     const char* at = data.data();
     std::size_t left = data.size();
     for (; left >= 8; left -= 8, at += 8) {
-        state.absorb(sip::little_endian<std::uint64_t>(at));
+        state.absorb(little_endian<std::uint64_t>(at));
     }
-    state.absorb(std::uint64_t{data.size()} << 56 | sip::little_endian(at, left));
+    state.absorb(std::uint64_t{data.size()} << 56 | sip::last_bytes(at, left));
     state.c ^= 0xff;
     state.round();
     state.round();

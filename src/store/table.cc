@@ -71,6 +71,7 @@ Table::Table(const Shape& shape, const HashKey& key, std::uint64_t sets, bool ac
       words_(static_cast<std::uint32_t>(words_of(shape))),
       has_accounts_(accounts),
       set_size_(set_size(shape)),
+      accounts_at_(accounts_offset(sets, set_size_)),
       evictions_(0),
       reminded_(0) {
     if (accounts) {
@@ -104,22 +105,13 @@ Table* Table::create(void* memory, std::size_t size, const Shape& shape, const H
     return new (memory) Table(shape, key, sets, accounts);
 }
 
-// Of the first slot of a set.
-std::uint64_t Table::number_of(const Set* set) const {
-    const auto offset =
-        reinterpret_cast<const unsigned char*>(set) - reinterpret_cast<const unsigned char*>(set_at(0));
-    return static_cast<std::uint64_t>(offset) / set_size_ * kWays;
-}
-
-std::uint64_t Table::number_of(const Slot& slot) const {
-    const auto offset = static_cast<std::uint64_t>(reinterpret_cast<const unsigned char*>(slot.hash) -
-                                                   reinterpret_cast<const unsigned char*>(set_at(0)));
-    return offset / set_size_ * kWays + offset % set_size_ / sizeof(*slot.hash);
-}
-
-Accounts& Table::accounts() const {
-    auto* base = reinterpret_cast<unsigned char*>(const_cast<Table*>(this));
-    return *reinterpret_cast<Accounts*>(base + accounts_offset(sets_, set_size_));
+void Table::prefetch(std::uint64_t number) const {
+    const Place place = place_at(number);
+    __builtin_prefetch(&place.set->hashes[place.way]);
+    __builtin_prefetch(&place.set->locks[place.way], 1);
+    __builtin_prefetch(state_of(place), 1);
+    accounts().prefetch(number);
+    accounts().prefetch_name(number);
 }
 
 // Locks the place if it still is the client's.
@@ -138,7 +130,7 @@ bool Table::lock(const Place& place, std::uint64_t hash, const Host& host, Slot*
         if (!lock.compare_exchange_strong(seen, mine, std::memory_order_seq_cst)) {
             continue;
         }
-        *slot = slot_at(place, false);
+        *slot = slot_at(place);
         // What a dead holder left of a client that it was about to enter is not a state: forget it.
         if ((mine & kFresh) != 0) {
             drop(*slot, host);
@@ -156,10 +148,11 @@ bool Table::lock(const Place& place, std::uint64_t hash, const Host& host, Slot*
 // else the slot whose loss forgets least. One that owes something gives way last, unless that no longer
 // counts.
 bool Table::choose(std::uint64_t hash, const Policy& policy, Micros now, Choice* choice) const {
-    Set* const sets[2] = {first_set(hash), second_set(hash)};
+    const std::uint64_t sets[2] = {first_set(hash), second_set(hash)};
     *choice = {};
     unsigned most_free = 0;
-    for (Set* set : sets) {
+    for (const std::uint64_t index : sets) {
+        const Set* set = set_at(index);
         unsigned free = 0;
         unsigned first = 0;
         for (unsigned way = kWays; way-- > 0;) {
@@ -171,7 +164,7 @@ bool Table::choose(std::uint64_t hash, const Policy& policy, Micros now, Choice*
         }
         if (free > most_free) {
             most_free = free;
-            choice->place = {set, first};
+            choice->place = {set_at(index), first, index};
         }
         // The first set is where a client is looked for first.
         if (most_free > kWays / 4) {
@@ -182,13 +175,14 @@ bool Table::choose(std::uint64_t hash, const Policy& policy, Micros now, Choice*
         return true;
     }
     // States are read without their locks: a torn one may misplace a choice, nothing more.
-    for (Set* set : sets) {
-        const std::uint64_t owing = has_accounts_ ? accounts().marks_of(number_of(set), kWays) : 0;
+    for (const std::uint64_t index : sets) {
+        Set* set = set_at(index);
+        const std::uint64_t owing = has_accounts_ ? accounts().marks_of(index * kWays, kWays) : 0;
         for (unsigned way = 0; way < kWays; way++) {
             if (set->locks[way].load(std::memory_order_relaxed) != 0) {
                 continue;
             }
-            const Place place = {set, way};
+            const Place place = {set, way, index};
             const std::uint64_t victim = set->hashes[way].load(std::memory_order_acquire);
             const std::uint64_t weight = weight_of(policy, shape_, state_of(place), now);
             const bool owes = weight != 0 && (owing >> way & 1) != 0;
@@ -241,7 +235,7 @@ bool Table::alone(const Place& place, std::uint64_t hash, const Host& host) {
         }
         if (!patience.wait(owner_of(seen)) &&
             lock.compare_exchange_strong(seen, host.self | kFresh, std::memory_order_seq_cst)) {
-            drop(slot_at(other, false), host);
+            drop(slot_at(other), host);
         }
     }
 }
@@ -263,7 +257,7 @@ bool Table::insert(std::uint64_t hash, const Policy& policy, Micros now, const H
                                                              std::memory_order_seq_cst)) {
         return false;
     }
-    *slot = slot_at(place, false);
+    *slot = slot_at(place);
     // The slot may have been used between the choice and the lock: then choose again.
     const bool same = slot->hash->load(std::memory_order_seq_cst) == choice.victim;
     if (!same || (choice.victim != 0 && weight_of(policy, shape_, slot->state, now) > choice.weight)) {
@@ -277,7 +271,8 @@ bool Table::insert(std::uint64_t hash, const Policy& policy, Micros now, const H
 }
 
 // Frees the slots of a set whose holders have died. What was being entered then is forgotten.
-void Table::reclaim(Set* set, const Host& host) const {
+void Table::reclaim(std::uint64_t index, const Host& host) const {
+    Set* set = set_at(index);
     for (unsigned way = 0; way < kWays; way++) {
         std::uint32_t seen = set->locks[way].load(std::memory_order_relaxed);
         if (seen == 0 || (!is_left(owner_of(seen), host.self) && host.alive(owner_of(seen))) ||
@@ -285,7 +280,7 @@ void Table::reclaim(Set* set, const Host& host) const {
                                                      std::memory_order_seq_cst)) {
             continue;
         }
-        const Slot slot = slot_at({set, way}, false);
+        const Slot slot = slot_at({set, way, index});
         if ((seen & kFresh) != 0) {
             drop(slot, host);
         } else {
@@ -306,6 +301,16 @@ Slot Table::find(std::uint64_t hash, const Host& host) {
         }
     }
     return {};
+}
+
+Slot Table::find(std::uint64_t hash, std::uint64_t number, const Host& host) {
+    const Place place = place_at(number);
+    Slot slot;
+    if (place.set->hashes[place.way].load(std::memory_order_seq_cst) == hash &&
+        lock(place, hash, host, &slot)) {
+        return slot;
+    }
+    return find(hash, host);
 }
 
 Slot Table::acquire_later(std::uint64_t hash, const Policy& policy, Micros now, const Host& host) {
@@ -343,22 +348,20 @@ bool Table::forget(std::uint64_t hash, const Host& host) {
 
 void Table::owe(const Slot& slot, std::uint32_t amount, std::string_view name, const RateList& rates) {
     Accounts& all = accounts();
-    const std::uint64_t number = number_of(slot);
-    Account& account = *all.at(number);
+    Account& account = *all.at(slot.number);
     account.enter_name(name);
     if (shape_.varied) {
         account.enter_rates(rates, account_rates(shape_));
     }
     // What is owed without a mark would never be found.
-    all.mark(number);
+    all.mark(slot.number);
     account.add(amount);
 }
 
 void Table::unmark(const Slot& slot) {
     Accounts& all = accounts();
-    const std::uint64_t number = number_of(slot);
-    if (!all.at(number)->owes()) {
-        all.unmark(number);
+    if (!all.at(slot.number)->owes()) {
+        all.unmark(slot.number);
     }
 }
 
@@ -370,7 +373,7 @@ Slot Table::next_owing(std::uint64_t* from, const Host& host) {
             return {};
         }
         *from = number + 1;
-        const Place place = {set_at(number / kWays), static_cast<unsigned>(number % kWays)};
+        const Place place = place_at(number);
         const std::uint64_t hash = place.set->hashes[place.way].load(std::memory_order_seq_cst);
         Slot slot;
         if (hash != 0 && lock(place, hash, host, &slot)) {
@@ -387,9 +390,9 @@ void Table::unmark_free(const Place& place, const Host& host) {
                                                              std::memory_order_seq_cst)) {
         return;
     }
-    const Slot slot = slot_at(place, false);
+    const Slot slot = slot_at(place);
     if (slot.hash->load(std::memory_order_seq_cst) == 0) {
-        accounts().unmark(number_of(slot));
+        accounts().unmark(slot.number);
     }
     keep(slot, host);
 }
@@ -407,7 +410,7 @@ void Table::import_account(Table& other, const Place& from, const RateList& rate
     }
     account.continue_from(from_account, from_account.take_unsent());
     if (account.owes()) {
-        accounts().mark(number_of(slot));
+        accounts().mark(slot.number);
     }
     keep(before, host);
 }
@@ -431,9 +434,9 @@ void Table::import(Table& other, const RateList& rates, const Policy& policy, Mi
             const Slot slot = acquire(hash, weighing, now, host);
             if (slot.state != nullptr) {
                 std::fill_n(slot.state, words_, 0);
-                convert(other.shape_, rates, other.state_of({set, way}), shape_, policy.rates, slot.state);
+                convert(other.shape_, rates, other.state_of({set, way, i}), shape_, policy.rates, slot.state);
                 if (has_accounts_ && other.has_accounts_) {
-                    import_account(other, {set, way}, rates, slot, host);
+                    import_account(other, {set, way, i}, rates, slot, host);
                 }
                 keep(slot, host);
             }

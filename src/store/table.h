@@ -29,7 +29,8 @@ struct Slot {
     std::uint64_t* state = nullptr;  // null: there is none
     std::atomic<std::uint64_t>* hash = nullptr;
     std::atomic<std::uint32_t>* lock = nullptr;
-    bool fresh = false;  // the client was not known; its state is all zero, its account empty
+    std::uint64_t number = 0;  // among all slots of the table
+    bool fresh = false;        // the client was not known; its state is all zero, its account empty
 };
 
 class Table {
@@ -63,6 +64,9 @@ class Table {
     // Locks the slot of a client, if it has one.
     Slot find(std::uint64_t hash, const Host& host);
 
+    // The same for a client that had the slot of this number a moment ago, and nearly always has it still.
+    Slot find(std::uint64_t hash, std::uint64_t number, const Host& host);
+
     // Unlocks a slot whose state is to stay, or that holds nothing worth keeping. A holder that was stopped
     // for so long that its lock was taken over finds another's id there, and leaves it.
     static void keep(const Slot& slot, const Host& host) {
@@ -89,8 +93,15 @@ class Table {
     bool has_accounts() const { return has_accounts_; }
 
     // Only for a table that has accounts: all of them, and that of a slot, whose lock it needs.
-    Accounts& accounts() const;
-    Account& account_of(const Slot& slot) const { return *accounts().at(number_of(slot)); }
+    Accounts& accounts() const {
+        auto* base = reinterpret_cast<unsigned char*>(const_cast<Table*>(this));
+        return *reinterpret_cast<Accounts*>(base + accounts_at_);
+    }
+    Account& account_of(const Slot& slot) const { return *accounts().at(slot.number); }
+
+    // Asks for the memory of a slot and its account, which will be needed soon and without which others go on
+    // meanwhile. The table must have accounts.
+    void prefetch(std::uint64_t number) const;
 
     // Says that the client of a locked slot owes nothing, if that is so.
     void unmark(const Slot& slot);
@@ -137,6 +148,7 @@ class Table {
     struct Place {
         Set* set = nullptr;
         unsigned way = 0;
+        std::uint64_t index = 0;  // of the set
         bool operator<(const Place& other) const {
             return set != other.set ? set < other.set : way < other.way;
         }
@@ -162,27 +174,31 @@ class Table {
         auto* base = reinterpret_cast<unsigned char*>(const_cast<Table*>(this)) + round_up(sizeof(Table));
         return reinterpret_cast<Set*>(base + index * set_size_);
     }
-    Set* first_set(std::uint64_t hash) const {
-        return set_at(static_cast<std::uint64_t>(multiply(hash, sets_) >> 64));
+    // The indices of the two sets of a client.
+    std::uint64_t first_set(std::uint64_t hash) const {
+        return static_cast<std::uint64_t>(multiply(hash, sets_) >> 64);
     }
-    Set* second_set(std::uint64_t hash) const {
+    std::uint64_t second_set(std::uint64_t hash) const {
         // A multiplication by an odd constant spreads the low bits, which the first set does not depend on.
-        return set_at(static_cast<std::uint64_t>(multiply(hash * 0x9e3779b97f4a7c15, sets_) >> 64));
+        return static_cast<std::uint64_t>(multiply(hash * 0x9e3779b97f4a7c15, sets_) >> 64);
+    }
+    Place place_at(std::uint64_t number) const {
+        return {set_at(number / kWays), static_cast<unsigned>(number % kWays), number / kWays};
     }
     std::uint64_t* state_of(const Place& place) const {
         return reinterpret_cast<std::uint64_t*>(place.set + 1) + place.way * words_;
     }
-    std::uint64_t number_of(const Set* set) const;
-    std::uint64_t number_of(const Slot& slot) const;
-    Slot slot_at(const Place& place, bool fresh) const {
-        return {state_of(place), &place.set->hashes[place.way], &place.set->locks[place.way], fresh};
+    Slot slot_at(const Place& place) const {
+        return {state_of(place), &place.set->hashes[place.way], &place.set->locks[place.way],
+                place.index * kWays + place.way, false};
     }
 
-    static bool seek(Set* set, std::uint64_t hash, const Place* except, Place* place) {
+    bool seek(std::uint64_t index, std::uint64_t hash, const Place* except, Place* place) const {
+        Set* set = set_at(index);
         for (unsigned way = 0; way < kWays; way++) {
             if (set->hashes[way].load(std::memory_order_seq_cst) == hash &&
                 !(except != nullptr && except->set == set && except->way == way)) {
-                *place = {set, way};
+                *place = {set, way, index};
                 return true;
             }
         }
@@ -192,17 +208,20 @@ class Table {
     Slot acquire_later(std::uint64_t hash, const Policy& policy, Micros now, const Host& host);
 
     // Locks a client that is known and that nobody else holds, as nearly all are that are asked for.
-    bool lock_at_once(std::uint64_t hash, const Host& host, Slot* slot) const {
+    [[gnu::always_inline]] bool lock_at_once(std::uint64_t hash, const Host& host, Slot* slot) const {
         Place place;
         if (!seek(first_set(hash), hash, nullptr, &place) && !seek(second_set(hash), hash, nullptr, &place)) {
             return false;
+        }
+        if (has_accounts_) {
+            accounts().prefetch(place.index * kWays + place.way);
         }
         std::atomic<std::uint32_t>& lock = place.set->locks[place.way];
         std::uint32_t unlocked = 0;
         if (!lock.compare_exchange_strong(unlocked, host.self, std::memory_order_seq_cst)) {
             return false;
         }
-        *slot = slot_at(place, false);
+        *slot = slot_at(place);
         if (slot->hash->load(std::memory_order_seq_cst) == hash) {
             return true;
         }
@@ -213,7 +232,7 @@ class Table {
     bool insert(std::uint64_t hash, const Policy& policy, Micros now, const Host& host, Slot* slot);
     bool claim(const Choice& choice, std::uint64_t hash, const Host& host, Slot* slot);
     bool alone(const Place& place, std::uint64_t hash, const Host& host);
-    void reclaim(Set* set, const Host& host) const;
+    void reclaim(std::uint64_t index, const Host& host) const;
     bool choose(std::uint64_t hash, const Policy& policy, Micros now, Choice* choice) const;
     void unmark_free(const Place& place, const Host& host);
     void import_account(Table& other, const Place& from, const RateList& rates, const Slot& slot,
@@ -224,7 +243,8 @@ class Table {
     std::uint64_t sets_;
     std::uint32_t words_;  // of a state
     bool has_accounts_;
-    std::uint64_t set_size_;  // bytes
+    std::uint64_t set_size_;     // bytes
+    std::uint64_t accounts_at_;  // bytes from here, if there are any
     std::atomic<std::uint64_t> evictions_;
     std::atomic<Micros> reminded_;
 };

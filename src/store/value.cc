@@ -5,6 +5,7 @@
 
 #include "core/places.h"
 #include "core/view.h"
+#include "store/bytes.h"
 
 namespace rate_limit {
 namespace {
@@ -60,9 +61,9 @@ bool read_pair(Algorithm algorithm, std::string_view place, std::uint64_t* words
     if (place.size() != kShort && place.size() != kWide) {
         return false;
     }
-    Reader reader(place);
-    words[0] = reader.number(8);
-    words[1] = reader.number(place.size() - 8);
+    words[0] = little_endian<std::uint64_t>(place.data());
+    words[1] = place.size() == kShort ? little_endian<std::uint32_t>(place.data() + 8)
+                                      : little_endian<std::uint64_t>(place.data() + 8);
     if (algorithm == Algorithm::kFixedWindow && words[1] >> 32 != 0) {
         words[0] = words[1] = 0;
     }
@@ -164,6 +165,10 @@ bool decode_value(const Policy& policy, const Shape& shape, std::string_view val
     std::fill_n(state, words_of(shape), 0);
     if (shape.algorithm == Algorithm::kSlidingLog) {
         return false;
+    }
+    // Most values are of one rate, and their words are the state's.
+    if (shape.rates == 1 && shape.algorithm != Algorithm::kSlidingBuckets && !is_long(value)) {
+        return read_pair(shape.algorithm, value, state);
     }
     Shape left = shape;
     left.interval = true;

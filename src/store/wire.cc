@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "store/bytes.h"
+
 namespace rate_limit {
 namespace {
 
@@ -141,14 +143,17 @@ void append_entry(std::size_t policy, std::uint32_t cost, redis::Buffer* entries
 }
 
 bool decode_entry(std::string_view* reply, std::uint32_t* overshoot, std::string_view* value) {
-    std::uint64_t number = 0;
-    std::uint64_t length = 0;
-    if (!take<4>(reply, &number) || !take<2>(reply, &length) || reply->size() < length) {
+    constexpr std::size_t kHeader = 4 + 2;
+    if (reply->size() < kHeader) {
         return false;
     }
-    *overshoot = static_cast<std::uint32_t>(number);
-    *value = reply->substr(0, length);
-    reply->remove_prefix(length);
+    const std::size_t length = little_endian<std::uint16_t>(reply->data() + 4);
+    if (reply->size() < kHeader + length) {
+        return false;
+    }
+    *overshoot = static_cast<std::uint32_t>(little_endian<std::uint32_t>(reply->data()));
+    *value = reply->substr(kHeader, length);
+    reply->remove_prefix(kHeader + length);
     return true;
 }
 

@@ -285,6 +285,24 @@ void test_a_key_ends_with_its_window_whatever_it_held_before(void**) {
     }
 }
 
+// Redis takes long to forget an expiry and to set the same anew: one that was changed tells that it was left.
+void test_a_key_that_ends_with_the_same_window_keeps_its_expiry(void**) {
+    for (const Algorithm algorithm : {Algorithm::kFixedWindow, Algorithm::kSlidingWindow}) {
+        const Policy policy = owing(algorithm, "100r/d");
+        run(charge(policy, "a", 1));
+        const long long changed = integer({"PEXPIRETIME", "a"}) + 5000;
+        connection().call({"PEXPIREAT", "a", std::to_string(changed)});
+        run(charge(policy, "a", 2));
+        assert_int_equal(integer({"PEXPIRETIME", "a"}), changed);
+        // Under another period it ends with another window.
+        const Policy hour = owing(algorithm, "100r/h");
+        const Answer answer = run(charge(hour, "a", 3));
+        assert_int_equal(integer({"PEXPIRETIME", "a"}), expiry_of(hour, answer.time));
+        assert_int_equal(request(hour, shape_of(hour), "a", 0).remaining, 94);
+        forget_all(nullptr);
+    }
+}
+
 // Before Redis 7, which this server only seems to be.
 void test_an_old_server_is_told_how_long_and_not_until_when(void**) {
     std::string text = script_text("ORDER.sync", nullptr);
@@ -426,6 +444,7 @@ int main() {
         cmocka_unit_test_setup(test_a_client_has_its_value_told_as_it_is, forget_all),
         cmocka_unit_test_setup(test_a_key_expires_when_it_no_longer_matters, forget_all),
         cmocka_unit_test_setup(test_a_key_ends_with_its_window_whatever_it_held_before, forget_all),
+        cmocka_unit_test_setup(test_a_key_that_ends_with_the_same_window_keeps_its_expiry, forget_all),
         cmocka_unit_test_setup(test_an_old_server_is_told_how_long_and_not_until_when, forget_all),
         cmocka_unit_test_setup(test_a_call_asks_no_more_of_redis_than_it_must, forget_all),
         cmocka_unit_test_setup(test_all_is_charged_or_nothing, forget_all),

@@ -66,6 +66,16 @@ void test_a_table_without_accounts_is_as_large_as_ever(void**) {
     assert_int_equal(zone->overshoot(), 0);
 }
 
+// So that what every request writes of an account is in one line.
+void test_accounts_begin_with_a_line_of_the_cache(void**) {
+    for (const std::size_t sets : {1, 3, 33, 100}) {
+        const Zone zone = zone_with_accounts(kTenAMinute, sets);
+        const auto first = reinterpret_cast<std::uintptr_t>(zone->accounts().at(0));
+        assert_int_equal((first - reinterpret_cast<std::uintptr_t>(&zone.table())) % 64, 0);
+        assert_int_equal(account_size(zone->shape()) % 32, 0);
+    }
+}
+
 void test_what_a_client_is_admitted_is_summed_under_its_name(void**) {
     for (const Algorithm algorithm : kEveryAlgorithm) {
         const Zone zone = zone_with_accounts(policy_of(algorithm, "10r/m"), 8);
@@ -515,6 +525,7 @@ int main() {
         cmocka_unit_test(test_a_table_with_accounts_needs_exactly_its_least_size),
         cmocka_unit_test(test_a_table_with_accounts_uses_its_memory_and_stays_in_it),
         cmocka_unit_test(test_a_table_without_accounts_is_as_large_as_ever),
+        cmocka_unit_test(test_accounts_begin_with_a_line_of_the_cache),
         cmocka_unit_test(test_what_a_client_is_admitted_is_summed_under_its_name),
         cmocka_unit_test(test_a_request_that_is_not_charged_is_not_owed),
         cmocka_unit_test(test_of_several_limits_all_owe_or_none),

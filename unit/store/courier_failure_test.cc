@@ -254,9 +254,9 @@ void test_one_call_follows_the_other(void**) {
     assert_true(scene.await_calls(1));
     scene.loop.run_for(50);
     assert_int_equal(scene.server.calls.size(), 1);
-    assert_int_equal(scene.server.calls[0].keys.size(), 100);
+    assert_int_equal(scene.server.calls[0].keys.size(), 200);
     std::string reply = packed(static_cast<std::uint64_t>(nginx_clock()), 8);
-    for (unsigned i = 0; i < 100; i++) {
+    for (unsigned i = 0; i < 200; i++) {
         reply += record(0, "");
     }
     scene.server.server.say(redis::bulk(reply));

@@ -119,12 +119,12 @@ void test_many_clients_go_in_few_calls(void**) {
         assert_int_equal(place.admitted(name_of(i), 1 + i % 7), 1 + i % 7);
     }
     assert_true(delivered(place, &loop));
-    assert_int_equal(calls(server), 10);
+    assert_int_equal(calls(server), 5);
     for (unsigned i = 0; i < kClients; i++) {
         assert_int_equal(used_in(server, kPolicy, name_of(i)), 1 + i % 7);
     }
     loop.run_for(100);
-    assert_int_equal(calls(server), 10);  // who is idle costs nothing
+    assert_int_equal(calls(server), 5);  // who is idle costs nothing
     assert_string_equal(server.command({"DBSIZE"}).c_str(), "1001");
 }
 
@@ -143,7 +143,7 @@ void test_each_client_is_charged_by_its_own_rates(void**) {
         assert_int_equal(place.admitted(name_of(i), 9, 1, &policies[i]), 6);
     }
     assert_true(delivered(place, &loop));
-    assert_int_equal(calls(server), 3);
+    assert_int_equal(calls(server), 2);
     std::vector<std::uint64_t> state(words_of(shape));
     for (unsigned i = 0; i < kClients; i++) {
         const std::string value = server.command({"GET", key_of(Algorithm::kGcra, name_of(i))});

@@ -119,7 +119,8 @@ void test_where_rates_differ_each_client_goes_with_its_own(void**) {
     assert_true(scene.begin());
     assert_content(scene.batch, "alice=6 bob=6 ");
     for (const Entry& entry : scene.batch.entries) {
-        const Policy policy = scene.reconciler.policy_of(entry);
+        Policy room;
+        const Policy& policy = scene.reconciler.policy_of(entry, &room);
         assert_int_equal(policy.rates.size, entry.name() == "bob" ? 2 : 1);
         assert_int_equal(policy.rates.rates[0].count, entry.name() == "bob" ? 1000 : 10);
     }

@@ -35,7 +35,8 @@ void test_a_batch_says_who_owes_how_much(void**) {
         assert_int_equal(entry.client, scene.zone->hash(entry.name()));
         assert_int_equal(entry.rates.size, 1);
         assert_int_equal(entry.rates.rates[0].count, 1000);
-        const Policy policy = scene.reconciler.policy_of(entry);
+        Policy room;
+        const Policy& policy = scene.reconciler.policy_of(entry, &room);
         assert_int_equal(policy.rates.rates[0].period, kHour);
         assert_true(policy.debt);
     }
@@ -303,6 +304,26 @@ void test_a_late_answer_to_an_older_batch_changes_nothing(void**) {
     assert_int_equal(owed_by(scene.zone, "alice").sending, 4);
 }
 
+void test_an_answer_reaches_a_client_that_has_moved_and_nobody_in_its_place(void**) {
+    Scene scene;
+    use(scene.zone, "alice", 3);
+    use(scene.zone, "bob", 5);
+    assert_true(scene.begin());
+    assert_int_equal(scene.batch.entries.size(), 2);
+    const Ledger::Answer answer = scene.ledger.apply(scene.batch, kNow);
+    // Each stands where the other was.
+    std::swap(scene.batch.entries[0].slot, scene.batch.entries[1].slot);
+    scene.reconciler.settle(scene.batch, 0, answer[0].data(), kNow, 0);
+    const bool alice_first = scene.batch.entries[0].name() == "alice";
+    assert_int_equal(owed_by(scene.zone, "alice").sending, alice_first ? 0 : 3);
+    assert_int_equal(owed_by(scene.zone, "bob").sending, alice_first ? 5 : 0);
+    scene.reconciler.settle(scene.batch, 1, answer[1].data(), kNow, 0);
+    assert_int_equal(owed_by(scene.zone, "alice").sending, 0);
+    assert_int_equal(owed_by(scene.zone, "bob").sending, 0);
+    assert_int_equal(scene.zone.used(scene.zone->hash("alice")), 3);
+    assert_int_equal(scene.zone.used(scene.zone->hash("bob")), 5);
+}
+
 void test_a_failed_batch_of_forgotten_clients_is_given_up(void**) {
     Scene scene(kPolicy, Mode::kSync, Guard::kSender, 1);
     use(scene.zone, "alice", 3);
@@ -430,6 +451,7 @@ int main() {
         cmocka_unit_test(test_a_batch_that_was_settled_in_part_comes_again_without_that),
         cmocka_unit_test(test_a_client_that_is_forgotten_under_way_does_no_harm),
         cmocka_unit_test(test_a_late_answer_to_an_older_batch_changes_nothing),
+        cmocka_unit_test(test_an_answer_reaches_a_client_that_has_moved_and_nobody_in_its_place),
         cmocka_unit_test(test_a_failed_batch_of_forgotten_clients_is_given_up),
         cmocka_unit_test(test_a_failed_batch_does_not_come_again_with_what_is_in_another),
         cmocka_unit_test(test_a_client_without_a_name_is_not_sent),

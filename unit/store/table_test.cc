@@ -101,6 +101,41 @@ void test_find_makes_no_client(void**) {
     assert_int_equal(zone->clients(), 0);
 }
 
+void test_slots_are_numbered_and_a_client_is_found_by_its_number(void**) {
+    const Zone zone(kTenAMinute);
+    std::set<std::uint64_t> numbers;
+    for (unsigned i = 0; i < 1000; i++) {
+        const std::uint64_t client = client_number(i);
+        const Slot entered = zone->acquire(client, zone.policy(), kNow, this_process());
+        assert_non_null(entered.state);
+        assert_true(entered.number < zone->slots());
+        assert_true(numbers.insert(entered.number).second);
+        zone->keep(entered, this_process());
+        const Slot found = zone->find(client, entered.number, this_process());
+        assert_ptr_equal(found.state, entered.state);
+        assert_int_equal(found.number, entered.number);
+        assert_false(found.fresh);
+        zone->keep(found, this_process());
+    }
+}
+
+void test_a_client_that_no_longer_has_its_slot_is_searched_for(void**) {
+    const Zone zone(kTenAMinute);
+    const Slot alice = zone->acquire(7, zone.policy(), kNow, this_process());
+    zone->keep(alice, this_process());
+    const Slot bob = zone->acquire(8, zone.policy(), kNow, this_process());
+    zone->keep(bob, this_process());
+    for (const std::uint64_t number : {bob.number, (alice.number + 1) % zone->slots()}) {
+        const Slot slot = zone->find(7, number, this_process());
+        assert_ptr_equal(slot.state, alice.state);
+        assert_int_equal(slot.number, alice.number);
+        zone->keep(slot, this_process());
+    }
+    assert_true(zone->forget(7, this_process()));
+    assert_null(zone->find(7, alice.number, this_process()).state);
+    assert_null(zone->find(7, bob.number, this_process()).state);
+}
+
 void test_every_client_has_a_state_of_its_own(void**) {
     const Zone zone(kTenAMinute);
     constexpr unsigned kClients = 20000;
@@ -207,6 +242,8 @@ int main() {
         cmocka_unit_test(test_state_that_is_kept_is_found_again),
         cmocka_unit_test(test_a_client_that_is_dropped_is_forgotten),
         cmocka_unit_test(test_find_makes_no_client),
+        cmocka_unit_test(test_slots_are_numbered_and_a_client_is_found_by_its_number),
+        cmocka_unit_test(test_a_client_that_no_longer_has_its_slot_is_searched_for),
         cmocka_unit_test(test_every_client_has_a_state_of_its_own),
         cmocka_unit_test(test_no_client_has_the_hash_of_a_free_slot),
         cmocka_unit_test(test_a_reminder_comes_at_once_then_at_most_so_often),
