@@ -257,7 +257,7 @@ void Remote::add_key(const RemoteLimit& limit, redis::Buffer* buffer) {
     char* at = redis::append_bulk_room(head->size + client.size() + 1, buffer);
     if (at != nullptr) {
         std::memcpy(at, head->text, head->size);
-        std::memcpy(at + head->size, client.data(), client.size());
+        std::copy(client.begin(), client.end(), at + head->size);
         at[head->size + client.size()] = '}';
     }
 }
