@@ -358,7 +358,7 @@ void Table::owe(const Slot& slot, std::uint32_t amount, std::string_view name, c
     account.add(amount);
 }
 
-void Table::unmark(const Slot& slot) {
+void Table::unmark(const Slot& slot) const {
     Accounts& all = accounts();
     if (!all.at(slot.number)->owes()) {
         all.unmark(slot.number);

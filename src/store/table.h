@@ -104,7 +104,7 @@ class Table {
     void prefetch(std::uint64_t number) const;
 
     // Says that the client of a locked slot owes nothing, if that is so.
-    void unmark(const Slot& slot);
+    void unmark(const Slot& slot) const;
 
     // True at most once in `every` among all processes: for what should be logged, but not with each request.
     bool remind(Micros now, Micros every);
