@@ -1,5 +1,5 @@
 // What a check costs in a table: finding the client, locking it, deciding, writing; by one process, and
-// beside another that uses the same table.
+// beside another that uses the same table. And what it costs to ask the deny cache.
 //
 // Names are hashed as for every request. There is no clock in it: time goes on by a microsecond a check.
 #include <benchmark/benchmark.h>
@@ -15,12 +15,14 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <new>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "client.h"
+#include "store/denials.h"
 #include "store/memory.h"
 
 namespace rate_limit {
@@ -176,6 +178,29 @@ void bench_beside(benchmark::State& state, std::size_t count, bool same) {
     measure(state, shared, &clients, Verdict::kAdmitted);
 }
 
+// While 100,000 clients are remembered: those, or others.
+void bench_deny_cache(benchmark::State& state, bool remembered) {
+    std::vector<char> room(kRoom + 64);
+    void* memory = room.data();
+    std::size_t size = room.size();
+    must(std::align(64, kRoom, memory, size) != nullptr, "the cache does not fit");
+    Denials* denials = Denials::create(memory, kRoom, kHashKey);
+    const Policy policy = policy_of(Algorithm::kSlidingWindow, kStrict);
+    Decision decision = {};
+    decision.retry_after = kSecond;
+    for (const std::string& name : Clients(kManyClients).names) {
+        denials->remember(denials->hash(name), policy, 1, kMidnight, kMidnight, decision, kSecond);
+    }
+    Clients clients(kManyClients, remembered ? 0 : kManyClients);
+    std::uint64_t found = 0;
+    for (auto _ : state) {
+        Micros time = 0;
+        const std::uint64_t client = denials->hash(clients.next());
+        found += denials->find(client, policy, 1, kMidnight, &decision, &time) ? 1 : 0;
+    }
+    state.counters["found"] = static_cast<double>(found) / static_cast<double>(state.iterations());
+}
+
 // Before main() of Google Benchmark.
 const bool kRegistered = [] {
     const auto add = [](const std::string& name, auto... arguments) {
@@ -192,6 +217,8 @@ const bool kRegistered = [] {
     add("2_processes/other_client", bench_beside, std::size_t{1}, false);
     add("2_processes/same_100000_keys", bench_beside, kManyClients, true);
     add("2_processes/other_100000_keys", bench_beside, kManyClients, false);
+    add("deny_cache/remembered", bench_deny_cache, true);
+    add("deny_cache/others", bench_deny_cache, false);
     return true;
 }();
 

@@ -16,17 +16,17 @@ std::uint64_t mix(std::uint64_t sum, std::uint64_t word) {
     return sum ^ (sum >> 29);
 }
 
-// Policies that decide differently have different tags, of 32 bits.
-std::uint64_t tag_of(const Policy& policy) {
-    std::uint64_t tag = mix(policy.burst, std::uint64_t{policy.capacity} << 32 | policy.buckets);
-    tag = mix(tag, static_cast<std::uint64_t>(policy.min_interval));
-    tag = mix(tag, std::uint64_t{policy.delay} << 8 | static_cast<std::uint64_t>(policy.algorithm));
-    tag = mix(tag, std::uint64_t{policy.ceiling} << 1 | (policy.align_first ? 1U : 0U));
+// Policies that decide differently have different marks, of 32 bits.
+std::uint64_t mark_of(const Policy& policy) {
+    std::uint64_t mark = mix(policy.burst, std::uint64_t{policy.capacity} << 32 | policy.buckets);
+    mark = mix(mark, static_cast<std::uint64_t>(policy.min_interval));
+    mark = mix(mark, std::uint64_t{policy.delay} << 8 | static_cast<std::uint64_t>(policy.algorithm));
+    mark = mix(mark, std::uint64_t{policy.ceiling} << 1 | (policy.align_first ? 1U : 0U));
     for (std::uint32_t i = 0; i < policy.rates.size; i++) {
-        tag = mix(tag, policy.rates.rates[i].count);
-        tag = mix(tag, static_cast<std::uint64_t>(policy.rates.rates[i].period));
+        mark = mix(mark, policy.rates.rates[i].count);
+        mark = mix(mark, static_cast<std::uint64_t>(policy.rates.rates[i].period));
     }
-    return tag >> 32;
+    return mark >> 32;
 }
 
 constexpr std::uint64_t kMostExcess = 0xffffffff;  // 1/1000 requests; only logs tell it
@@ -42,20 +42,23 @@ std::uint32_t cost_of(std::uint64_t numbers) { return numbers & 0xffffff; }
 
 }  // namespace
 
-std::size_t Denials::least_size() { return sizeof(Entry) * kWays * 16 + 64; }
+std::size_t Denials::least_size() { return 64 + (sizeof(Entry) + sizeof(Tag)) * kWays * 4; }
 
 Denials* Denials::create(void* memory, std::size_t size, const HashKey& key) {
     static_assert(sizeof(Denials) <= 64, "the entries follow at the next line");
-    static_assert(sizeof(Entry) == 64, "an entry is a cache line");
+    static_assert(sizeof(Entry) == 64 && sizeof(Tag) == 2, "an entry is a cache line, and tags are small");
     if (size < least_size()) {
         return nullptr;
     }
-    return new (memory) Denials(key, (size - 64) / (sizeof(Entry) * kWays));
+    return new (memory) Denials(key, (size - 64) / (sizeof(Entry) + sizeof(Tag)));
 }
 
-Denials::Entry* Denials::set_of(std::uint64_t client) const {
-    auto* entries = reinterpret_cast<Entry*>(const_cast<char*>(reinterpret_cast<const char*>(this)) + 64);
-    return entries + static_cast<std::uint64_t>(multiply(client, sets_) >> 64) * kWays;
+std::uint64_t Denials::home_of(std::uint64_t client) const {
+    return static_cast<std::uint64_t>(multiply(client, places_ - kWays + 1) >> 64);
+}
+
+Denials::Entry* Denials::entries() const {
+    return reinterpret_cast<Entry*>(const_cast<char*>(reinterpret_cast<const char*>(this)) + 64);
 }
 
 std::uint64_t Denials::sum_of(const Copy& copy) {
@@ -81,14 +84,17 @@ void Denials::store(const Copy& copy, Entry* entry) {
 
 bool Denials::find(std::uint64_t client, const Policy& policy, std::uint32_t cost, Micros now,
                    Decision* decision, Micros* time) const {
-    const Entry* set = set_of(client);
+    const std::uint64_t home = home_of(client);
+    const Tag* tags = this->tags() + home;
+    const Entry* places = entries() + home;
+    __builtin_prefetch(places);  // who is remembered is most often in the first
     for (unsigned way = 0; way < kWays; way++) {
-        if (set[way].words[kClient].load(std::memory_order_relaxed) != client) {
+        if (tags[way].load(std::memory_order_relaxed) != tag_of(client)) {
             continue;
         }
         Copy copy;
-        if (!load(set[way], &copy) || copy.words[kClient] != client ||
-            (copy.words[kPolicy] & 0xffffffff) != tag_of(policy) ||
+        if (!load(places[way], &copy) || copy.words[kClient] != client ||
+            (copy.words[kPolicy] & 0xffffffff) != mark_of(policy) ||
             static_cast<Micros>(copy.words[kUntil]) <= now || cost != cost_of(copy.words[kNumbers])) {
             continue;
         }
@@ -113,7 +119,7 @@ void Denials::remember(std::uint64_t client, const Policy& policy, std::uint32_t
     const Micros wait = decision.retry_after == kNever ? most : decision.retry_after;
     Copy copy = {};
     copy.words[kClient] = client;
-    copy.words[kPolicy] = tag_of(policy) | (std::min(decision.excess_milli, kMostExcess) << 32);
+    copy.words[kPolicy] = mark_of(policy) | (std::min(decision.excess_milli, kMostExcess) << 32);
     copy.words[kUntil] = static_cast<std::uint64_t>(now + std::min(wait, most));
     copy.words[kReset] = static_cast<std::uint64_t>(now + decision.reset_after);
     copy.words[kRetry] = static_cast<std::uint64_t>(now + wait);
@@ -121,19 +127,21 @@ void Denials::remember(std::uint64_t client, const Policy& policy, std::uint32_t
     copy.words[kNumbers] = pack(cost, decision);
     copy.words[kSum] = sum_of(copy);
     // Its own entry, else the one that ends first.
-    Entry* set = set_of(client);
-    Entry* chosen = set;
+    const std::uint64_t home = home_of(client);
+    Entry* places = entries() + home;
+    unsigned chosen = 0;
     for (unsigned way = 0; way < kWays; way++) {
-        if (set[way].words[kClient].load(std::memory_order_relaxed) == client) {
-            chosen = &set[way];
+        if (places[way].words[kClient].load(std::memory_order_relaxed) == client) {
+            chosen = way;
             break;
         }
-        if (set[way].words[kUntil].load(std::memory_order_relaxed) <
-            chosen->words[kUntil].load(std::memory_order_relaxed)) {
-            chosen = &set[way];
+        if (places[way].words[kUntil].load(std::memory_order_relaxed) <
+            places[chosen].words[kUntil].load(std::memory_order_relaxed)) {
+            chosen = way;
         }
     }
-    store(copy, chosen);
+    store(copy, &places[chosen]);
+    tags()[home + chosen].store(tag_of(client), std::memory_order_relaxed);
     const auto until = static_cast<Micros>(copy.words[kUntil]);
     Micros latest = latest_.load(std::memory_order_relaxed);
     while (latest < until && !latest_.compare_exchange_weak(latest, until, std::memory_order_relaxed)) {
@@ -141,10 +149,12 @@ void Denials::remember(std::uint64_t client, const Policy& policy, std::uint32_t
 }
 
 void Denials::forget(std::uint64_t client) {
-    Entry* set = set_of(client);
+    Entry* places = entries() + home_of(client);
     for (unsigned way = 0; way < kWays; way++) {
         std::uint64_t found = client;
-        set[way].words[kClient].compare_exchange_strong(found, 0, std::memory_order_relaxed);
+        if (places[way].words[kClient].compare_exchange_strong(found, 0, std::memory_order_relaxed)) {
+            places[way].words[kUntil].store(0, std::memory_order_relaxed);
+        }
     }
 }
 

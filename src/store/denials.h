@@ -3,6 +3,10 @@
 //
 // A small cache without locks: each entry carries a sum of its words, so that one which two processes wrote
 // at once, or whose writer died half-way, is simply not found.
+//
+// A client's entry is in one of a few places, one after the other. Each place has a tag of 16 bits of its
+// client, and tags are together in memory of their own: whoever is not remembered, as most are not, costs a
+// look at one line of it.
 #pragma once
 
 #include <atomic>
@@ -47,7 +51,7 @@ class Denials {
 
   private:
     static constexpr unsigned kWords = 8;
-    static constexpr unsigned kWays = 2;
+    static constexpr unsigned kWays = 8;  // places that may be a client's
 
     enum Word : unsigned { kClient, kPolicy, kUntil, kReset, kRetry, kAhead, kNumbers, kSum };
 
@@ -59,15 +63,23 @@ class Denials {
         std::uint64_t words[kWords];
     };
 
-    Denials(const HashKey& key, std::uint64_t sets) : key_(key), sets_(sets) {}
+    using Tag = std::atomic<std::uint16_t>;  // 0 if the place was never used
 
-    Entry* set_of(std::uint64_t client) const;
+    Denials(const HashKey& key, std::uint64_t places) : key_(key), places_(places) {}
+
+    static std::uint16_t tag_of(std::uint64_t client) { return static_cast<std::uint16_t>(client | 1); }
+
+    // The first of the places that may be a client's.
+    std::uint64_t home_of(std::uint64_t client) const;
+
+    Entry* entries() const;
+    Tag* tags() const { return reinterpret_cast<Tag*>(entries() + places_); }
     static bool load(const Entry& entry, Copy* copy);
     static void store(const Copy& copy, Entry* entry);
     static std::uint64_t sum_of(const Copy& copy);
 
     HashKey key_;
-    std::uint64_t sets_;
+    std::uint64_t places_;
     std::atomic<Micros> latest_{0};  // when the last of all that are remembered ends
 };
 

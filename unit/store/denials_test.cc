@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <string>
 #include <vector>
 
 #include "processes.h"
@@ -40,7 +41,7 @@ struct Cache {
         denials->remember(client, policy, cost, now, now + kAhead, decision, most);
     }
 
-    // Of the entries, which follow the first line.
+    // Of the entries, which follow the first line, and of the tags after them.
     std::uint64_t* words() const { return memory.as<std::uint64_t>() + 8; }
     std::size_t word_count() const { return memory.size() / 8 - 8; }
 
@@ -261,7 +262,7 @@ void test_an_entry_with_any_word_torn_is_not_found(void**) {
             written.push_back(i);
         }
     }
-    assert_in_range(written.size(), 7, 8);
+    assert_in_range(written.size(), 8, 9);
     const std::size_t entry = written[0] / 8 * 8;
     for (std::size_t i = entry; i < entry + 8; i++) {
         for (unsigned bit = 0; bit < 64; bit++) {
@@ -338,6 +339,38 @@ void test_a_client_whose_time_is_over_gives_way_first(void**) {
         lost += cache.find(client_number(1000 + i), kTenAMinute, 1, kNow, &decision) ? 0 : 1;
     }
     assert_true(lost <= 2);
+}
+
+void test_a_client_that_was_forgotten_gives_way_first(void**) {
+    const Cache cache(Denials::least_size());
+    for (unsigned i = 0; i < 100; i++) {
+        cache.remember(client_number(i), kTenAMinute, 1, kNow, rejection(kDay), kDay);
+    }
+    for (unsigned i = 0; i < 100; i++) {
+        cache.denials->forget(client_number(i));
+    }
+    for (unsigned i = 0; i < 8; i++) {
+        cache.remember(client_number(1000 + i), kTenAMinute, 1, kNow, rejection(kSecond), kMost);
+    }
+    for (unsigned i = 0; i < 8; i++) {
+        Decision decision;
+        assert_true(cache.find(client_number(1000 + i), kTenAMinute, 1, kNow, &decision));
+    }
+}
+
+void test_a_cache_that_is_filled_by_half_has_lost_few(void**) {
+    constexpr unsigned kPlaces = 20'000;
+    constexpr unsigned kClients = kPlaces / 2;
+    const Cache cache(std::size_t{kPlaces} * 66 + 64);
+    for (unsigned i = 0; i < kClients; i++) {
+        cache.remember(cache.hash(std::to_string(i).c_str()), kTenAMinute, 1, kNow, rejection(kSecond),
+                       kMost);
+    }
+    unsigned lost = 0;
+    for (unsigned i = 0; i < kClients; i++) {
+        lost += found(cache, kNow, 1, kTenAMinute, std::to_string(i).c_str()) ? 0 : 1;
+    }
+    assert_in_range(lost, 1, kClients / 100);
 }
 
 void test_a_cache_stays_in_its_memory(void**) {
@@ -430,6 +463,8 @@ int main() {
         cmocka_unit_test(test_words_of_two_entries_of_one_client_do_not_mix),
         cmocka_unit_test(test_many_clients_in_a_small_cache_are_found_or_not_but_never_wrong),
         cmocka_unit_test(test_a_client_whose_time_is_over_gives_way_first),
+        cmocka_unit_test(test_a_client_that_was_forgotten_gives_way_first),
+        cmocka_unit_test(test_a_cache_that_is_filled_by_half_has_lost_few),
         cmocka_unit_test(test_a_cache_stays_in_its_memory),
         cmocka_unit_test(test_a_cache_is_the_same_for_every_process),
         cmocka_unit_test(test_processes_that_write_one_entry_never_yield_a_mixture),
