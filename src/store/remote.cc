@@ -1,12 +1,10 @@
 // Puts checks together into calls, and hands the answers back.
 #include "store/remote.h"
 
-#include <algorithm>
-#include <cstring>
 #include <new>
 
 #include "redis/command.h"
-#include "store/name.h"
+#include "store/policy_list.h"
 #include "store/script_text.h"
 #include "store/statistics.h"
 #include "store/wire.h"
@@ -31,32 +29,6 @@ bool is_elsewhere(redis::Error error, std::string_view reply) {
             return false;
     }
 }
-
-// A policy as those who asked first had it: what encode_policy writes of it is known then.
-struct KnownPolicy {
-    Policy policy;
-    Shape shape;
-
-    bool is(const Policy& other, const Shape& other_shape) const {
-        if (policy.algorithm != other.algorithm || policy.align_first != other.align_first ||
-            policy.count_all != other.count_all || policy.debt != other.debt || policy.burst != other.burst ||
-            policy.ceiling != other.ceiling || policy.capacity != other.capacity ||
-            policy.delay != other.delay || policy.min_interval != other.min_interval ||
-            policy.rates.size != other.rates.size || shape.rates != other_shape.rates ||
-            shape.buckets != other_shape.buckets || shape.log_entries != other_shape.log_entries ||
-            shape.varied != other_shape.varied) {
-            return false;
-        }
-        for (std::uint32_t i = 0; i < policy.rates.size; i++) {
-            if (policy.rates.rates[i].count != other.rates.rates[i].count ||
-                policy.rates.rates[i].period != other.rates.rates[i].period) {
-                return false;
-            }
-        }
-        return true;
-    }
-};
-constexpr std::size_t kKnownPolicies = 4;
 
 // Takes the next word off what append_key has written.
 std::string_view take_word(std::string_view* text) {
@@ -89,12 +61,9 @@ struct Remote::Batch {
     redis::Buffer client;           // if there is no node: whose keys these are
     std::size_t groups = 0;
     std::size_t keys = 0;
-    std::size_t policies = 0;
-    redis::Buffer key_texts;     // in RESP
-    redis::Buffer policy_texts;  // one after the other
+    redis::Buffer key_texts;  // in RESP
+    PolicyList policies;
     redis::Buffer group_texts;
-    std::uint16_t policy_ends[kMaxPolicies + 1] = {};
-    KnownPolicy known[kKnownPolicies];  // the first of them
     Waiting* first = nullptr;
     Waiting* last = nullptr;
     Batch* next = nullptr;
@@ -186,10 +155,10 @@ Remote::Batch* Remote::make_batch() {
     if (batch != nullptr) {
         batch->remote = this;
         batch->node = nullptr;
-        batch->groups = batch->keys = batch->policies = 0;
+        batch->groups = batch->keys = 0;
         batch->client.clear();
         batch->key_texts.clear();
-        batch->policy_texts.clear();
+        batch->policies.clear();
         batch->group_texts.clear();
         batch->first = batch->last = nullptr;
     }
@@ -217,78 +186,9 @@ redis::Slot Remote::slot_of_key(const RemoteLimit& limit) {
     return key_.failed() ? redis::Slot{0} : redis::slot_of(take_word(&word));
 }
 
-// What a limit's key begins with; null if that is long. A few are kept: names of zones may be at other places
-// in each request, so they are told by what they say.
-const Remote::Head* Remote::head_of(const RemoteLimit& limit) {
-    const std::size_t zone_at = options_.prefix.size();
-    for (const Head& head : heads_) {
-        if (head.size != 0 && head.algorithm == limit.policy->algorithm &&
-            std::string_view(head.text + zone_at, head.zone_size) == limit.zone) {
-            return &head;
-        }
-    }
-    const std::string_view name = algorithm_name(limit.policy->algorithm);
-    const std::size_t size = zone_at + limit.zone.size() + name.size() + 3;
-    if (size > Head::kRoom) {
-        return nullptr;
-    }
-    Head* head = &heads_[next_head_++ % kHeads];
-    char* at = head->text;
-    for (const std::string_view part : {std::string_view(options_.prefix), limit.zone, std::string_view(":"),
-                                        name, std::string_view(":{")}) {
-        at = std::copy(part.begin(), part.end(), at);
-    }
-    head->size = static_cast<std::uint8_t>(size);
-    head->zone_size = static_cast<std::uint8_t>(limit.zone.size());
-    head->algorithm = limit.policy->algorithm;
-    return head;
-}
-
-// What append_key does, from parts that are ready.
-void Remote::add_key(const RemoteLimit& limit, redis::Buffer* buffer) {
-    const Head* head = head_of(limit);
-    if (head == nullptr) {
-        append_key(options_.prefix, limit.zone, limit.policy->algorithm, limit.client, buffer,
-                   limit.is_short);
-        return;
-    }
-    NameRoom room;
-    const std::string_view client = short_name(limit.client, limit.is_short, &room);
-    char* at = redis::append_bulk_room(head->size + client.size() + 1, buffer);
-    if (at != nullptr) {
-        std::memcpy(at, head->text, head->size);
-        std::copy(client.begin(), client.end(), at + head->size);
-        at[head->size + client.size()] = '}';
-    }
-}
-
 bool Remote::available(redis::Slot slot) const {
     const redis::Client* client = service_->client_of(slot);
     return client != nullptr && client->available();
-}
-
-bool Remote::add_policy(const RemoteLimit& limit, Batch* batch, unsigned* index) {
-    for (*index = 0; *index < batch->policies && *index < kKnownPolicies; ++*index) {
-        if (batch->known[*index].is(*limit.policy, *limit.shape)) {
-            return true;
-        }
-    }
-    char record[kLongestPolicy];
-    const std::string_view text(record, encode_policy(*limit.policy, *limit.shape, record));
-    const std::string_view all = batch->policy_texts.view();
-    for (*index = 0; *index < batch->policies; ++*index) {
-        const std::size_t start = batch->policy_ends[*index];
-        if (all.substr(start, batch->policy_ends[*index + 1] - start) == text) {
-            return true;
-        }
-    }
-    batch->policy_texts.append(text);
-    if (batch->policies < kKnownPolicies) {
-        batch->known[batch->policies] = {*limit.policy, *limit.shape};
-    }
-    batch->policies++;
-    batch->policy_ends[batch->policies] = static_cast<std::uint16_t>(batch->policy_texts.size());
-    return !batch->policy_texts.failed();
 }
 
 // The node that a client stands for; null if there is no memory. Of one that is idle nothing needs to be
@@ -389,8 +289,7 @@ bool Remote::add(const RemoteLimit* limits, std::size_t count, bool refund, Ques
     char* at = batch->group_texts.extend(kGroupSize + count * kLimitSize);
     at = at != nullptr ? put_group(at, count, refund) : nullptr;
     for (std::size_t i = 0; i < count; i++) {
-        unsigned policy = 0;
-        add_policy(limits[i], batch, &policy);
+        const unsigned policy = batch->policies.add(*limits[i].policy, *limits[i].shape);
         at = at != nullptr ? put_limit(at, policy, limits[i].cost) : nullptr;
         add_key(limits[i], &batch->key_texts);
     }
@@ -403,7 +302,7 @@ bool Remote::add(const RemoteLimit* limits, std::size_t count, bool refund, Ques
         question->waiting = waiting;
     }
     if (batch->groups >= options_.batch || batch->keys + kMaxLimits > kMaxKeys ||
-        batch->policies + kMaxLimits > kMaxPolicies) {
+        batch->policies.size() + kMaxLimits > kMaxPolicies) {
         close(batch);
         leave(batch);
     } else {
@@ -471,7 +370,7 @@ void Remote::leave(Batch* batch) {
 }
 
 void Remote::send(Batch* batch) {
-    if (batch->key_texts.failed() || batch->policy_texts.failed() || batch->group_texts.failed()) {
+    if (batch->key_texts.failed() || batch->policies.failed() || batch->group_texts.failed()) {
         finish(batch, redis::Error::kOutOfMemory, {});
         return;
     }
@@ -494,7 +393,7 @@ void Remote::send(Batch* batch) {
     redis::append_bulk(kScriptSha1, &command);
     redis::append_bulk_number(undeclared ? 0 : batch->keys, &command);
     command.append(undeclared ? std::string_view() : batch->key_texts.view());
-    redis::append_bulk(batch->policy_texts.view(), &command);
+    redis::append_bulk(batch->policies.text(), &command);
     redis::append_bulk(batch->group_texts.view(), &command);
     command.append(undeclared ? batch->key_texts.view() : std::string_view());
     call->slot = batch->slot;
@@ -547,7 +446,7 @@ void Remote::ask_apart(Batch* batch) {
         one->since = batch->since;
         one->groups = 1;
         one->keys = waiting->limits;
-        one->policy_texts.append(batch->policy_texts.view());
+        one->policies.assign(batch->policies.text());
         const std::size_t size = kGroupSize + waiting->limits * kLimitSize;
         one->group_texts.append(groups.substr(0, size));
         groups.remove_prefix(size);

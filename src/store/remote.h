@@ -12,8 +12,8 @@
 
 #include "core/check.h"
 #include "redis/client.h"
+#include "store/key_writer.h"
 #include "store/memory.h"
-#include "store/name.h"
 
 namespace rate_limit {
 
@@ -89,25 +89,19 @@ class Remote {
     struct Batch;
     struct Node;
 
-    // What the keys of a zone begin with: PREFIX ZONE:ALGORITHM:{
-    struct Head {
-        static constexpr std::size_t kRoom = 120;
-
-        char text[kRoom];
-        std::uint8_t size = 0;       // 0 if there is none
-        std::uint8_t zone_size = 0;  // of its name, which follows the prefix
-        Algorithm algorithm = {};
-    };
-
     Remote(redis::Service* service, const Options& options, redis::Loop* loop)
-        : service_(service), split_(service->split()), options_(options), loop_(loop) {}
+        : service_(service),
+          split_(service->split()),
+          options_(options),
+          keys_(options.prefix),
+          loop_(loop) {}
 
     static void on_answer(void* self, redis::Error error, std::string_view reply);
     bool add(const RemoteLimit* limits, std::size_t count, bool refund, Question* question);
     redis::Slot slot_of_key(const RemoteLimit& limit);
-    const Head* head_of(const RemoteLimit& limit);
-    void add_key(const RemoteLimit& limit, redis::Buffer* buffer);
-    static bool add_policy(const RemoteLimit& limit, Batch* batch, unsigned* index);
+    void add_key(const RemoteLimit& limit, redis::Buffer* buffer) {
+        keys_.append(limit.zone, limit.policy->algorithm, limit.client, limit.is_short, buffer);
+    }
     Batch* batch_for(const RemoteLimit& limit);
     Batch* batch_of_node(Node* node, redis::Slot slot);
     Batch* batch_of_client(std::string_view client, redis::Slot slot);
@@ -129,6 +123,7 @@ class Remote {
     redis::Service* service_;
     const bool split_;  // the service is
     Options options_;
+    KeyWriter keys_;
     redis::Loop* loop_;
     redis::Alarm* flush_ = nullptr;
     redis::Alarm* wake_ = nullptr;
@@ -138,9 +133,6 @@ class Remote {
     Batch* open_[kLists] = {};    // others that are being filled, in lists by their slots
     std::uint64_t filled_ = 0;    // a bit for each list of these that may have any
     redis::Buffer key_;
-    static constexpr std::size_t kHeads = 4;
-    Head heads_[kHeads] = {};    // of keys that were asked for lately
-    std::size_t next_head_ = 0;  // that gives way
     Batch* free_batches_ = nullptr;
     Waiting* free_waiting_ = nullptr;
     Waiting* first_done_ = nullptr;
