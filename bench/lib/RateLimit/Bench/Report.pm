@@ -270,7 +270,7 @@ sub tables {
     my $text = "Measured on $results->{finished}: $machine->{cpus} CPUs ($machine->{cpu}), $machine->{memory_gb} GB, "
         . "$machine->{kernel}; nginx $version->{nginx}, Redis $version->{redis}, HAProxy $version->{haproxy}, wrk $version->{wrk}, "
         . "h2load $version->{h2load}, the module at $version->{module}. "
-        . ($results->{pinned} ? 'Servers on one CPU, load and Redis on another. ' : 'Nothing was pinned to a CPU. ')
+        . ($results->{pinned} ? 'Servers on one CPU, load and Redis on another. ' : 'Nothing was pinned to a CPU, but where a heading says so. ')
         . sprintf "It took %d min %d s.\n\n", $results->{seconds} / 60, $results->{seconds} % 60;
     for my $group (@{ $results->{groups} // [] }) {
         $text .= group_table($group);
