@@ -66,6 +66,10 @@ subtest 'a master is killed' => sub {
     my %admitted;
     $admitted{ $_->{request} }++ for grep { $_->{status} == 200 } @answers;
     is join(' ', values %admitted), join(' ', (3) x 40), 'each is admitted as often as it may';
+    # A node that was down when it was last asked is asked again after a while.
+    my @others = map { $cluster->clients_of($_) } @left;
+    wait_for('limits', sub { return !grep { seen($nginx->get('/open', 'X-Client' => $_)) !~ /redis$/ } @others });
+    cmp_ok time - $up, '<', 2, sprintf 'limits hold again %.2f s after the cluster is up', time - $up;
     $cluster->revive($lost);
     $cluster->wait_until_ok;
     is ask($cluster->clients_of($_), 4, 'closed'), $enforced, 'limits hold' for $cluster->masters;
