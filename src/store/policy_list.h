@@ -23,6 +23,8 @@ class PolicyList {
 
     // As encode_policy writes them, one after the other.
     std::string_view text() const { return texts_.view(); }
+
+    // Takes over the text of another list. None can be added after that.
     void assign(std::string_view text);
 
   private:
