@@ -13,7 +13,7 @@ done
 
 cat << END >> $NGX_MAKEFILE
 
-$NGX_OBJS/rate_limit/store/script_text.h: $ngx_addon_dir/scripts/embed $ngx_addon_dir/scripts/literals.awk `echo $ngx_addon_dir/lua/*`
+$NGX_OBJS/rate_limit/store/script_text.h: $ngx_addon_dir/scripts/embed $ngx_addon_dir/scripts/join-lua $ngx_addon_dir/scripts/literals.awk `echo $ngx_addon_dir/lua/*`
 	$ngx_addon_dir/scripts/embed \$@
 
 $NGX_OBJS/addon/nginx/dashboard.o: $NGX_OBJS/rate_limit/nginx/dashboard_text.h

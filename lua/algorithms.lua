@@ -8,9 +8,18 @@
 --     written even if nothing is charged.
 --   write(place, moment, start, a, b, cost): the state of that view after a cost, or after it was given back if it is
 --     below 0; false for none. And the moment until which that matters.
--- A log has a third, which reads it.
-local function maker_of(algorithm)
-    return algorithm == 0 and token_bucket or algorithm == 1 and leaky_bucket or algorithm == 2 and gcra or
-        algorithm == 3 and fixed_window or algorithm == 4 and sliding_window or algorithm == 5 and sliding_buckets or
-        sliding_log
+--   decode: of a log alone, reads it.
+--   step(place, cost): both at once, for what is most common: the state after a request, remaining, reset_after, and
+--     the moment until which that matters if that is not the one before. Nothing if `place`, of 12 bytes, or the
+--     request is of another kind. Not every algorithm has it.
+--
+-- A call makes only those that its policies are of; until then there is told which.
+local makers = { [0] = false, false, false, false, false, false, false }
+do
+    local at = 1
+    while at <= #ARGV[1] do
+        local algorithm, _, rates = string.byte(ARGV[1], at, at + 2)
+        makers[algorithm] = true
+        at = at + 24 + rates * 12
+    end
 end

@@ -8,17 +8,6 @@
 --               One further behind has been set back, and the state follows it.
 local from_bytes, to_bytes = struct.unpack, struct.pack
 
--- Which algorithms the policies are of.
-local uses = {}
-do
-    local at = 1
-    while at <= #ARGV[1] do
-        local algorithm, _, rates = string.byte(ARGV[1], at, at + 2)
-        uses[algorithm] = true
-        at = at + 24 + rates * 12
-    end
-end
-
 -- x * y / d as a quotient and a rest, for d up to 2^45. A quotient beyond 2^53 is not exact, but still beyond.
 local function muldiv(x, y, d)
     local product = x * y

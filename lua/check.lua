@@ -265,7 +265,7 @@ local function checks()
                 owed = flags >= 8 and limit + math.max(limit, count) or limit,
             }
             made.evaluate, made.write, made.decode =
-                maker_of(algorithm)(limit, count, seconds, flags, size, ceiling, delay, longest)
+                makers[algorithm](limit, count, seconds, flags, size, ceiling, delay, longest)
             policy[i] = made
         end
         return policy

@@ -1,7 +1,7 @@
 -- fixed_window: a counter that starts anew with each window.
 --
 -- State: the end of the window (52 bits), the mark of its period (12 bits) and what was counted in it (32 bits).
-local fixed_window = uses[3] and function(limit, _, seconds, flags)
+makers[3] = makers[3] and function(limit, _, seconds, flags)
     local period, mark, first = seconds * 1000000, seconds % 4093 * 16, flags % 2 == 1
 
     -- The window at `now`: the moment, the end, the count, and whether the state has to follow.
@@ -63,5 +63,15 @@ local fixed_window = uses[3] and function(limit, _, seconds, flags)
         return place, count > 0 and finish or finish - period
     end
 
-    return evaluate, write
+    -- Both at once, in the present window, if that has counted something.
+    local function step(place, cost)
+        local low, high = from_bytes('<I6I6', place)
+        local top, beside = high % 16, high % 65536
+        local left, count = low + top * 2 ^ 48 - now, (high - beside) / 65536
+        if left > 0 and left <= period and beside - top == mark and count > 0 and count + cost <= limit then
+            return to_bytes('<I6I6', low, high + cost * 65536), limit - count - cost, left
+        end
+    end
+
+    return evaluate, write, nil, step
 end

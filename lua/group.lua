@@ -2,6 +2,8 @@
 --
 -- `slots`, `moments` and `answer` are main.lua's: where keys are that stand several times, and where answers go.
 local function group_decider(slots, moments, answer)
+    -- Most calls need none of this.
+    -- include places.lua state.lua check.lua
     local new_check, read_policy, evaluate, charge, refuse, give_back = checks()
     local policies, group, group_slots = {}, {}, {}
 

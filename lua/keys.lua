@@ -11,6 +11,9 @@ end
 local now = call('TIME')
 now = now[1] * 1000000 + now[2]
 
+-- What changes a key that expires when it would have anyway: called as Redis is, if that can.
+local rewrite = modern and call
+
 -- Keeps `value` until a moment, rounded up to what Redis can tell; without a value, forgets the key. To make text of
 -- a number takes longer than all else that is done for a key, and Redis would take even longer, so that of the last
 -- one is used again: many keys expire together. Neither part of it is beyond 32 bits before 2038.
@@ -21,7 +24,7 @@ local function keep(key, value, moment, same)
         return
     elseif same and modern then
         -- The key has this moment already, and Redis takes long to forget it and set it anew.
-        call('SET', key, value, 'KEEPTTL')
+        rewrite('SET', key, value, 'KEEPTTL')
         return
     end
     local expiry = moment + -moment % 1000

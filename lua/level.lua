@@ -5,7 +5,7 @@
 -- the time) and a part counted in units of 1/period of a request (45 bits). The last 4 bytes are left out if zero.
 --
 -- `base`: what is too many is told as what is beyond so many requests.
-local level = (uses[0] or uses[1] or uses[2]) and function(base, limit, count, seconds, flags, ceiling, delay)
+local level = (makers[0] or makers[1] or makers[2]) and function(base, limit, count, seconds, flags, ceiling, delay)
     local period = seconds * 1000000
     -- What others have admitted may be owed beyond the limit.
     local most = flags >= 8 and limit + (limit > count and limit or count) or limit
@@ -103,5 +103,27 @@ local level = (uses[0] or uses[1] or uses[2]) and function(base, limit, count, s
         return to_bytes('<I6I2I6I2', low, high, part + bits * 2 ^ 45, (above - bits) / 8), matters
     end
 
-    return evaluate, write
+    -- Both at once, for a request that fits and need not wait.
+    local function step(place, cost)
+        local last, high = from_bytes('<I6I6', place)
+        local top, beside = high % 16, high % 65536
+        local whole, part = (beside - top) / 16, (high - beside) / 65536
+        local elapsed = now - last - top * 2 ^ 48
+        local left, gone = whole * period + part, elapsed * count
+        if elapsed <= 0 or whole >= most or part >= period or left >= 2 ^ 52 or gone >= 2 ^ 52 then
+            return
+        end
+        left = left > gone and left - gone or 0
+        part = left % period
+        whole = (left - part) / period
+        local used, after, total = part > 0 and whole + 1 or whole, whole + cost, left + cost * period
+        local turn = free and (after > free or (after == free and part > 0))
+        if used + cost <= limit and not turn and after < 4096 and part < 2 ^ 32 and total < 2 ^ 52 then
+            local low, reset = now % 2 ^ 48, (total + -total % count) / count
+            return to_bytes('<I6I6', low, (now - low) / 2 ^ 48 + after * 16 + part * 65536), limit - used - cost,
+                reset, now + reset
+        end
+    end
+
+    return evaluate, write, nil, step
 end

@@ -2,7 +2,7 @@
 --
 -- State: the start of the newest sub-window (52 bits) and which counter is its (12 bits), the number of sub-windows
 -- (8 bits), the period in seconds (32 bits) and the counters in a ring, all in as few bytes as the largest needs.
-local sliding_buckets = uses[5] and function(limit, _, seconds, _, buckets)
+makers[5] = makers[5] and function(limit, _, seconds, _, buckets)
     local byte = string.byte
     local HEADER = 13
     local width = (seconds * 1000000 + -seconds * 1000000 % buckets) / buckets

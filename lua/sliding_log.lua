@@ -3,7 +3,7 @@
 -- State: how many bytes an entry has (8 bits), the time of the newest (64 bits), then the times, the oldest first, of
 -- which only the low bytes are kept, since none is further from the newest than they can tell. A request that costs n
 -- has n entries.
-local sliding_log = uses[6] and function(limit, _, seconds, flags, capacity, _, _, longest)
+makers[6] = makers[6] and function(limit, _, seconds, flags, capacity, _, _, longest)
     local HEADER = 9
     local period, varied = seconds * 1000000, flags % 8 >= 4
     longest = longest * 1000000

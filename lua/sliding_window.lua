@@ -2,7 +2,7 @@
 --
 -- State: the end of the window (52 bits), the mark of its period (12 bits), its count and the one before, of both the
 -- low halves first (16 bits each). The high halves are left out if zero.
-local sliding_window = uses[4] and function(limit, _, seconds, flags)
+makers[4] = makers[4] and function(limit, _, seconds, flags)
     local period, mark = seconds * 1000000, seconds % 4093 * 16
     -- What was counted beyond the limit is believed only as far as someone may have counted it.
     local most = flags % 4 >= 2 and 2 ^ 32 or flags >= 8 and limit * 2 or limit
@@ -97,5 +97,22 @@ local sliding_window = uses[4] and function(limit, _, seconds, flags)
             (before - before_low) / 65536), matters
     end
 
-    return evaluate, write
+    -- Both at once, for a short state that has counted something in the present window, and a cost that fits.
+    local function step(place, cost)
+        local low, rest = from_bytes('<I6I6', place)
+        local high, count = rest % 65536, rest % 2 ^ 32
+        local top, before = high % 16, (rest - count) / 2 ^ 32
+        local left = low + top * 2 ^ 48 - now
+        count = (count - high) / 65536
+        if left > 0 and left <= period and high - top == mark and count > 0 and before <= most then
+            local overlap = before * left
+            -- Rounded up, as wait_for does.
+            local used = count + (overlap + -overlap % period) / period
+            if overlap < 2 ^ 52 and used + cost <= limit and count + cost < 65536 then
+                return to_bytes('<I6I6', low, rest + cost * 65536), limit - used - cost, left + period
+            end
+        end
+    end
+
+    return evaluate, write, nil, step
 end

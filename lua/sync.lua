@@ -13,6 +13,12 @@ local guard = values[#KEYS]
 local applied = guard and string.find(guard, '^%d+$') and
     (#guard > #sequence or (#guard == #sequence and guard >= sequence))
 
+-- What any policy may need is made only for a call that has one which needs it.
+local function make_checks()
+    -- include places.lua state.lua check.lua
+    return checks()
+end
+
 local new_check, read_policy, evaluate, charge, check
 local policies = {}
 
@@ -27,7 +33,7 @@ do
         if (algorithm == 3 or algorithm == 4) and rates == 1 and places == 1 and min_interval == 0 then
             local limit, count, seconds = from_bytes('<I4I4I4', text, rate)
             simple_evaluate[number], simple_write[number] =
-                maker_of(algorithm)(limit, count, seconds, flags, size, ceiling, delay, seconds)
+                makers[algorithm](limit, count, seconds, flags, size, ceiling, delay, seconds)
         end
         at, number = rate + rates * 12, number + 1
     end
@@ -103,7 +109,7 @@ end
 -- be written, and what is told of it.
 local function settle(number, value, cost)
     if not check then
-        new_check, read_policy, evaluate, charge = checks()
+        new_check, read_policy, evaluate, charge = make_checks()
         check = new_check()
     end
     local policy = policies[number] or read_policy(number)

@@ -44,7 +44,7 @@ $(out)/perl: $(perl)
 
 # The files of lua/ are parts of two scripts, and see each other's names only there.
 $(out)/lua: $(lua) .luacheckrc
-	cd lua && cat $$(cat ORDER) >../$(out)/script.lua && cat $$(cat ORDER.sync) >../$(out)/sync_script.lua
+	scripts/join-lua ORDER >$(out)/script.lua && scripts/join-lua ORDER.sync >$(out)/sync_script.lua
 	luacheck --quiet --no-color $(out)/script.lua $(out)/sync_script.lua
-	! ls lua | grep -vxF -f lua/ORDER -f lua/ORDER.sync -e ORDER -e ORDER.sync
+	! ls lua | grep -vxF -f lua/ORDER -f lua/ORDER.sync -e ORDER -e ORDER.sync $$(sed -n 's/^ *-- include / /p' lua/*.lua | sed 's/ / -e /g')
 	@touch $@

@@ -43,7 +43,7 @@ fuzzers: $(fuzzers)
 benchmarks: $(benchmarks)
 
 # embed leaves a header alone that would not change, and then nothing is compiled anew.
-$(script): scripts/embed scripts/literals.awk $(wildcard lua/*)
+$(script): scripts/embed scripts/join-lua scripts/literals.awk $(wildcard lua/*)
 	scripts/embed $@
 
 $(OUT)/%_test: $(objects) $(OUT)/unit/%_test.o $(libraries)

@@ -31,6 +31,9 @@ for i = 1, #keys do
     end
     values[i] = values[i] and string.sub(values[i], 9)
 end
+local function rewrite(_, key, value)
+    redis.call('SET', key, string.sub(redis.call('GET', key), 1, 8) .. value)
+end
 local function keep(key, value, moment, same)
     assert(moment % 1 == 0)
     assert(not same or struct.unpack('<I8', redis.call('GET', key)) == moment)

@@ -7,6 +7,8 @@ namespace {
 constexpr Kind kKinds[] = {
     {"plain", kPlain, 1},
     {"steps of the clock", kStepsBack, 1},
+    {"steady requests", kSteady, 1},
+    {"steady requests and new limits", kSteady | kRateChanges | kStepsBack, 1},
     {"several rates", kSeveralRates | kStepsBack, 1},
     {"new rates", kRateChanges | kStepsBack, 1},
     {"new lists of rates", kRateChanges | kSeveralRates | kStepsBack, 1},

@@ -25,6 +25,9 @@ struct ScenarioZone {
 // most zones keep what is then owed.
 constexpr unsigned kImposes = 32;
 
+// Another: most requests fit, and each is the only one in its call, a little after the one before.
+constexpr unsigned kSteady = 64;
+
 struct ScenarioLimit {
     std::uint32_t zone;
     std::uint32_t client;
@@ -93,6 +96,9 @@ inline ScenarioZone draw_zone(Algorithm algorithm, unsigned kind) {
         zone.policy.ceiling = *between(0, 1) == 0 ? 0 : zone.policy.burst + 1;
     }
     zone.policy.debt = (kind & kImposes) != 0 && *between(0, 3) != 0;
+    if ((kind & kSteady) != 0) {
+        zone.policy.rates.rates[0].count = *between(3U, 60U);
+    }
     return zone;
 }
 
@@ -100,7 +106,9 @@ inline ScenarioZone draw_zone(Algorithm algorithm, unsigned kind) {
 inline Policy draw_change(const ScenarioZone& zone, unsigned kind) {
     Policy policy = zone.policy;
     const bool several = (kind & kSeveralRates) != 0 && *between(0, 3) != 0;
-    if (*between(0, 2) == 0) {
+    if ((kind & kSteady) != 0) {
+        policy.rates.rates[0].count = *between(1U, 60U);
+    } else if (*between(0, 2) == 0) {
         policy.rates.rates[0].count = *any_count(policy.algorithm);
     } else {
         policy.rates = draw_rates(policy.algorithm, several);
@@ -132,6 +140,12 @@ inline Event draw_event(const std::vector<ScenarioZone>& zones, unsigned kind) {
                                        ? *one_of<std::uint32_t>({~0U, ~0U - 1, 1U << 31})
                                        : *any_cost(capacity_of(covered, covered.rates.rates[0]));
         event.limits.push_back({zone, *between(0U, 1U), cost});
+    }
+    if ((kind & kSteady) != 0 && *between(0, 15) != 0) {
+        event.move = 1 + *between<Micros>(0, rate.period / *one_of<Micros>({100, 10, 2}));
+        event.times = 1;
+        event.refund = false;
+        event.limits[0].cost = *between(1U, 3U);
     }
     if ((kind & kRateChanges) != 0 && *between(0, 7) == 0) {
         event.changes = true;
