@@ -26,6 +26,24 @@ void test_redis_decides_as_core_does(void**) {
     assert_true(steps >= 1'000'000 || !whole);
 }
 
+// 65501 * 2409415184501 is by 1 more than a multiple of the period, and too large for a double to tell.
+void test_what_overlaps_of_the_window_before_is_exact(void**) {
+    constexpr Micros kPeriod = 30 * kDay;
+    constexpr Micros kLeft = 2'409'415'184'501;
+    const ScenarioZone zone = {policy_of(Algorithm::kSlidingWindow, "70000r/30d"), false, 0, 0};
+    Scenario scenario = {{zone}, 600 * kPeriod, {}};
+    for (const auto& [move, cost] :
+         {std::pair<Micros, std::uint32_t>{1, 65501}, {2 * kPeriod - kLeft - 2, 1}, {1, 1}}) {
+        Event event = {};
+        event.move = move;
+        event.times = 1;
+        event.limits.push_back({0, 0, cost});
+        scenario.events.push_back(event);
+    }
+    start_server(server_programs()[0]);
+    assert_true(rc::check("Redis agrees", [&] { redis_agrees(scenario); }));
+}
+
 // As a node of a cluster is asked.
 void test_redis_decides_the_same_for_keys_that_are_not_declared(void**) {
     declared = false;
@@ -49,6 +67,7 @@ int main() {
     set_parameters("180");
     const CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_redis_decides_as_core_does, stop_server),
+        cmocka_unit_test_teardown(test_what_overlaps_of_the_window_before_is_exact, stop_server),
         cmocka_unit_test_teardown(test_redis_decides_the_same_for_keys_that_are_not_declared, stop_server),
         cmocka_unit_test_teardown(test_valkey_decides_as_core_does, stop_server),
     };

@@ -97,7 +97,7 @@ inline ScenarioZone draw_zone(Algorithm algorithm, unsigned kind) {
     }
     zone.policy.debt = (kind & kImposes) != 0 && *between(0, 3) != 0;
     if ((kind & kSteady) != 0) {
-        zone.policy.rates.rates[0].count = *between(3U, 60U);
+        zone.policy.rates.rates[0].count = *rc::gen::oneOf(between(3U, 60U), between(3U, 60'000U));
     }
     return zone;
 }
@@ -145,7 +145,7 @@ inline Event draw_event(const std::vector<ScenarioZone>& zones, unsigned kind) {
         event.move = 1 + *between<Micros>(0, rate.period / *one_of<Micros>({100, 10, 2}));
         event.times = 1;
         event.refund = false;
-        event.limits[0].cost = *between(1U, 3U);
+        event.limits[0].cost = *between(1U, 3 + rate.count / 8);
     }
     if ((kind & kRateChanges) != 0 && *between(0, 7) == 0) {
         event.changes = true;
