@@ -3,12 +3,15 @@
 -- Where a key stands several times, all go by the last: its value, and the moment until which that matters if it is
 -- to be written, which then waits for the end of the call.
 local slots, moments
-for i = 2, #keys do
-    if not slots then
-        slots = { [keys[1]] = 1 }
+if keys[2] then
+    slots = { [keys[1]] = 1 }
+    for i = 2, #keys do
+        local key = keys[i]
+        if slots[key] then
+            moments = moments or {}
+        end
+        slots[key] = i
     end
-    moments = moments or slots[keys[i]] and {}
-    slots[keys[i]] = i
 end
 
 -- Answers are numbers until the end, and then one string. Of its format the part is done that is before a run of
@@ -48,9 +51,10 @@ local groups, at, index = ARGV[2], 1, 1
 local length = #groups
 -- Most often all groups have one limit, with the same policy and the same cost.
 local alike = length > 6 and string.byte(groups) == 1 and groups == string.rep(string.sub(groups, 1, 6), length / 6)
-local cost
+local cost, stepping
+local read_until = 1
 while at <= length do
-    if not alike or at == 1 then
+    if at >= read_until then
         local word = from_bytes('<I6', groups, at)
         local other = word % 65536
         cost = (word - other) / 65536
@@ -83,12 +87,14 @@ while at <= length do
                 end
             end
         end
+        stepping = cost > 0 and step
+        read_until = alike and length + 1 or at + 6
     end
     local slot = moments and slots[keys[index]] or index
     local value = values[slot]
-    local fits, delay, place, remaining, reset, matters, retry, excess = true, 0
-    if step and value and #value == 12 and cost > 0 then
-        place, remaining, reset, matters = step(value, cost)
+    local place, remaining, reset, matters, long, fits, retry, delay, excess
+    if stepping and value and #value == 12 then
+        place, remaining, reset, matters = stepping(value, cost)
     end
     if matters then
         keep(keys[index], place, matters)
@@ -127,13 +133,14 @@ while at <= length do
             reset = reset > 0 and reset + time - now or 0
             retry = retry > 0 and retry + time - now or retry
         end
+        long = not fits or delay > 0
     end
     if remaining then
-        if fits and delay == 0 and form == 'I5I7' then
+        if long or form ~= 'I5I7' then
+            answer(fits or not long, 0, remaining, reset, retry, delay or 0, excess)
+        else
             numbers[filled + 1], numbers[filled + 2] = 8 + remaining * 256, reset
             run, filled = run + 1, filled + 2
-        else
-            answer(fits, 0, remaining, reset, retry, delay, excess)
         end
         at, index = at + 6, index + 1
     end
