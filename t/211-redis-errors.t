@@ -300,7 +300,7 @@ my @rows = (
         error  => 'TLS answered by something else',
         reason => 'tls',
         detail => qr/.*(?:SSL|TLS|version|record)/i,
-        server => sub { return start_fake(greeting => '-ERR what is it?') },
+        server => sub { return start_fake(greeting => '-ERR what is it?', mode => 'mute') },    # what TLS says is no RESP
         url    => sub { my ($server) = @_; return 'rediss://127.0.0.1:' . $server->port },
         words  => 'timeout=5s verify=off',
     },
