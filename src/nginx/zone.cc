@@ -110,12 +110,15 @@ ngx_int_t make_memory(Zone* zone) {
     return NGX_OK;
 }
 
+// `data` is the old zone of this name, or null. Since 1.27.3 nginx passes the old zone to a zone marked `noreuse` too,
+// whose memory is new, and unmaps the old memory afterwards: only the address says whether the memory is the same.
 ngx_int_t init_memory(ngx_shm_zone_t* shm, void* data) {
     Zone* zone = zone_of(shm);
     zone->shm = shm;
-    if (data != nullptr) {
-        zone->table = static_cast<Zone*>(data)->table;
-        zone->denials = static_cast<Zone*>(data)->denials;
+    const auto* old_zone = static_cast<const Zone*>(data);
+    if (old_zone != nullptr && old_zone->shm->shm.addr == shm->shm.addr) {
+        zone->table = old_zone->table;
+        zone->denials = old_zone->denials;
         return NGX_OK;
     }
     if (make_memory(zone) != NGX_OK) {
