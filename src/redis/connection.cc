@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <initializer_list>
 
+#include "redis/command.h"
 #include "redis/tls.h"
 
 namespace rate_limit::redis {
@@ -15,6 +16,8 @@ namespace {
 constexpr int kKeepAlive = 15;  // seconds
 
 Connection* owner_of(const redisAsyncContext* context) { return static_cast<Connection*>(context->data); }
+
+constexpr std::string_view kUnexpected = "the server sent a reply that no command waits for";
 
 std::string_view error_text(const redisAsyncContext* context) {
     return context->errstr != nullptr && context->errstr[0] != '\0' ? context->errstr : context->c.errstr;
@@ -40,6 +43,7 @@ bool Connection::open(const Locator::Place& place, std::string* line) {
     }
     context->data = this;
     context->c.reader->maxelements = settings_.most_elements;
+    guard_.watch(context);
     server_name_ = settings_.server_name.empty() ? place.name : settings_.server_name;
     context_ = context;
     session_ = nullptr;
@@ -64,14 +68,27 @@ bool Connection::send(std::string_view command, Reply reply, void* self) {
     return redisAsyncFormattedCommand(context_, reply, self, command.data(), command.size()) == REDIS_OK;
 }
 
+bool Connection::subscribe(std::string_view channel, Reply reply, void* self) {
+    guard_.channel = channel;
+    return send(format_command({"SUBSCRIBE", channel}), reply, self);
+}
+
 bool Connection::load_script() { return say({"SCRIPT", "LOAD", settings_.script}, nullptr); }
 
 Error Connection::loss(const redisAsyncContext* context) {
-    return context->c.err == REDIS_ERR_PROTOCOL ? Error::kProtocol : Error::kClosed;
+    return context->c.err == REDIS_ERR_PROTOCOL || was_refused(context) ? Error::kProtocol : Error::kClosed;
 }
 
 std::string_view Connection::loss_line(const redisAsyncContext* context) {
+    if (was_refused(context)) {
+        return kUnexpected;
+    }
     return context->c.err != 0 ? error_text(context) : "the connection was lost before the answer";
+}
+
+bool Connection::was_refused(const redisAsyncContext* context) {
+    const Connection* self = owner_of(context);
+    return self != nullptr && self->guard_.refused;
 }
 
 bool Connection::say(std::initializer_list<std::string_view> words, Reply reply) {
@@ -178,6 +195,10 @@ void Connection::on_disconnect(const redisAsyncContext* context, int) {
     }
     if (self->session_ != nullptr && !self->ready_) {
         self->lose(Error::kTls, self->handshake_error(error_text(context)));
+        return;
+    }
+    if (self->guard_.refused) {
+        self->lose(Error::kProtocol, kUnexpected);
         return;
     }
     switch (context->c.err) {

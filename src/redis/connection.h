@@ -9,6 +9,7 @@
 #include "redis/error.h"
 #include "redis/locator.h"
 #include "redis/loop.h"
+#include "redis/reply_guard.h"
 #include "redis/watcher.h"
 
 struct redisAsyncContext;
@@ -70,6 +71,10 @@ class Connection {
     // Sends a whole command in RESP; only when ready. False if there is no memory.
     bool send(std::string_view command, Reply reply, void* self);
 
+    // Subscribes to a channel, whose name must live as long as the connection; only when ready, and only
+    // once. False if there is no memory.
+    bool subscribe(std::string_view channel, Reply reply, void* self);
+
     // Loads the script once more. The commands that follow find it.
     bool load_script();
 
@@ -82,6 +87,7 @@ class Connection {
     static void on_disconnect(const redisAsyncContext* context, int status);
     static void on_greeting(redisAsyncContext* context, void* answer, void* self_pointer);
 
+    static bool was_refused(const redisAsyncContext* context);
     bool start_tls(const char** untrusted);
     std::string_view handshake_error(std::string_view otherwise) const;
     bool greet();
@@ -93,6 +99,7 @@ class Connection {
     Loop* loop_;
     Owner* owner_;
     redisAsyncContext* context_ = nullptr;
+    ReplyGuard guard_;
     ssl_st* session_ = nullptr;  // hiredis frees it
     std::string server_name_;    // of this server
     unsigned greetings_ = 0;     // unanswered

@@ -160,7 +160,7 @@ void Sentinels::on_primary(redisAsyncContext*, void* answer, void* self_pointer)
     self->timer_->disarm();
     self->asking_ = false;
     self->failures_ = 0;
-    if (!self->connection_.send(format_command({"SUBSCRIBE", "+switch-master"}), on_message, self)) {
+    if (!self->connection_.subscribe("+switch-master", on_message, self)) {
         self->fail("out of memory");
         return;
     }

@@ -215,22 +215,48 @@ void test_a_reply_of_another_type_is_of_the_wrong_shape(void**) {
     }
 }
 
-void test_replies_that_nobody_asked_for_are_harmless_while_nobody_waits(void**) {
+void test_a_reply_that_no_command_waits_for_ends_the_connection_and_nothing_else(void**) {
+    for (const char* text : {"+OK\r\n", "$1\r\nx\r\n", ":1\r\n", "*2\r\n+a\r\n+b\r\n", "$-1\r\n", "*0\r\n",
+                             "*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nm\r\n", "#t\r\n", ",1.5\r\n", "_\r\n",
+                             ">2\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n", ">1\r\n$8\r\npmessage\r\n"}) {
+        TestLoop loop;
+        FakeServer server(&loop);
+        server.answer = echo_back;
+        Calls calls(settings_for(server.path(), 2000), &loop);
+        calls.ask_echo("warm");
+        server.say(text);
+        assert_true(loop.run_until([&] { return loop.attached == 0; }));
+        assert_int_equal(loop.said("the server sent a reply that no command waits for"), 1);
+        assert_true(calls->available());
+        assert_string_equal(calls.ask_echo("x").reply.c_str(), "x");
+    }
+}
+
+void test_an_error_that_no_command_waits_for_is_why_the_connection_ends(void**) {
     TestLoop loop;
     FakeServer server(&loop);
     server.answer = echo_back;
     Calls calls(settings_for(server.path()), &loop);
     calls.ask_echo("warm");
-    for (const char* text : {"+OK\r\n", "$1\r\nx\r\n", ":1\r\n", "*2\r\n+a\r\n+b\r\n",
-                             ">2\r\n+invalidate\r\n+x\r\n", "$-1\r\n"}) {
-        server.say(text);
-        loop.run_for(5);
-        assert_string_equal(calls.ask_echo("x").reply.c_str(), "x");
-    }
     server.say("-ERR goodbye\r\n");
     assert_true(loop.run_until([&] { return loop.attached == 0; }));
+    assert_int_equal(loop.said("ERR goodbye"), 1);
     assert_true(calls->available());
     assert_string_equal(calls.ask_echo("x").reply.c_str(), "x");
+}
+
+void test_a_push_that_nobody_waits_for_is_passed_over(void**) {
+    TestLoop loop;
+    FakeServer server(&loop);
+    server.answer = echo_back;
+    Calls calls(settings_for(server.path()), &loop);
+    calls.ask_echo("warm");
+    for (const char* text :
+         {">2\r\n+invalidate\r\n+x\r\n", ">2\r\n$10\r\ninvalidate\r\n$-1\r\n", ">0\r\n", ">1\r\n:1\r\n"}) {
+        server.say(text);
+        assert_string_equal(calls.ask_echo("x").reply.c_str(), "x");
+    }
+    assert_int_equal(loop.lines.size(), 0);
 }
 
 void test_a_push_between_replies_is_passed_over(void**) {
@@ -288,7 +314,9 @@ int main() {
         cmocka_unit_test(test_a_promise_of_many_elements_costs_nothing),
         cmocka_unit_test(test_a_reply_that_breaks_off_is_closed),
         cmocka_unit_test(test_a_reply_of_another_type_is_of_the_wrong_shape),
-        cmocka_unit_test(test_replies_that_nobody_asked_for_are_harmless_while_nobody_waits),
+        cmocka_unit_test(test_a_reply_that_no_command_waits_for_ends_the_connection_and_nothing_else),
+        cmocka_unit_test(test_an_error_that_no_command_waits_for_is_why_the_connection_ends),
+        cmocka_unit_test(test_a_push_that_nobody_waits_for_is_passed_over),
         cmocka_unit_test(test_a_push_between_replies_is_passed_over),
         cmocka_unit_test(test_a_log_line_comes_once_in_ten_seconds_and_says_how_many_were_left_out),
     };

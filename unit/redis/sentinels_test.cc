@@ -130,6 +130,27 @@ void test_what_is_no_message_changes_nothing(void**) {
     assert_int_equal(found.sentinels->place().port, 7001);
 }
 
+void test_a_malformed_message_makes_the_client_ask_again(void**) {
+    const std::string channel = bulk("+switch-master");
+    for (const std::string& text : std::vector<std::string>{
+             "*3\r\n:1\r\n:2\r\n:3\r\n", "*3\r\n$-1\r\n$-1\r\n$-1\r\n", "*3\r\n*0\r\n*0\r\n*0\r\n",
+             "*3\r\n" + bulk("subscribe") + bulk("another") + ":1\r\n",
+             "*3\r\n" + bulk("unsubscribe") + channel + bulk("x"),
+             "*3\r\n" + bulk("punsubscribe") + channel + bulk("x"),
+             "*4\r\n" + bulk("subscribe") + ":1\r\n:1\r\n:1\r\n",
+             ">3\r\n" + bulk("subscribe") + bulk("another") + ":1\r\n", ">1\r\n" + bulk("message")}) {
+        TestLoop loop;
+        FakeSentinel sentinel(&loop, 7001);
+        Found found(&loop, seeds_of({&sentinel}));
+        found.sentinels->place();
+        assert_true(loop.run_until([&] { return sentinel.count("SUBSCRIBE") == 1; }));
+        sentinel.say(text);
+        sentinel.primary = 7002;
+        assert_true(loop.run_until([&] { return found.sentinels->place().port == 7002; }));
+        assert_int_equal(loop.said("the server sent a reply that no command waits for"), 1);
+    }
+}
+
 void test_a_sentinel_that_is_of_no_use_is_passed_over(void**) {
     for (const char* reply :
          {"*-1\r\n", "-ERR no\r\n", "-NOAUTH\r\n", ":1\r\n", "*1\r\n$1\r\na\r\n", "$1\r\na\r\n"}) {
@@ -295,6 +316,7 @@ int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(test_the_primary_is_asked_for_once_and_then_listened_for),
         cmocka_unit_test(test_what_is_no_message_changes_nothing),
+        cmocka_unit_test(test_a_malformed_message_makes_the_client_ask_again),
         cmocka_unit_test(test_a_sentinel_that_is_of_no_use_is_passed_over),
         cmocka_unit_test(test_sentinels_that_all_fail_are_asked_again_and_again_but_not_all_the_time),
         cmocka_unit_test(test_doubt_asks_another_sentinel),
