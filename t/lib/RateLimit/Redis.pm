@@ -439,24 +439,44 @@ sub tls_files {
     certify($dir, 'server',          'ca',          $names);
     certify($dir, 'client',          'ca',          'extendedKeyUsage=clientAuth');
     certify($dir, 'other_name',      'ca',          'subjectAltName=DNS:other.test');
-    certify($dir, 'expired',         'ca',          $names, -1);
+    certify($dir, 'expired',         'ca',          $names);
     certify($dir, 'stranger',        'stranger_ca', $names);
     certify($dir, 'stranger_client', 'stranger_ca', 'extendedKeyUsage=clientAuth');
+    expire($dir, 'expired');
     return $files;
 }
 
 # Makes a key and a certificate signed by an issuer, which may be itself.
 sub certify {
-    my ($dir, $name, $issuer, $extension, $days) = @_;
+    my ($dir, $name, $issuer, $extension) = @_;
     my ($certificate, $key) = @{$files}{ $name, "${name}_key" } = ("$dir/$name.crt", "$dir/$name.key");
-    open my $out, '>', "$dir/$name.ext" or croak "$dir/$name.ext: $!";
-    print {$out} "$extension\n";
-    close $out or croak "$dir/$name.ext: $!";
+    write_lines("$dir/$name.ext", $extension);
     my @sign = $name eq $issuer ? ('-key', $key) : ('-CA', $files->{$issuer}, '-CAkey', $files->{"${issuer}_key"});
     openssl('genpkey', '-algorithm', 'EC', '-pkeyopt', 'ec_paramgen_curve:P-256', '-out', $key);
     openssl('req', '-new', '-key', $key, '-subj', "/CN=$name", '-out', "$dir/$name.csr");
     openssl('x509', '-req', '-in', "$dir/$name.csr", @sign, '-set_serial', 2 + keys %{$files},
-        '-days', $days // 2, '-extfile', "$dir/$name.ext", '-out', $certificate);
+        '-days', 2, '-extfile', "$dir/$name.ext", '-out', $certificate);
+    return;
+}
+
+# Signs a certificate of the ca anew, for a day that is past. Of openssl's commands only `ca` lets every version of it set
+# both dates.
+sub expire {
+    my ($dir, $name) = @_;
+    write_lines("$dir/ca.conf", '[ca]', 'default_ca = here', '[here]', "database = $dir/ca.index", 'default_md = sha256',
+        'policy = any', 'rand_serial = yes', "new_certs_dir = $dir", '[any]', 'commonName = supplied');
+    write_lines("$dir/ca.index");
+    openssl('ca', '-batch', '-notext', '-config', "$dir/ca.conf", '-in', "$dir/$name.csr", '-cert', $files->{ca},
+        '-keyfile', $files->{ca_key}, '-startdate', '20200101000000Z', '-enddate', '20200102000000Z',
+        '-extfile', "$dir/$name.ext", '-out', $files->{$name});
+    return;
+}
+
+sub write_lines {
+    my ($file, @lines) = @_;
+    open my $out, '>', $file or croak "$file: $!";
+    print {$out} map {"$_\n"} @lines;
+    close $out or croak "$file: $!";
     return;
 }
 
