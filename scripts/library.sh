@@ -13,19 +13,34 @@ begin() {
     [ "$state" != "$(cat "$out/state" 2>/dev/null)" ] || exit 0
 }
 
-# Leaves a copy of a Debian source package in OUT.new, from the first of the suites that has it.
+# Leaves a copy of a Debian source package in OUT.new, from the first of the suites that has exactly this version. The
+# standard input lists its files with their SHA-256, as sha256sum prints them.
 #
-#   unpack PACKAGE SUITE…
+#   unpack PACKAGE VERSION SUITE…
 unpack() {
-    local package=$1 suite source=build/$name-source
-    shift
-    if [ ! -e "$source/fetched" ]; then
+    local package=$1 version=$2 suite source=build/$name-source hashes
+    shift 2
+    hashes=$(cat)
+    if [ "$version" != "$(cat "$source/fetched" 2>/dev/null)" ]; then
         echo "$name: fetching its source"
+        rm -rf "$source"
         for suite in "$@"; do
-            rm -rf "$source"
-            scripts/fetch source "$suite" "$package" "$source" && touch "$source/fetched" && break
+            if scripts/fetch source "$suite" "$package=$version" "$source" 2>build/"$name"-fetch.log; then
+                break
+            fi
         done
-        [ -e "$source/fetched" ] || exit 1
+        if ! compgen -G "$source/$package-*/" >/dev/null; then
+            cat build/"$name"-fetch.log >&2
+            echo "$name: version $version of Debian's $package cannot be fetched from $*: $name ${version%-*} or later, built" \
+                "elsewhere, may be named as ${name^^}=DIR, a folder with include/ and lib/; see docs/build.md" >&2
+            exit 1
+        fi
+        if ! (cd "$source" && sha256sum --quiet --check --strict) <<<"$hashes"; then
+            rm -rf "$source"
+            echo "$name: the source of $package $version is not what scripts/$name expects; nothing was built" >&2
+            exit 1
+        fi
+        echo "$version" >"$source/fetched"
     fi
     rm -rf "$out" "$out.new"
     mkdir -p "$out/include" "$out/lib"

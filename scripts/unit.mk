@@ -1,19 +1,21 @@
 # Builds programs with all of src/ that needs no nginx: unit/FOLDER/NAME_test.cc, unit/fuzz/NAME_fuzz.cc,
 # bench/NAME_bench.cc, bench/simulate.cc, bench/accuracy.cc and bench/redis_load.cc; and bench/load.cc without it. The
 # goal is `programs` (the tests), `fuzzers`, `benchmarks`, or some programs.
-# OUT is where to; HIREDIS and LIBJWT are the folders of the two libraries; CXX is the compiler, FLAGS are its for src/,
+# OUT is where to; HIREDIS and LIBJWT may name the folders of the two libraries, see scripts/libraries; CXX is the compiler, FLAGS are its for src/,
 # and TEST_FLAGS those for the rest: RapidCheck's templates are slow to compile.
 
 CXX := g++
 OUT ?= build/unit
-HIREDIS ?= build/hiredis
-LIBJWT ?= build/libjwt
+HIREDIS ?=
+LIBJWT ?=
 FLAGS ?= -O2 -g
 TEST_FLAGS ?= -O1 -g1
 
+find_libraries := HIREDIS='$(HIREDIS)' LIBJWT='$(LIBJWT)' scripts/libraries
 CXXFLAGS := -std=c++17 -Wall -Wextra -Werror -Isrc -Iunit -Ibench -Ibuild/generated \
-    -isystem $(HIREDIS)/include -isystem $(LIBJWT)/include -MMD -MP
-libraries := $(HIREDIS)/lib/libhiredis_ssl.a $(HIREDIS)/lib/libhiredis.a $(LIBJWT)/lib/libjwt.a
+    $(addprefix -isystem ,$(shell $(find_libraries) incs)) -MMD -MP
+linked := $(shell $(find_libraries) libs)
+libraries := $(filter %.a,$(linked))
 script := build/generated/store/script_text.h
 sources := $(filter-out src/nginx/%,$(wildcard src/*/*.cc))
 objects := $(sources:%.cc=$(OUT)/%.o)
@@ -33,7 +35,7 @@ endef
 # src/ comes first, so that of an inline function in both the copy with src/'s flags is taken.
 define link
 	@mkdir -p $(@D)
-	$(CXX) $(FLAGS) $(LINK) -o $@ $^ $(1) -ljansson -lssl -lcrypto -lpthread
+	$(CXX) $(FLAGS) $(LINK) -o $@ $^ $(filter-out %.a,$(linked)) $(1) -ljansson -lssl -lcrypto -lpthread
 endef
 
 .PHONY: programs fuzzers benchmarks
