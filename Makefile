@@ -8,20 +8,24 @@ COVERAGE_MIN_REDIS ?= 95
 COVERAGE_MIN_KEY ?= 95
 FUZZ_SECONDS ?= 60
 BENCH ?= .
+SETUP ?= test
+RUNS ?= 3
 T ?= unit/*/*_test.cc t/*.t
 
 tests = $(wildcard $(T))
 units = $(filter unit/%,$(tests))
+long = $(shell grep -l RL_LONG t/*.t unit/*/*_test.cc)
 
 # Runs of make in one checkout may overlap: set-up and building take turns. What runs long is started with exec, so
 # that a signal to make reaches it.
 locked := mkdir -p build && flock -o build/.lock
 costs = nginx=$$($(locked) scripts/nginx-symbols) && exec scripts/costs --nginx "$$nginx" --load build/bench/redis_load \
     --module $(CURDIR)/build/ngx_http_rate_limit_module.so --build build
+run_tests = scripts/test --build build --unit build/unit --nginx "$(NGINX)" --module $(CURDIR)/build/ngx_http_rate_limit_module.so
 build_units := $(MAKE) --no-print-directory -s -j$(shell nproc) -f scripts/unit.mk
 
-.PHONY: all install setup run test unit lint format sanitize coverage fuzz bench bench-core bench-check timelines simulate \
-    accuracy screenshots compare-simulation check-builds check-fresh clean help
+.PHONY: all install setup run test test-long check-steady unit lint format sanitize coverage fuzz bench bench-core bench-check timelines simulate \
+    accuracy screenshots compare-simulation check-builds matrix test-static test-clang clean help
 
 all: ## build the module against the installed nginx, or against the source tree NGINX_SRC=
 	@$(locked) scripts/setup build
@@ -39,11 +43,22 @@ run: ## run a limited nginx on 127.0.0.1 port PORT= (8080) and say what to try w
 	@exec scripts/run "$(NGINX)" "$(PORT)"
 
 test: ## build without a warning, then run unit/ and t/; T='t/020*.t' runs some, JOBS= so many at once
+	@$(locked) scripts/setup $(SETUP)
+	@$(locked) scripts/module "$(NGINX_SRC)"
+	@$(if $(units),$(locked) $(build_units) $(units:unit/%.cc=build/unit/%))
+	@exec $(run_tests) $(tests)
+
+test-long: ## run the longer versions of those tests that have one
+	@$(locked) scripts/setup test
+	@$(locked) scripts/module "$(NGINX_SRC)"
+	@$(locked) $(build_units) $(patsubst unit/%.cc,build/unit/%,$(filter unit/%,$(long)))
+	@RL_LONG=1 exec $(run_tests) $(long)
+
+check-steady: ## run unit/ and t/ RUNS= (3) times beside busy loops and list what failed; T= as for test
 	@$(locked) scripts/setup test
 	@$(locked) scripts/module "$(NGINX_SRC)"
 	@$(if $(units),$(locked) $(build_units) $(units:unit/%.cc=build/unit/%))
-	@exec scripts/test --build build --unit build/unit --nginx "$(NGINX)" \
-	    --module $(CURDIR)/build/ngx_http_rate_limit_module.so $(tests)
+	@exec scripts/check-steady $(RUNS) $(run_tests) $(tests)
 
 unit: ## run unit/ only
 	@$(locked) scripts/setup unit
@@ -133,9 +148,17 @@ check-builds: ## build against this Debian's nginx and the newest, as a shared o
 	@$(locked) scripts/setup sanitize
 	@$(locked) scripts/check-builds
 
-check-fresh: ## do `make run` and `make test` in a new, bare Debian, and say how long each takes; needs root
-	@$(locked) scripts/setup fresh
-	@scripts/check-fresh
+matrix: ## try the last commit in bare Debians 12, 13 and testing, as docs/releases.md says; MATRIX= are some; needs root
+	@$(locked) scripts/setup matrix
+	@exec scripts/matrix $(if $(MATRIX),$(MATRIX),--fill docs/releases.md)
+
+test-static: ## run t/ with the module compiled into nginx; T= as for test
+	@$(locked) scripts/setup static
+	@exec scripts/variant static $(tests)
+
+test-clang: ## run unit/ and t/ built by clang; T= as for test
+	@$(locked) scripts/setup clang
+	@exec scripts/variant clang $(tests)
 
 clean: ## remove everything that was built
 	rm -rf build

@@ -32,7 +32,7 @@ unpack() {
         if ! compgen -G "$source/$package-*/" >/dev/null; then
             cat build/"$name"-fetch.log >&2
             echo "$name: version $version of Debian's $package cannot be fetched from $*: $name ${version%-*} or later, built" \
-                "elsewhere, may be named as ${name^^}=DIR, a folder with include/ and lib/; see docs/build.md" >&2
+                "elsewhere, may be named as ${name^^}=DIR, a folder with include/ and lib/; see docs/releases.md" >&2
             exit 1
         fi
         if ! (cd "$source" && sha256sum --quiet --check --strict) <<<"$hashes"; then

@@ -13,6 +13,7 @@ subtest 'nginx -t accepts the module without a word' => sub {
 };
 
 subtest 'the module shows only what nginx looks for' => sub {
+    plan skip_all => 'the module is compiled into nginx' if !$ENV{RL_MODULE};
     my @shown = grep { !/^__odr_asan/ } map { (split)[-1] } qx(nm -D --defined-only "$ENV{RL_MODULE}");
     is_deeply [ sort @shown ], [qw(ngx_module_names ngx_module_order ngx_modules)], 'symbols';
 };

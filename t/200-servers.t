@@ -52,15 +52,16 @@ for my $kind (qw(redis valkey)) {
 
         my $monitor = $server->monitor;
         my $client  = $server->connect(plain => 1);
-        is $client->command('SET', "a\n\"b\"\x01", 'v'), 'OK', 'a client over TCP needs no password';
+        is $client->command('SET', "a\n{b}\x01", 'v'), 'OK', 'a client over TCP needs no password';
         is $server->clients,                         1,    'it is counted';
-        is $server->command('EVAL', q{return {redis.call('get', KEYS[1]), 7, false}}, 1, "a\n\"b\"\x01")->[1], 7, 'EVAL';
+        is $server->command('EVAL', q{return {redis.call('get', KEYS[1]), 7, false}}, 1, "a\n{b}\x01")->[1], 7, 'EVAL';
         is $server->commandstats('eval'), 1, 'commandstats';
         is $server->commandstats('evalsha'), 0, 'commandstats of what was not called';
         is $server->cli('DBSIZE'),           1, 'redis-cli';
 
         my ($set, $eval, $get) = grep { $_->{words}[0] =~ /^(?:set|eval|get)$/i } $monitor->commands;
-        is_deeply $set->{words}, [ 'SET', "a\n\"b\"\x01", 'v' ], 'MONITOR shows what the client asked';
+        # No quotes: Valkey 8.1 shows them as if they were the word's end.
+        is_deeply $set->{words}, [ 'SET', "a\n{b}\x01", 'v' ], 'MONITOR shows what the client asked';
         is $get->{client}, 'lua', 'and what a script did';
         is scalar(grep {/mark/} $monitor->lines), 0, 'and not what the test needs to know';
         like $monitor->wait_for(qr/"DBSIZE"/), qr/DBSIZE/, 'waiting for a line';
@@ -141,7 +142,7 @@ subtest 'TLS: certificates that are good, and bad in one way each' => sub {
 };
 
 subtest 'a replica is read-only, a full server refuses writes, and a script may keep it busy' => sub {
-    my $first   = start_redis();
+    my $first   = start_redis(server => 'valkey');
     my $replica = start_redis(replicaof => $first, server => 'valkey');
     like error_of($replica->connect(plain => 1), 'SET', 'a', 'b'), qr/^READONLY/, 'a write to a replica';
 

@@ -62,7 +62,9 @@ sub is_itself {
     }
     $clients++;
     is $redis->command('EXISTS', redis_key($client, $_)), 1, "$title: its key, zone $_" for qw(there other);
-    is $redis->command('DBSIZE'), 2 * $clients, "$title: and nothing else";
+    # An instance whose calls take too long writes the key of its probe, too.
+    my @keys = grep { $_ ne 'rate_limit:probe' } @{ $redis->command('KEYS', '*') };
+    is scalar @keys, 2 * $clients, "$title: and nothing else";
     return;
 }
 

@@ -102,7 +102,7 @@ sub new_folder {
 
 sub write_config {
     my ($dir, $port, %conf) = @_;
-    my $load   = ($conf{module} // 1) ? "load_module $ENV{RL_MODULE};" : '';
+    my $load   = ($conf{module} // 1) && $ENV{RL_MODULE} ? "load_module $ENV{RL_MODULE};" : '';
     my $user   = $> == 0              ? 'user root;'                   : '';
     my $level  = $conf{log_level} // 'info';
     my $listen = $conf{listen}    // '';

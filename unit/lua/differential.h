@@ -366,13 +366,16 @@ inline int stop_server(void**) {
     return 0;
 }
 
-inline bool whole_run() { return getenv("RC_PARAMS") == nullptr && getenv("RL_SANITIZE") == nullptr; }
+inline bool whole_run() {
+    return getenv("RL_LONG") != nullptr && getenv("RC_PARAMS") == nullptr && getenv("RL_SANITIZE") == nullptr;
+}
 
-// Sets RC_PARAMS, as far as nobody has, to `successes` scenarios of each kind if the run is whole.
+// Sets RC_PARAMS, as far as nobody has, to `successes` scenarios of each kind if the run is whole, else to fewer.
 inline void set_parameters(const char* successes) {
     const char* given = getenv("RC_PARAMS");
+    const char* fewer = getenv("RL_SANITIZE") != nullptr ? "9" : "20";
     std::string parameters =
-        given != nullptr ? given : std::string("max_success=") + (whole_run() ? successes : "9");
+        given != nullptr ? given : std::string("max_success=") + (whole_run() ? successes : fewer);
     if (parameters.find("seed=") == std::string::npos) {
         // The same every time, so that whoever runs the tests sees what others saw; RL_SEED takes another.
         const char* seed = getenv("RL_SEED");

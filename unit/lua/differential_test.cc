@@ -1,4 +1,5 @@
-// Redis and core give the same decisions, keep the same state and forget it at the same moment.
+// Redis and core give the same decisions, keep the same state and forget it at the same moment. With RL_LONG in the
+// environment, over a million steps.
 #include "lua/differential.h"
 
 namespace rate_limit {
@@ -19,7 +20,7 @@ constexpr Kind kKinds[] = {
     {"several limits and everything", kCountAll | kIntervals | kStepsBack | kRateChanges | kSeveralRates, 4},
 };
 
-bool whole = false;  // nobody asked for a shorter run
+bool whole = false;  // a million steps are asked for
 
 void test_redis_decides_as_core_does(void**) {
     compare_with(server_programs()[0], kKinds);
