@@ -42,11 +42,10 @@ run: ## run a limited nginx on 127.0.0.1 port PORT= (8080) and say what to try w
 	@$(locked) scripts/module "$(NGINX_SRC)"
 	@exec scripts/run "$(NGINX)" "$(PORT)"
 
-test: ## build without a warning, then run unit/ and t/; T='t/020*.t' runs some, JOBS= so many at once
+test: ## build without a warning and run unit/ and t/; T='t/020*.t' runs some, JOBS= so many at once
 	@$(locked) scripts/setup $(SETUP)
 	@$(locked) scripts/module "$(NGINX_SRC)"
-	@$(if $(units),$(locked) $(build_units) $(units:unit/%.cc=build/unit/%))
-	@exec $(run_tests) $(tests)
+	@exec $(run_tests) $(if $(units),--compile '$(locked) $(build_units) $(units:unit/%.cc=build/unit/%)') $(tests)
 
 test-long: ## run the longer versions of those tests that have one
 	@$(locked) scripts/setup test
