@@ -27,12 +27,14 @@ location /odd/     { rate_limit "zone=a.b/c'd<e>&f"; empty_gif; }
 location /400/     { rate_limit_status 400; empty_gif; }
 location /403/     { rate_limit_status 403; empty_gif; }
 location /401/     { rate_limit_status 401; empty_gif; }
+location /407/     { rate_limit_status 407; empty_gif; }
 location /444/     { rate_limit_status 444; empty_gif; }
 location /503/     { rate_limit_status 503; empty_gif; }
 location /599/     { rate_limit_status 599; empty_gif; }
 location /any/429/ { satisfy any; allow all; empty_gif; }
 location /any/401/ { satisfy any; allow all; rate_limit_status 401; empty_gif; }
 location /any/403/ { satisfy any; allow all; rate_limit_status 403; empty_gif; }
+location /any/407/ { satisfy any; allow all; rate_limit_status 407; empty_gif; }
 location /any/403-page/ { satisfy any; allow all; rate_limit_status 403; error_page 403 /page.html; empty_gif; }
 location /deny/    { deny all; empty_gif; }
 location /page/    { error_page 429 /page.html; empty_gif; }
@@ -63,9 +65,9 @@ sub type_of {
 
 # Statuses.
 is reject('/auto/')->{status}, 429, '429 unless told otherwise';
-is reject("/$_/")->{status}, $_, "rate_limit_status $_" for 400, 401, 403, 503, 599;
+is reject("/$_/")->{status}, $_, "rate_limit_status $_" for 400, 401, 403, 407, 503, 599;
 is reject("/$_/", headers => [ Accept => 'application/json' ])->{status}, $_, "rate_limit_status $_ with a problem"
-    for 400, 401, 403, 503, 599;
+    for 400, 401, 403, 407, 503, 599;
 for my $accept ('text/html', 'application/json') {
     my $connection = $nginx->connect;
     my @request = (path => '/444/', headers => [ 'X-Client' => "close $accept", Accept => $accept ]);
@@ -75,7 +77,7 @@ for my $accept ('text/html', 'application/json') {
 }
 
 # satisfy any lets in whom one module admits, but not whom we reject.
-for my $path ('/any/429/', '/any/401/', '/any/403/') {
+for my $path ('/any/429/', '/any/401/', '/any/403/', '/any/407/') {
     my ($status) = $path =~ /(\d+)/;
     is reject($path)->{status}, $status, "satisfy any does not undo a $status";
     is reject($path, headers => [ Accept => 'application/json' ])->{status}, $status,

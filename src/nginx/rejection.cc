@@ -6,6 +6,7 @@ namespace rate_limit {
 namespace {
 
 constexpr std::string_view kProblemType = "application/problem+json";
+constexpr ngx_int_t kProxyAuthRequired = 407;  // nginx has a name for this status since 1.29.7
 
 std::string_view trim(std::string_view text) {
     while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) {
@@ -74,6 +75,12 @@ bool has_error_page(ngx_http_request_t* r, ngx_uint_t status) {
     return false;
 }
 
+// Whether `satisfy any` takes a status that an access handler returns for "ask the next module". Since
+// nginx 1.31.0, 407 is one of them.
+bool can_be_satisfied(ngx_int_t status) {
+    return status == NGX_HTTP_FORBIDDEN || status == NGX_HTTP_UNAUTHORIZED || status == kProxyAuthRequired;
+}
+
 // Zones' names need no escaping: they have neither quotes nor backslashes.
 bool print_problem(ngx_http_request_t* r, const RequestState& state, ngx_uint_t status, ngx_str_t* body) {
     std::size_t size = 256;
@@ -128,11 +135,10 @@ ngx_int_t reject(ngx_http_request_t* r, const RequestState& state) {
     if (conf->body != NGX_HTTP_RATE_LIMIT_BODY_OFF && !has_error_page(r, conf->status) &&
         (conf->body == NGX_HTTP_RATE_LIMIT_BODY_PROBLEM || accepts_json(r))) {
         rc = send_problem(r, state, conf->status);
-    } else if (rc != NGX_HTTP_FORBIDDEN && rc != NGX_HTTP_UNAUTHORIZED) {
+    } else if (!can_be_satisfied(rc)) {
         return rc;
     }
-    // Under `satisfy any` another module could turn a 401 or 403 that is returned into an admission: answer
-    // here.
+    // Under `satisfy any` another module could turn such a status into an admission: answer here.
     ngx_http_finalize_request(r, rc);
     return NGX_DONE;
 }
