@@ -160,6 +160,9 @@ void log_items(ngx_http_request_t* r, const Item* items, std::size_t count, Micr
 
 void go_on(ngx_http_request_t* r) {
     ngx_event_t* write = r->connection->write;
+    if (end_if_cancelled(r)) {
+        return;
+    }
     if (write->delayed) {
         if (ngx_handle_write_event(write, 0) != NGX_OK) {
             ngx_http_finalize_request(r, NGX_HTTP_INTERNAL_SERVER_ERROR);
@@ -311,8 +314,8 @@ ngx_int_t conclude(ngx_http_request_t* r, RequestState* state) {
                   state);
 }
 
-// What a request that waits for Redis does when it could write: nothing.
-void sleep_on(ngx_http_request_t*) {}
+// What a request that waits for Redis does when it could write: nothing, unless its client has cancelled it.
+void sleep_on(ngx_http_request_t* r) { end_if_cancelled(r); }
 
 // Redis has answered, or will not: the request goes on where it was, if it is still there. A client that
 // leaves may have sent it elsewhere meanwhile, to its post_action.

@@ -79,6 +79,17 @@ u_char* print_policy_name(u_char* at, u_char* end, const DecidedLimit& limit, st
     return ngx_slprintf(at, end, "-%L%c", static_cast<int64_t>(seconds / unit->seconds), unit->letter);
 }
 
+bool end_if_cancelled([[maybe_unused]] ngx_http_request_t* r) {
+#if (nginx_version >= 1025000 && (NGX_QUIC || NGX_COMPAT))
+    if (r->connection->quic != nullptr && r->connection->write->error) {
+        ngx_log_error(NGX_LOG_INFO, r->connection->log, 0, "client cancelled the request");
+        ngx_http_finalize_request(r, NGX_HTTP_CLIENT_CLOSED_REQUEST);
+        return true;
+    }
+#endif
+    return false;
+}
+
 const char* status_name(Status status) { return kStatusNames[static_cast<unsigned>(status)]; }
 
 }  // namespace rate_limit

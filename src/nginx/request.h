@@ -87,4 +87,8 @@ u_char* print_policy_name(u_char* at, u_char* end, const DecidedLimit& limit, st
 
 const char* status_name(Status status);
 
+// Ends a waiting request whose client has cancelled it over HTTP/3; false if it has not. STOP_SENDING shows
+// as an error of the write event; all other ways to leave are seen by ngx_http_test_reading.
+bool end_if_cancelled(ngx_http_request_t* r);
+
 }  // namespace rate_limit
