@@ -59,6 +59,7 @@ class Calls {
     Calls(const Settings& settings, TestLoop* loop, const std::vector<std::string>& addresses = {})
         : settings_(settings), loop_(loop), client_(Client::make(settings_, addresses, loop)) {
         assert_non_null(client_);
+        loop->real = loop->real || !settings.address.host.empty();
     }
     Calls(const Settings& settings, TestLoop* loop, std::unique_ptr<Locator> locator)
         : settings_(settings), loop_(loop), client_(Client::make_with(settings_, std::move(locator), loop)) {
@@ -80,7 +81,7 @@ class Calls {
         asked_.push_back({});
         Asked& asked = asked_.back();
         asked.owner = this;
-        asked.sent_at = real_milliseconds();
+        asked.sent_at = loop_->now();
         sending_ = true;
         client_->send(call, on_answer, &asked);
         sending_ = false;
@@ -125,7 +126,7 @@ class Calls {
         asked->answers++;
         asked->error = error;
         asked->reply = reply;
-        asked->took = real_milliseconds() - asked->sent_at;
+        asked->took = calls->loop_->now() - asked->sent_at;
         asked->place = calls->answered_++;
         calls->answered_inside_ = calls->answered_inside_ || calls->sending_;
     }

@@ -153,11 +153,11 @@ void test_a_full_socket_never_blocks_and_loses_nothing(void**) {
     const std::string large(4'000'000, 'x');
     Milliseconds longest = 0;
     for (unsigned i = 0; i < 8; i++) {
-        const Milliseconds start = real_milliseconds();
+        const Milliseconds start = milliseconds_of_work();
         calls.echo(std::to_string(100 + i) + large);
         loop.turn();
         loop.turn();
-        longest = std::max(longest, real_milliseconds() - start);
+        longest = std::max(longest, milliseconds_of_work() - start);
     }
     loop.run_for(30);
     assert_true(longest < 500);

@@ -76,6 +76,7 @@ struct SlotAsked {
     std::string reply;
     Milliseconds sent_at = 0;
     Milliseconds took = 0;
+    const TestLoop* loop = nullptr;
 };
 
 // A worker's way to a cluster.
@@ -84,6 +85,7 @@ class TestCluster {
     TestCluster(TestLoop* loop, const std::vector<Seed>& seeds, const Settings& settings = cluster_settings())
         : loop_(loop), settings_(settings), cluster_(Cluster::make(settings_, seeds, loop)) {
         assert_non_null(cluster_.get());
+        loop->real = true;
     }
     ~TestCluster() {
         end();
@@ -109,7 +111,8 @@ class TestCluster {
         asked_.emplace_back();
         SlotAsked& asked = asked_.back();
         asked.slot = slot;
-        asked.sent_at = real_milliseconds();
+        asked.loop = loop_;
+        asked.sent_at = loop_->now();
         client->send(call, on_answer, &asked);
         assert_int_equal(asked.answers, 0);
         return asked;
@@ -151,7 +154,7 @@ class TestCluster {
         asked->answers++;
         asked->error = error;
         asked->reply = reply;
-        asked->took = real_milliseconds() - asked->sent_at;
+        asked->took = asked->loop->now() - asked->sent_at;
     }
 
     TestLoop* loop_;
@@ -181,7 +184,7 @@ struct Pair {
     // Lets the map be asked for again at once, and counts anew.
     void forget() {
         loop.jump(200);
-        loop.turn(0);
+        loop.turn(false);
         for (FakeNode* node : {&left, &right}) {
             node->asked = 0;
             node->calls.clear();

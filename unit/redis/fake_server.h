@@ -68,7 +68,10 @@ class FakeServer {
     }
 
     // Listens at a port of a numeric address instead of a unix socket's path.
-    FakeServer(TestLoop* loop, const std::string& host) : loop_(loop), host_(host) { listen(); }
+    FakeServer(TestLoop* loop, const std::string& host) : loop_(loop), host_(host) {
+        loop->real = true;
+        listen();
+    }
     ~FakeServer() {
         refuse();
         hang_up();

@@ -51,7 +51,16 @@ class RealServer {
 
     std::string path() const { return folder_ + "/socket"; }
     pid_t pid() const { return pid_; }
-    void signal(int number) const { assert_int_equal(kill(pid_, number), 0); }
+
+    // A server that is to stop has stopped when this returns.
+    void signal(int number) const {
+        assert_int_equal(kill(pid_, number), 0);
+        if (number == SIGSTOP) {
+            int status = 0;
+            assert_int_equal(waitpid(pid_, &status, WUNTRACED), pid_);
+            assert_true(WIFSTOPPED(status));
+        }
+    }
 
     void start() {
         Words words = {"redis-server",
@@ -89,6 +98,7 @@ class RealServer {
         }
         assert_true(pid_ > 0);
         living().insert(pid_);
+        TestLoop::processes++;
         for (unsigned i = 0; i < 1000 && !answers(); i++) {
             usleep(10'000);
         }
@@ -100,6 +110,7 @@ class RealServer {
             kill(pid_, SIGKILL);
             waitpid(pid_, nullptr, 0);
             living().erase(pid_);
+            TestLoop::processes--;
             pid_ = 0;
             unlink(path().c_str());
         }
@@ -165,5 +176,19 @@ class RealServer {
     std::string folder_;
     pid_t pid_ = 0;
 };
+
+// Lets a node of a cluster meet another, and waits until they agree. A node forgets a greeting that took it
+// too long, and the other one does not repeat it.
+template <class Agreed>
+void introduce(const RealServer& node, const std::string& port, const std::string& bus,
+               const Agreed& agreed) {
+    for (unsigned i = 0; i < 2000 && !agreed(); i++) {
+        if (i % 300 == 0) {
+            node.command({"CLUSTER", "MEET", "127.0.0.1", port, bus});
+        }
+        usleep(10'000);
+    }
+    assert_true(agreed());
+}
 
 }  // namespace rate_limit::redis

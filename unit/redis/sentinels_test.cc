@@ -222,6 +222,7 @@ void test_a_primary_may_have_a_name(void**) {
     TestLoop loop;
     FakeSentinel sentinel(&loop, 7001);
     sentinel.host = "localhost";
+    loop.real = true;
     Found found(&loop, seeds_of({&sentinel}));
     found.sentinels->place();
     assert_true(loop.run_until([&] { return found.watcher.moves == 1; }));

@@ -18,13 +18,21 @@
 
 namespace rate_limit::redis {
 
-inline Milliseconds real_milliseconds() {
+inline std::uint64_t microseconds_of(clockid_t clock) {
     timespec time = {};
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return static_cast<Milliseconds>(time.tv_sec) * 1000 +
-           static_cast<Milliseconds>(time.tv_nsec) / 1'000'000;
+    clock_gettime(clock, &time);
+    return static_cast<std::uint64_t>(time.tv_sec) * 1'000'000 +
+           static_cast<std::uint64_t>(time.tv_nsec) / 1000;
 }
 
+inline std::uint64_t real_microseconds() { return microseconds_of(CLOCK_MONOTONIC); }
+
+// For how long this process has had a processor.
+inline Milliseconds milliseconds_of_work() { return microseconds_of(CLOCK_PROCESS_CPUTIME_ID) / 1000; }
+
+// The loop has a clock of its own. A turn takes at most a millisecond of it, however long this process had to
+// wait for a processor. If all that the loop can wait for is in this process, an idle turn takes a
+// millisecond of that clock and no real time at all.
 class TestLoop final : public Loop {
   public:
     struct Line {
@@ -40,7 +48,7 @@ class TestLoop final : public Loop {
         bool gone = false;
     };
 
-    TestLoop() : now_(real_milliseconds()) {
+    TestLoop() {
         // As in nginx.
         signal(SIGPIPE, SIG_IGN);
     }
@@ -83,7 +91,7 @@ class TestLoop final : public Loop {
         return true;
     }
 
-    Milliseconds now() const override { return now_; }
+    Milliseconds now() const override { return passed_ / 1000 + skipped_; }
     std::uint32_t random() override { return chance; }
     void log(Severity severity, std::string_view line) override {
         lines.push_back({severity, std::string(line)});
@@ -94,8 +102,9 @@ class TestLoop final : public Loop {
         return &watches_.back();
     }
 
-    // One turn: sockets, then timers, then tasks, as in nginx. Waits for at most `most`.
-    void turn(Milliseconds most = 1) {
+    // One turn: sockets, then timers, then tasks, as in nginx. No time passes before tasks that a test has
+    // set since the last turn: in nginx they would have been that turn's. Waits unless told not to.
+    void turn(bool waits = true) {
         watches_.remove_if([](const Watch& watch) { return watch.gone; });
         std::vector<pollfd> polls;
         std::vector<Watch*> polled;
@@ -103,8 +112,14 @@ class TestLoop final : public Loop {
             polls.push_back({watch.fd, watch.events, 0});
             polled.push_back(&watch);
         }
-        poll(polls.data(), polls.size(), has_tasks() ? 0 : static_cast<int>(most));
-        now_ = real_milliseconds() + skipped_;
+        const bool at_once = has_tasks();
+        const bool sleeps = waits && !at_once && (real || processes != 0);
+        const int ready = poll(polls.data(), polls.size(), sleeps ? 1 : 0);
+        const std::uint64_t looked_at = real_microseconds();
+        if (!at_once) {
+            passed_ += ready == 0 && waits ? kTurn : std::min(kTurn, looked_at - looked_at_);
+        }
+        looked_at_ = looked_at;
         for (std::size_t i = 0; i < polls.size(); i++) {
             if (polls[i].revents != 0 && !polled[i]->gone) {
                 polled[i]->ready(polls[i].revents);
@@ -114,11 +129,11 @@ class TestLoop final : public Loop {
         ring(true);
     }
 
-    // Turns until something has happened; false if it has not within `most`.
+    // Turns until something has happened; false if it has not within `most`, jumps aside.
     bool run_until(const std::function<bool()>& happened, Milliseconds most = 5000) {
-        const Milliseconds end = real_milliseconds() + most;
+        const std::uint64_t end = passed_ + most * 1000;
         while (!happened()) {
-            if (real_milliseconds() > end) {
+            if (passed_ > end) {
                 return false;
             }
             turn();
@@ -131,10 +146,7 @@ class TestLoop final : public Loop {
     }
 
     // Lets the clock jump ahead.
-    void jump(Milliseconds time) {
-        skipped_ += time;
-        now_ += time;
-    }
+    void jump(Milliseconds time) { skipped_ += time; }
 
     // How many lines were logged that have `text` in them.
     unsigned said(std::string_view text) const {
@@ -143,10 +155,14 @@ class TestLoop final : public Loop {
         }));
     }
 
+    // Other processes that have a part in a test. They take real time.
+    static inline unsigned processes = 0;
+
     std::vector<Line> lines;
     std::uint32_t chance = 0;
     unsigned attached = 0;
     bool refuse_to_attach = false;
+    bool real = false;       // waits for what takes real time: TCP, or looking up a name
     int more_alarms = 1000;  // that there is memory for
 
   private:
@@ -161,13 +177,13 @@ class TestLoop final : public Loop {
         TestAlarm& operator=(const TestAlarm&) = delete;
 
         void arm(Milliseconds after) override {
-            at_ = loop_->now_ + after;
+            at_ = loop_->now() + after;
             armed_ = true;
         }
         void disarm() override { armed_ = false; }
         bool armed() const override { return armed_; }
 
-        bool due(bool task) const { return task == task_ && armed_ && (task || at_ <= loop_->now_); }
+        bool due(bool task) const { return task == task_ && armed_ && (task || at_ <= loop_->now()); }
         void ring() {
             armed_ = false;
             handler_(self_);
@@ -188,6 +204,8 @@ class TestLoop final : public Loop {
         Watch* watch;
         bool* freed = nullptr;
     };
+
+    static constexpr std::uint64_t kTurn = 1000;  // microseconds that a turn takes at most
 
     static Attachment* of(void* data) { return static_cast<Attachment*>(data); }
 
@@ -228,7 +246,8 @@ class TestLoop final : public Loop {
         } while (tasks && !due.empty());
     }
 
-    Milliseconds now_;
+    std::uint64_t passed_ = real_microseconds();
+    std::uint64_t looked_at_ = passed_;  // at the real clock
     Milliseconds skipped_ = 0;
     std::list<TestAlarm*> alarms_;
     std::list<Watch> watches_;

@@ -306,7 +306,6 @@ Error ask_node(const TlsNode& node, const std::string& seed, const std::string& 
     settings.server_name = name;
     std::string wrong;
     settings.tls = make_tls(believing("ca"), &wrong);
-    loop->turn(0);
     Error error = Error::kNone;
     {
         TestCluster cluster(loop, {{seed, node.port, {"127.0.0.1"}}}, settings);

@@ -18,10 +18,13 @@ struct Scene {
           place(policy, 128),
           settings(sync_settings(server.server.path(), timeout)),
           client(redis::Client::make(settings, {}, &loop)),
-          courier(start(place, client.get(), &loop, host, options)) {}
+          courier(start(place, client.get(), &loop, host, options)) {
+        nginx_loop = &loop;
+    }
     ~Scene() {
         courier->stop();
         client.reset();
+        nginx_loop = nullptr;
     }
 
     bool deliver() {
@@ -353,9 +356,12 @@ void test_the_clock_is_as_the_answers_say(void**) {
     assert_in_range(first, 90 * kSecond - 50'000, 90 * kSecond + 50'000);
     // What the time of the way can explain does not move it.
     for (const Micros change : {Micros{0}, Micros{10}, Micros{-10}}) {
-        scene.server.clock = [&] { return nginx_clock() + first + change; };
+        scene.server.clock = [&] {
+            scene.loop.jump(1);
+            return nginx_clock() + first + change;
+        };
         scene.server.send = [&](const std::string& reply) {
-            usleep(2000);
+            scene.loop.jump(2);
             return redis::bulk(reply);
         };
         scene.place.admitted("alice");

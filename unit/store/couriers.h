@@ -19,11 +19,14 @@ namespace rate_limit {
 using Mode = Reconciler::Mode;
 
 // The time of day as nginx of this test sees it.
-inline Micros nginx_ahead = 0;  // of the real one
+inline Micros nginx_ahead = 0;                       // of the real one
+inline const redis::TestLoop* nginx_loop = nullptr;  // if given, time passes as it does there
 inline Micros nginx_clock() {
-    timespec time = {};
-    clock_gettime(CLOCK_REALTIME, &time);
-    return time.tv_sec * kSecond + time.tv_nsec / 1000 + nginx_ahead;
+    constexpr Micros kStart = 1'700'000'000 * kSecond;
+    if (nginx_loop != nullptr) {
+        return kStart + static_cast<Micros>(nginx_loop->now()) * 1000 + nginx_ahead;
+    }
+    return static_cast<Micros>(redis::microseconds_of(CLOCK_REALTIME)) + nginx_ahead;
 }
 
 inline Policy with_debt(Policy policy) {
