@@ -26,12 +26,8 @@ struct RealPair {
         right.command({"CLUSTER", "ADDSLOTSRANGE", "8192", "16383"});
         left.command({"CLUSTER", "SET-CONFIG-EPOCH", "1"});
         right.command({"CLUSTER", "SET-CONFIG-EPOCH", "2"});
-        left.command({"CLUSTER", "MEET", "127.0.0.1", std::to_string(right.port), right_bus()});
-        for (unsigned i = 0; i < 1000 && !(knows_all(left) && knows_all(right)); i++) {
-            usleep(10'000);
-        }
-        assert_true(knows_all(left) && knows_all(right));
-        loop.turn(0);  // it is later now
+        introduce(left, std::to_string(right.port), right_bus(),
+                  [&] { return knows_all(left) && knows_all(right); });
     }
 
     Seed seed() const { return {"127.0.0.1", left.port, {"127.0.0.1"}}; }

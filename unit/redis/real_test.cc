@@ -10,7 +10,7 @@ namespace {
 // Writes what it is given, so that it fails where a limit's script would.
 constexpr std::string_view kWriter = "redis.call('SET', 'k', ARGV[1]) return ARGV[1]";
 
-Settings settings_of(const RealServer& server, Milliseconds timeout = 2000) {
+Settings settings_of(const RealServer& server, Milliseconds timeout = 20'000) {
     return settings_for(server.path(), timeout);
 }
 
@@ -62,14 +62,23 @@ void test_a_flushed_script_is_loaded_again_unnoticed(void**) {
     assert_int_equal(loop.lines.size(), 0);
 }
 
+// Asks until there is an answer. Where the time-out is short, a busy machine may need several calls.
+bool answers(Calls* calls) {
+    for (unsigned i = 0; i < 100; i++) {
+        if (calls->await_open(false) && calls->ask_echo("x").error == Error::kNone) {
+            return true;
+        }
+    }
+    return false;
+}
+
 void test_a_stopped_server_opens_the_breaker_and_going_on_closes_it(void**) {
     TestLoop loop;
     const RealServer server;
     Settings settings = settings_of(server, 100);
     settings.connect_timeout = 300;
     Calls calls(settings, &loop);
-    calls.ask_echo("warm");
-    loop.run_for(5);
+    assert_true(answers(&calls));
     server.signal(SIGSTOP);
     const Asked& stalled = calls.ask_echo("x");
     assert_int_equal(stalled.error, Error::kTimedOut);
@@ -77,8 +86,7 @@ void test_a_stopped_server_opens_the_breaker_and_going_on_closes_it(void**) {
     assert_false(calls->available());
     loop.run_for(20);
     server.signal(SIGCONT);
-    assert_true(calls.await_open(false, 2000));
-    assert_int_equal(calls.ask_echo("y").error, Error::kNone);
+    assert_true(answers(&calls));
     assert_int_equal(loop.said("answers again"), 1);
 }
 
@@ -88,15 +96,13 @@ void test_a_server_stopped_for_long_is_found_again(void**) {
     Settings settings = settings_of(server, 50);
     settings.connect_timeout = 100;
     Calls calls(settings, &loop);
-    calls.ask_echo("warm");
+    assert_true(answers(&calls));
     server.signal(SIGSTOP);
-    loop.run_for(5);
     calls.ask_echo("x");
     loop.run_for(1500);
     assert_false(calls->available());
     server.signal(SIGCONT);
-    assert_true(calls.await_open(false, 3000));
-    assert_int_equal(calls.ask_echo("y").error, Error::kNone);
+    assert_true(answers(&calls));
 }
 
 void test_a_killed_server_is_refused_and_a_new_one_found(void**) {
@@ -301,13 +307,9 @@ void test_a_cluster_node_says_that_a_key_has_moved(void**) {
     const RealServer second(there);
     first.command({"CLUSTER", "ADDSLOTSRANGE", "0", "8191"});
     second.command({"CLUSTER", "ADDSLOTSRANGE", "8192", "16383"});
-    first.command({"CLUSTER", "MEET", "127.0.0.1", there[1], there[9]});
-    assert_true(loop.run_until(
-        [&] {
-            loop.run_for(50);
-            return first.command({"CLUSTER", "INFO"}).find("cluster_state:ok") != std::string::npos;
-        },
-        20'000));
+    introduce(first, there[1], there[9], [&] {
+        return first.command({"CLUSTER", "INFO"}).find("cluster_state:ok") != std::string::npos;
+    });
     Calls calls(settings_of(first), &loop);
     assert_int_equal(calls.ask({"EVALSHA", sha1_of(kEcho), "1", "foo", "x"}).error, Error::kMoved);
     assert_int_equal(calls.ask({"EVALSHA", sha1_of(kEcho), "1", "hello", "x"}).error, Error::kNone);
