@@ -54,6 +54,19 @@ bool knows(const Membership& membership, std::uint32_t instances, std::uint32_t 
     return share.instances == instances && share.rank == rank;
 }
 
+// Turns until some workers have asked so often altogether, and each has its answer.
+bool await_calls(redis::TestLoop* loop, const std::vector<const Worker*>& workers, std::uint64_t count) {
+    return loop->run_until([&] {
+        std::uint64_t calls = 0;
+        bool busy = false;
+        for (const Worker* worker : workers) {
+            calls += worker->client->counts().calls;
+            busy = busy || worker->client->busy();
+        }
+        return calls >= count && !busy;
+    });
+}
+
 void test_who_has_heard_nothing_has_everything(void**) {
     Membership membership(7);
     assert_int_equal(membership.id(), 7);
@@ -68,26 +81,28 @@ void test_one_two_and_three_instances_know_of_each_other(void**) {
     redis::TestLoop loop;
     const redis::RealServer server;
     Instance first(0x20, server, &loop);
-    loop.run_for(50);
+    assert_true(await_calls(&loop, {&first.worker}, 1));
     assert_true(knows(first.membership, 1, 0));
     assert_false(server.command({"ZSCORE", "rate_limit:instances", "0000000000000020"}).empty());
     Instance second(0x30, server, &loop);
-    loop.run_for(50);
+    assert_true(await_calls(&loop, {&second.worker}, 1));
     assert_true(knows(second.membership, 2, 1));
-    assert_true(knows(first.membership, 1, 0));
     loop.jump(Instances::kEvery);
-    loop.run_for(50);
-    assert_true(knows(first.membership, 2, 0));
+    assert_true(loop.run_until([&] { return knows(first.membership, 2, 0); }));
     // Ranks are by name: whoever comes between moves the others.
     Instance third(0x28, server, &loop);
-    loop.run_for(50);
     loop.jump(Instances::kEvery);
-    loop.run_for(50);
-    assert_true(knows(first.membership, 3, 0));
-    assert_true(knows(third.membership, 3, 1));
-    assert_true(knows(second.membership, 3, 2));
+    assert_true(loop.run_until([&] {
+        return knows(first.membership, 3, 0) && knows(third.membership, 3, 1) &&
+               knows(second.membership, 3, 2);
+    }));
     assert_string_equal(server.command({"ZCARD", "rate_limit:instances"}).c_str(), "3");
-    assert_in_range(std::stol(server.command({"PTTL", "rate_limit:instances"})), 4000, 5000);
+    // All is forgotten five seconds after the last of them has spoken.
+    const std::string spoken =
+        server.command({"EVAL", "return redis.call('ZRANGE', KEYS[1], -1, -1, 'WITHSCORES')[2]", "1",
+                        "rate_limit:instances"});
+    const std::string forgotten = server.command({"PEXPIRETIME", "rate_limit:instances"});
+    assert_in_range(std::stoll(forgotten) - std::stoll(spoken), 4999, 5001);
 }
 
 void test_prefixes_are_apart(void**) {
@@ -97,7 +112,7 @@ void test_prefixes_are_apart(void**) {
     Membership two(2);
     const Worker first(&one, server.path(), &loop, made_up_process(1));
     const Worker second(&two, server.path(), &loop, made_up_process(2), 1000, "other:");
-    loop.run_for(50);
+    assert_true(await_calls(&loop, {&first, &second}, 2));
     assert_true(knows(one, 1, 0) && knows(two, 1, 0));
     assert_string_equal(server.command({"ZCARD", "other:instances"}).c_str(), "1");
 }
@@ -122,9 +137,10 @@ void test_a_rank_is_found_anew_when_the_number_changes_and_now_and_then(void**) 
     }));
     loop.jump(Instances::kEvery);
     server.command({"CONFIG", "RESETSTAT"});
-    for (unsigned i = 0; i < 20; i++) {
+    const std::uint64_t before = first.worker.client->counts().calls + third.worker.client->counts().calls;
+    for (unsigned i = 1; i <= 20; i++) {
         loop.jump(Instances::kEvery);
-        loop.run_for(5);
+        assert_true(await_calls(&loop, {&first.worker, &third.worker}, before + 2ULL * i));
     }
     const std::string text = server.command({"INFO", "commandstats"});
     const std::size_t at = text.find("cmdstat_zrange:calls=");
@@ -137,21 +153,42 @@ void test_who_says_nothing_for_five_seconds_is_forgotten(void**) {
     const redis::RealServer server;
     Instance first(1, server, &loop);
     auto second = std::make_unique<Instance>(2, server, &loop);
-    assert_true(loop.run_until([&] { return knows(first.membership, 2, 0); }));
+    assert_true(loop.run_until([&] {
+        loop.jump(20);
+        return knows(first.membership, 2, 0);
+    }));
     second.reset();
-    const Micros gone_at = monotonic_clock();
-    assert_true(loop.run_until([&] { return knows(first.membership, 1, 0); }, 8000));
-    assert_in_range(monotonic_clock() - gone_at, 3 * kSecond, 7 * kSecond);
+    // As if it had last spoken so many milliseconds ago. By how many the next question comes later, Redis
+    // says.
+    const auto spoke_at = [&](const char* id) {
+        return std::stoll(server.command({"ZSCORE", "rate_limit:instances", id}));
+    };
+    unsigned kept = 0;
+    for (const char* age : {"0", "3000", "4900", "5000", "5100", "7000"}) {
+        const std::string then =
+            server.command({"EVAL",
+                            "local now = redis.call('TIME'); return string.format('%.0f', now[1] * 1000 + "
+                            "now[2] / 1000 - ARGV[1])",
+                            "0", age});
+        server.command({"ZADD", "rate_limit:instances", then, "0000000000000002"});
+        const std::uint64_t calls = first.worker.client->counts().calls;
+        loop.jump(Instances::kEvery);
+        assert_true(await_calls(&loop, {&first.worker}, calls + 1));
+        const bool keeps = spoke_at("0000000000000001") - std::stoll(then) < 5000;
+        assert_true(knows(first.membership, keeps ? 2 : 1, 0));
+        kept += keeps ? 1 : 0;
+    }
+    assert_in_range(kept, 1, 3);
 }
 
 void test_a_clock_that_was_set_back_keeps_nobody(void**) {
     redis::TestLoop loop;
     const redis::RealServer server;
     // As if it had last spoken an hour from now.
-    const std::string later = std::to_string((redis::real_milliseconds() + 2'000'000'000'000) * 2);
+    const std::string later = std::to_string((redis::real_microseconds() / 1000 + 2'000'000'000'000) * 2);
     server.command({"ZADD", "rate_limit:instances", later, "0000000000000009"});
     Instance first(1, server, &loop);
-    loop.run_for(50);
+    assert_true(await_calls(&loop, {&first.worker}, 1));
     assert_true(knows(first.membership, 1, 0));
     assert_string_equal(server.command({"ZCARD", "rate_limit:instances"}).c_str(), "1");
 }
@@ -162,24 +199,19 @@ void test_of_several_workers_one_speaks_and_another_when_it_is_gone(void**) {
     Membership membership(1);
     auto first = std::make_unique<Worker>(&membership, server.path(), &loop, made_up_process(1));
     Worker second(&membership, server.path(), &loop, made_up_process(2));
-    loop.run_for(50);
-    for (unsigned i = 0; i < 3; i++) {
+    for (unsigned i = 1; i <= 4; i++) {
+        assert_true(await_calls(&loop, {first.get()}, i));
         loop.jump(Instances::kEvery);
-        loop.run_for(20);
     }
-    assert_int_equal(first->client->counts().calls, 4);
     assert_int_equal(second.client->counts().calls, 0);
     first.reset();
-    loop.jump(Instances::kEvery);
-    loop.run_for(20);
-    assert_int_equal(second.client->counts().calls, 1);
+    assert_true(await_calls(&loop, {&second}, 1));
     // One that is about to end may live on, but speaks no more.
     Worker third(&membership, server.path(), &loop, made_up_process(3));
     second.instances->end();
-    loop.jump(Instances::kEvery);
-    loop.run_for(20);
-    assert_int_equal(second.client->counts().calls, 1);
-    assert_int_equal(third.client->counts().calls, 1);
+    const std::uint64_t said = second.client->counts().calls;
+    assert_true(await_calls(&loop, {&third}, 2));
+    assert_int_equal(second.client->counts().calls, said);
     assert_string_equal(server.command({"ZCARD", "rate_limit:instances"}).c_str(), "1");
 }
 
