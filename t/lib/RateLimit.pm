@@ -10,6 +10,7 @@
 #   listen    further words of its listen directive         workers   worker_processes (1)
 #   port      its port (the next one of RL_PORTS)           log_level of error_log (info)
 #   module    0: do not load the module                  connections   of a worker (256)
+#   shutdown  worker_shutdown_timeout (10s)
 #
 # In them, %PORT% stands for the server's port, %PORT1% … %PORT4% for further free ports, %DIR% for the folder of this
 # nginx, which holds nginx.conf, error.log, access.log, nginx.pid and the files of its root, html/.
@@ -115,7 +116,7 @@ daemon off;
 pid nginx.pid;
 error_log error.log $level;
 worker_processes @{[ $conf{workers} // 1 ]};
-worker_shutdown_timeout 10s;
+worker_shutdown_timeout @{[ $conf{shutdown} // '10s' ]};
 $text{main}
 events { worker_connections @{[ $conf{connections} // 256 ]}; }
 http {
