@@ -13,7 +13,7 @@ use RateLimit::FakeRedis qw(start_fake hang_up);
 use RateLimit::HTTP2;
 use RateLimit::Redis qw(start_redis redis_port);
 use Test::More;
-use Time::HiRes qw(sleep time);
+use Time::HiRes qw(time);
 
 my ($port, $h2_port) = split ' ', $ENV{RL_PORTS};
 my $redis = start_redis();
@@ -40,6 +40,8 @@ access_log access.log client;
 HTTP
         server  => $locations,
         servers => "server { listen 127.0.0.1:$h2_port http2; $locations }",
+        # So long that what holds up the end of a worker does so for the whole test.
+        shutdown => '1h',
         %more
     );
 }
@@ -51,6 +53,19 @@ sub waiting {
     my ($nginx, $count, $client) = @_;
     my @connections = map { RateLimit::Async->new($nginx->port) } 1 .. $count;
     $connections[$_]->request('GET', "/a?$_", [ 'X-Client' => $client // 'w' . ++$clients ]) for 0 .. $count - 1;
+    return @connections;
+}
+
+# The same for a single worker, which has read all these requests when this returns: it has accepted the connections
+# before, and reads what comes in its order.
+sub waiting_at_worker {
+    my ($nginx, $count) = @_;
+    my @connections = map { RateLimit::Async->new($nginx->port) } 1 .. $count;
+    $_->request('GET', '/free') for @connections;
+    await_answers(20, @connections) or die "no answers\n";
+    $_->answers for @connections;
+    $_->request('GET', '/a?read', [ 'X-Client' => 'w' . ++$clients ]) for @connections;
+    $nginx->get('/free');
     return @connections;
 }
 
@@ -67,15 +82,10 @@ sub sockets {
     return scalar @open;
 }
 
-# Whether a process that this one started has ended within so many seconds.
+# Waits for the end of a process that this one started; false if it does not come.
 sub ended {
-    my ($pid, $seconds) = @_;
-    my $until = time + $seconds;
-    while (time < $until) {
-        return 1 if waitpid($pid, WNOHANG) != 0;
-        sleep 0.005;
-    }
-    return 0;
+    my ($pid) = @_;
+    return eval { wait_for('the end', sub { waitpid($pid, WNOHANG) != 0 }) } ? 1 : 0;
 }
 
 sub quiet {
@@ -112,7 +122,7 @@ subtest 'clients that leave while Redis is asked' => sub {
     }
     is join(' ', $nginx->workers), $worker, 'the worker is the same';
     wait_for('sockets to close', sub { sockets($worker) <= $before });
-    is $redis->clients, 1, 'over one connection to Redis';
+    ok wait_for('one client', sub { $redis->clients == 1 }), 'over one connection to Redis';
     quiet($nginx, 'leaving');
 };
 
@@ -135,9 +145,7 @@ subtest 'a reload while requests wait: the old worker answers them, then ends' =
     ask($nginx, 'first');
     my ($old) = $nginx->workers;
     $redis->pause;
-    my $before = sockets($old);
-    my @stay   = waiting($nginx, 20);
-    wait_for('all to be accepted, when a connection of before may have gone', sub { sockets($old) >= $before + 18 });
+    my @stay = waiting_at_worker($nginx, 20);
     is await_answers(0.05, @stay), 0, 'they wait';
     $nginx->signal('HUP');
     my $new = wait_for('a new worker', sub { my ($other) = grep { $_ != $old } $nginx->workers; $other });
@@ -152,12 +160,13 @@ subtest 'a reload while requests wait: the old worker answers them, then ends' =
     quiet($nginx, 'reload');
 
     $redis->pause;
-    @stay = waiting($nginx, 5);
+    @stay = waiting_at_worker($nginx, 5);
     is await_answers(0.05, @stay), 0, 'others wait';
     $nginx->signal('QUIT');
     $redis->resume;
     ok await_answers(20, @stay), 'a regular end waits for their answers';
-    ok ended($nginx->pid, 5), 'and comes';
+    is statuses(map { $_->answers } @stay), '200 200 200 200 200', 'which are whole';
+    ok ended($nginx->pid), 'and comes';
     quiet($nginx, 'quit');
 };
 
@@ -171,7 +180,7 @@ subtest 'nothing of a Redis that does not answer holds up the end of nginx' => s
         my @stay = $state eq 'waiting' ? waiting($nginx, 5) : ();
         my $began = time;
         $nginx->signal('QUIT');
-        ok ended($nginx->pid, 3), sprintf '%s: it has ended, after %.0f ms', $state, 1000 * (time - $began);
+        ok ended($nginx->pid), sprintf '%s: it has ended, after %.0f ms', $state, 1000 * (time - $began);
         $redis->resume if $state =~ /open|waiting/;
         await_answers(5, @stay);
         quiet($nginx, $state);
@@ -185,7 +194,7 @@ subtest 'an end in a hurry' => sub {
     my @stay = waiting($nginx, 20);
     is await_answers(0.05, @stay), 0, 'they wait';
     $nginx->signal('TERM');
-    ok ended($nginx->pid, 3), 'it has ended';
+    ok ended($nginx->pid), 'it has ended';
     $redis->resume;
     wait_for('the connection to end', sub { $redis->clients == 0 });
     my @bad = grep { /\[(?:crit|emerg)\]|exited on signal/ } split /\n/, $nginx->error_log;
@@ -219,15 +228,14 @@ subtest 'a reload changes what it should' => sub {
     is ask($nginx, 'r'), '200 redis', 'another URL';
     is $other->command('EXISTS', 'rate_limit:a:sliding_log:{r}'), 1, 'is asked at once';
     wait_for('the old connection to end', sub { $redis->clients == 0 });
-    $nginx->reload(conf($other->url, words => 'prefix=new:'));
+    $nginx->reload(conf($other->url, words => 'timeout=1h prefix=new:'));
     is ask($nginx, 'r'), '200 redis', 'another prefix';
     is $other->command('EXISTS', 'new:a:sliding_log:{r}'), 1, 'is used at once';
     $nginx->reload(conf($other->url, words => 'timeout=80ms'));
-    ask($nginx, 'r');
+    wait_for('Redis', sub { ask($nginx, 'r' . ++$clients) eq '200 redis' });
     $other->pause;
     my $slow = $nginx->get('/a', 'X-Client' => 'slow');
-    is $slow->header('X-Error'), 'timeout', 'another timeout';
-    cmp_ok $slow->{seconds}, '<', 0.3, 'holds at once';
+    is $slow->header('X-Error'), 'timeout', 'another timeout than an hour holds at once';
     $other->resume;
     quiet($nginx, 'changes');
 };
@@ -278,8 +286,23 @@ subtest 'connections that fail leave no descriptor behind' => sub {
     quiet($nginx, 'descriptors');
 };
 
+# Seconds for which a process has had a processor.
+sub work_of {
+    my ($pid) = @_;
+    return (split ' ', slurp("/proc/$pid/schedstat"))[0] / 1e9;
+}
+
+# Whether more streams have ended than when last asked.
+sub progress {
+    my ($http2) = @_;
+    my $ended = grep { $_->{ended} } values %{ $http2->{streams} };
+    my $more  = $ended > ($http2->{had_ended} // 0);
+    $http2->{had_ended} = $ended;
+    return $more;
+}
+
 subtest 'a Redis that does not read holds up nobody, and gets all in the end' => sub {
-    my ($http, $limits) = ("rate_limit_redis main @{[ $redis->url ]} timeout=30s;\n", '');
+    my ($http, $limits) = ("rate_limit_redis main @{[ $redis->url ]} timeout=1h;\n", '');
     for my $number (1 .. 16) {
         $http   .= "rate_limit_zone \$http_x_client zone=a_zone_with_a_long_name_$number:4m rate=1000000r/d redis=main;\n";
         $limits .= "rate_limit zone=a_zone_with_a_long_name_$number; ";
@@ -290,6 +313,7 @@ subtest 'a Redis that does not read holds up nobody, and gets all in the end' =>
         servers => "server { listen 127.0.0.1:$h2_port http2; http2_max_concurrent_streams 2000; $place }"
     );
     is $nginx->get('/many', 'X-Client' => 'first')->{status}, 200, 'Redis answers';
+    my $paused = time;
     $redis->pause;
     my @connections = map { RateLimit::HTTP2->new($h2_port) } 1 .. 4;
     for my $http2 (@connections) {
@@ -300,21 +324,27 @@ subtest 'a Redis that does not read holds up nobody, and gets all in the end' =>
     my $at     = sprintf '%04X', $redis->port;
     my $full   = max(map {hex} slurp('/proc/net/tcp') =~ /^ *\d+: \w+:\w+ \w+:$at 01 (\w+):/mg);
     cmp_ok $full // 0, '>', 100_000, 'the connection to Redis has no room left';
-    my @free = map { $nginx->get('/free') } 1 .. 50;
-    my ($slowest) = sort { $b <=> $a } map { $_->{seconds} } @free;
-    cmp_ok $slowest, '<', 0.1, sprintf 'others are served at once, the slowest in %.1f ms', 1000 * $slowest;
+    my ($worker) = $nginx->workers;
+    my $work  = work_of($worker);
+    is statuses(map { $nginx->get('/free') } 1 .. 50), join(' ', (200) x 50), 'others are served meanwhile';
+    $work = work_of($worker) - $work;
+    cmp_ok $work, '<', 0.5, sprintf 'without trying all the time to write (%.1f ms)', 1000 * $work;
+    # A kernel that does not hear that there is room again finds out by its next probe. Probes come ever less often: after
+    # a pause of ten seconds it may take as long again.
+    my $patience = 20 + 2 * (time - $paused);
     $redis->resume;
     my %count;
     for my $http2 (@connections) {
-        $http2->await(20);
+        1 while !$http2->await($patience) && progress($http2);
         $count{ $_->{status} // 'none' }++ for values %{ $http2->{streams} };
     }
-    is_deeply \%count, { 200 => 4000 }, 'all are admitted when it reads again';
+    is_deeply \%count, { 200 => 4000 }, 'all are admitted when it reads again'
+        or diag qx(ss -tinm 'sport = :@{[ $redis->port ]} or dport = :@{[ $redis->port ]}');
     unlike $nginx->error_log, qr/redis "|\[(?:alert|crit|emerg)\]/, 'and nothing went wrong';
 };
 
-# nginx in a mount namespace of its own, where /etc/hosts and /etc/resolv.conf are the test's. Nobody answers at the name
-# server that the latter names.
+# nginx in a mount namespace of its own, where /etc/hosts and /etc/resolv.conf are the test's. A look-up there takes longer
+# than this test waits for an answer of nginx, unless the name is in /etc/hosts or deny_names() answers.
 sub start_with_names {
     my (%conf) = @_;
     my $wrapper = "$ENV{RL_DIR}/nginx-in-namespace";
@@ -324,7 +354,7 @@ exec unshare -m sh -c 'mount --bind $ENV{RL_DIR}/hosts /etc/hosts && mount --bin
     exec @{[ RateLimit::binary() ]} "\$@"' sh "\$@"
 SHELL
     chmod 0755, $wrapper;
-    write_text("$ENV{RL_DIR}/resolv.conf", "nameserver 127.0.0.99\noptions timeout:3 attempts:1\n");
+    write_text("$ENV{RL_DIR}/resolv.conf", "nameserver 127.0.0.99\noptions timeout:30 attempts:1\n");
     local $ENV{TEST_NGINX_BINARY} = $wrapper;
     return start_nginx(%conf);
 }
@@ -343,6 +373,17 @@ sub name {
     return;
 }
 
+# Answers what the name server was asked so far: there is no such name.
+sub deny_names {
+    my ($server) = @_;
+    while (IO::Select->new($server)->can_read(0)) {
+        my $from = $server->recv(my $question, 512) // last;
+        substr $question, 2, 2, pack 'n', 0x8183;
+        $server->send($question, 0, $from);
+    }
+    return;
+}
+
 # These two change /etc/hosts and /etc/resolv.conf for one nginx alone, which takes a mount namespace: somebody who is not
 # root, or a chroot, has none. unit/redis/real_test.cc shows the look-up itself without one.
 my $namespaces = system('unshare -m true 2>/dev/null') == 0;
@@ -352,16 +393,14 @@ subtest 'a name is resolved again when the connection fails' => sub {
     name('127.0.0.2');
     my $shared = redis_port();
     my ($first, $second) = map { start_redis(port => $shared, config => "bind 127.0.0.$_") } 2, 3;
-    my $nginx = start_with_names(conf("redis://redis.test:$shared", words => 'timeout=1s'));
+    my $nginx = start_with_names(conf("redis://redis.test:$shared", words => 'timeout=10s'));
     is ask($nginx, 'named'), '200 redis', 'the name is found';
     is $first->command('EXISTS', 'rate_limit:a:sliding_log:{named}'), 1, 'at its address';
     name('127.0.0.3');
     is ask($nginx, 'kept'), '200 redis', 'a connection that works is kept';
     is $first->command('EXISTS', 'rate_limit:a:sliding_log:{kept}'), 1, 'where it was';
     $first->kill;
-    my $began = time;
     wait_for('the other address', sub { ask($nginx, 'moved') eq '200 redis' });
-    cmp_ok time - $began, '<', 5, 'soon after the server is gone';
     is $second->command('EXISTS', 'rate_limit:a:sliding_log:{moved}'), 1, 'the other is asked';
     quiet($nginx, 'names');
 };
@@ -376,31 +415,33 @@ subtest 'a name server that does not answer holds up nobody' => sub {
     is ask($nginx, 'named'), '200 redis', 'the name is found';
     name();
     $server->kill;
-    my ($until, $asked, @slow, %errors) = (time + 4, 0);
-    while (time < $until) {
-        for my $path ('/free', '/a') {
-            my $answer = $nginx->get($path, 'X-Client' => 'names');
-            push @slow, "$path $answer->{seconds}" if $answer->{seconds} > 0.25;
-            $errors{ $answer->header('X-Error') // 'none' }++ if $path eq '/a';
+    my %errors;
+    wait_for(
+        'the name server to be asked',
+        sub {
+            $errors{ $nginx->get('/a', 'X-Client' => 'names')->header('X-Error') // 'none' }++;
+            return IO::Select->new($silent)->can_read(0);
         }
-        $asked ||= IO::Select->new($silent)->can_read(0);
-        sleep 0.01;
+    );
+    my %statuses;
+    for my $path (('/free', '/a') x 20) {
+        my $answer = $nginx->get($path, 'X-Client' => 'names');
+        $statuses{ $answer->{status} }++;
+        $errors{ $answer->header('X-Error') // 'none' }++ if $path eq '/a';
     }
-    ok $asked, 'the name server is asked';
-    is_deeply \@slow, [], 'and no request waits for it';
+    is_deeply \%statuses, { 200 => 40 }, 'the name server is asked, and no request waits for it';
     is join(' ', grep { !/^(?:refused|closed|timeout|unresolved|unavailable)$/ } keys %errors), '', 'each goes on by on_error';
     note join ', ', map {"$_: $errors{$_}"} sort keys %errors;
     name('127.0.0.1');
     $server->restart;
-    my $began = time;
-    wait_for('Redis', sub { ask($nginx, 'again') eq '200 redis' });
-    cmp_ok time - $began, '<', 10, 'when the name is there again, so is Redis';
+    ok wait_for('Redis', sub { deny_names($silent); ask($nginx, 'again' . ++$clients) eq '200 redis' }),
+        'when the name is there again, so is Redis';
     name();
     $server->kill;
-    ask($nginx, 'ending') for 1 .. 3;
-    $began = time;
+    wait_for('another look-up', sub { ask($nginx, 'ending'); IO::Select->new($silent)->can_read(0) });
+    my $began = time;
     $nginx->signal('QUIT');
-    ok ended($nginx->pid, 5), sprintf 'a lookup that is under way does not hold up the end (%.1f s)', time - $began;
+    ok ended($nginx->pid), sprintf 'a lookup that is under way does not hold up the end (%.1f s)', time - $began;
     quiet($nginx, 'name server');
 };
 
