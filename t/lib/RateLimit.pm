@@ -11,6 +11,7 @@
 #   port      its port (the next one of RL_PORTS)           log_level of error_log (info)
 #   module    0: do not load the module                  connections   of a worker (256)
 #   shutdown  worker_shutdown_timeout (10s)
+#   clock     1: its clock stands still until advance(); see RateLimit::Clock
 #
 # In them, %PORT% stands for the server's port, %PORT1% … %PORT4% for further free ports, %DIR% for the folder of this
 # nginx, which holds nginx.conf, error.log, access.log, nginx.pid and the files of its root, html/.
@@ -42,6 +43,8 @@
 #   reload(%conf)               a new configuration (all of it), and waits until only new workers are left
 #   signal($name)               to the master
 #   stop                        ends it and waits for that
+#   advance($seconds)           moves the clock of an nginx with `clock`, and lets its only worker see that
+#   now                         what that clock shows, in seconds since 1970
 #
 # RESPONSES
 #   { status => 429, headers => [ [name, value], … ], body => text, seconds => how long it took, raw => all bytes }
@@ -58,6 +61,7 @@ use IO::Socket::INET;
 use JSON::PP qw(decode_json);
 use POSIX qw(:sys_wait_h);
 use RateLimit::Client qw(format_request http_get http_request open_connection);
+use RateLimit::Clock ();
 use Time::HiRes qw(sleep time);
 
 our @EXPORT_OK = qw(check_config start_nginx http_get http_request open_connection format_request wait_for slurp
@@ -165,8 +169,10 @@ sub start_nginx {
     my $port = $conf{port} // shift @ports // croak 'RL_PORTS has too few ports';
     my $self = bless { dir => new_folder(++$nginxes), port => $port, owner => $$ }, __PACKAGE__;
     write_config($self->{dir}, $port, %conf);
+    $self->{clock} = RateLimit::Clock->new("$self->{dir}/clock") if $conf{clock};
     my $pid = fork // croak "fork: $!";
     if (!$pid) {
+        %ENV = (%ENV, $self->{clock}->environment) if $conf{clock};
         open STDERR, '>', "$self->{dir}/stderr" or die "stderr: $!\n";
         open STDOUT, '>&', \*STDERR or die "stdout: $!\n";
         exec binary(), '-e', 'stderr', '-p', $self->{dir}, '-c', "$self->{dir}/nginx.conf" or POSIX::_exit(127);
@@ -232,6 +238,16 @@ sub reload {
     );
     return;
 }
+
+# nginx looks at the clock when something happens, such as a connection.
+sub advance {
+    my ($self, $seconds) = @_;
+    $self->{clock}->advance($seconds);
+    IO::Socket::INET->new(PeerAddr => '127.0.0.1', PeerPort => $self->{port}) or croak "port $self->{port}: $@";
+    return;
+}
+
+sub now { my ($self) = @_; return $self->{clock}->now }
 
 sub signal {
     my ($self, $name) = @_;

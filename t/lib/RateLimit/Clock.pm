@@ -1,0 +1,117 @@
+# A clock for a process that stands still until a test moves it: what the process does between two moves happens at one
+# moment, however slow the machine is.
+#
+#   my $clock = RateLimit::Clock->new("$dir/clock");    # shows the real time of now
+#   %ENV = (%ENV, $clock->environment);                 # before exec
+#   $clock->advance(1.5);                               # seconds
+#
+# The time of day and the monotonic clocks are the same for the process. What the kernel does at a time, such as the end of
+# epoll_wait, still takes real time.
+package RateLimit::Clock;
+use strict;
+use warnings;
+
+use Carp qw(croak);
+use Time::HiRes qw(time);
+
+sub new {
+    my ($class, $file) = @_;
+    my $self = bless { file => $file, micros => int(time * 1e6) }, $class;
+    $self->write;
+    library();
+    return $self;
+}
+
+sub advance {
+    my ($self, $seconds) = @_;
+    $self->{micros} += int($seconds * 1e6 + 0.5);
+    $self->write;
+    return;
+}
+
+# What it shows, in seconds since 1970.
+sub now {
+    my ($self) = @_;
+    return $self->{micros} / 1e6;
+}
+
+sub environment {
+    my ($self) = @_;
+    my @sanitizer = $ENV{ASAN_OPTIONS} ? (ASAN_OPTIONS => "$ENV{ASAN_OPTIONS},verify_asan_link_order=0") : ();
+    return (STOPPED_CLOCK => $self->{file}, LD_PRELOAD => library(), @sanitizer);
+}
+
+# In one write of eight bytes, which the process has in its memory.
+sub write {    ## no critic (ProhibitBuiltinHomonyms)
+    my ($self) = @_;
+    open my $out, -e $self->{file} ? '+<:raw' : '>:raw', $self->{file} or croak "$self->{file}: $!";
+    print {$out} pack 'q', $self->{micros};
+    close $out or croak "$self->{file}: $!";
+    return;
+}
+
+sub library {
+    my $library = "$ENV{RL_DIR}/stopped_clock.so";
+    return $library if -e $library;
+    open my $compiler, '|-', qw(cc -shared -fPIC -O1 -x c -o), $library, '-', '-ldl' or croak "cc: $!";
+    print {$compiler} <<'C';
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+
+static volatile int64_t* micros;
+
+__attribute__((constructor)) static void start(void)
+{
+    int file = open(getenv("STOPPED_CLOCK"), O_RDONLY | O_CLOEXEC);
+    void* memory = mmap(NULL, sizeof *micros, PROT_READ, MAP_SHARED, file, 0);
+    close(file);
+    micros = memory != MAP_FAILED ? memory : NULL;
+}
+
+int clock_gettime(clockid_t id, struct timespec* now)
+{
+    if (micros == NULL || id == CLOCK_PROCESS_CPUTIME_ID || id == CLOCK_THREAD_CPUTIME_ID) {
+        static int (*real)(clockid_t, struct timespec*);
+        if (real == NULL) {
+            real = dlsym(RTLD_NEXT, "clock_gettime");
+        }
+        return real(id, now);
+    }
+    int64_t time = *micros;
+    now->tv_sec = time / 1000000;
+    now->tv_nsec = time % 1000000 * 1000;
+    return 0;
+}
+
+int gettimeofday(struct timeval* now, void* zone)
+{
+    struct timespec precise;
+    (void) zone;
+    clock_gettime(CLOCK_REALTIME, &precise);
+    now->tv_sec = precise.tv_sec;
+    now->tv_usec = precise.tv_nsec / 1000;
+    return 0;
+}
+
+time_t time(time_t* now)
+{
+    struct timespec precise;
+    clock_gettime(CLOCK_REALTIME, &precise);
+    if (now != NULL) {
+        *now = precise.tv_sec;
+    }
+    return precise.tv_sec;
+}
+C
+    close $compiler or croak 'the clock cannot be built';
+    return $library;
+}
+
+1;
