@@ -52,7 +52,10 @@ sub check_row {
     my $client = $row{client} ? $row{client}->($server) : 'c';
     if ($row{break}) {
         for my $mode (@modes) {
-            is seen($nginx->get("/$mode", 'X-Client' => "$client-before")), '200 PASSED redis', "$mode: Redis is asked";
+            # Where the timeout is short, a busy machine may need several requests.
+            my $number = 0;
+            ok wait_for('Redis', sub { seen($nginx->get("/$mode", 'X-Client' => "$client-before" . ++$number)) eq '200 PASSED redis' }),
+                "$mode: Redis is asked";
         }
         $row{break}->($server);
     }
@@ -217,13 +220,14 @@ my @rows = (
         reason => 'loading',
         detail => qr/.*LOADING/,
         server => sub {
-            my $server = start_redis(config => 'save 3600 1');
-            $server->command('EVAL', q{for i = 1, 1200 do redis.call('set', 'k' .. i, i) end}, 0);
-            $server->restart(
-                config => "save 3600 1\nkey-load-delay 2000\nloading-process-events-interval-bytes 1024", ready => 0);
+            # Takes two minutes to load, unless told to make haste, and answers after each key.
+            my $config = "save 3600 1\nrdbcompression no\nloading-process-events-interval-bytes 1024";
+            my $server = start_redis(config => $config);
+            $server->command('EVAL', q{for i = 1, 6000 do redis.call('set', 'k' .. i, string.rep('x', 1024)) end}, 0);
+            $server->restart(config => "$config\nkey-load-delay 20000", ready => 0);
             return $server;
         },
-        mend => sub { return },
+        mend => sub { my ($server) = @_; $server->command('CONFIG', 'SET', 'key-load-delay', 0); return },
     },
     {
         error  => 'busy with another script',
@@ -371,10 +375,17 @@ subtest 'many failures are a few lines' => sub {
     for (1 .. 10) {
         exchange($nginx->port, map { [ 'GET', '/open', [ 'X-Client' => "c$_" ] ] } 1 .. 20);
     }
-    my @lines = grep {/redis "for_open"/} split /\n/, $nginx->error_log;
+    my @lines = grep {/redis "for_open":/} split /\n/, $nginx->error_log;
     cmp_ok scalar @lines, '>=', 1, 'there is one';
-    cmp_ok scalar(grep {/loading/} @lines), '<=', 2, '200 failures of a kind give at most two lines' or diag join "\n", @lines;
-    cmp_ok scalar @lines, '<=', 4, 'and all together at most four';
+    my (%last, @early);    # times of the clock by reason, and lines that came too soon after one of the same kind
+    for my $line (@lines) {
+        my ($hours, $minutes, $seconds, $reason) = $line =~ /(\d\d):(\d\d):(\d\d) .*redis "for_open": (\w+)/;
+        my $at = ($hours * 60 + $minutes) * 60 + $seconds;
+        push @early, $line if defined $last{$reason} && ($at - $last{$reason}) % 86_400 < 9;
+        $last{$reason} = $at;
+    }
+    is_deeply \@early, [], 'of 200 failures of a kind one in ten seconds gives a line' or diag join "\n", @lines;
+    is join(' ', grep { !/^(?:loading|unavailable)$/ } keys %last), '', 'and no other kind does';
 
     $fake->phase(1);
     wait_for(
