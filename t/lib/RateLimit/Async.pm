@@ -12,7 +12,7 @@ use RateLimit ();
 use Socket qw(IPPROTO_TCP TCP_NODELAY);
 use Time::HiRes qw(time);
 
-our @EXPORT_OK = qw(exchange request_text await_answers statuses);
+our @EXPORT_OK = qw(exchange request_text await_answers await_reading statuses);
 
 # Connects to a port of 127.0.0.1.
 sub new {
@@ -171,6 +171,25 @@ sub await_answers {
         $by_socket{$_}->fill  for @{ $readable // [] };
     }
     return 1;
+}
+
+# Waits until the server has read all that was sent: nothing is on its way, nor in the server's sockets.
+sub await_reading {
+    my (@connections) = @_;
+    my %ours = map { sprintf('%04X', $_->{socket}->sockport) => sprintf '%04X', $_->{socket}->peerport } @connections;
+    RateLimit::wait_for(
+        'the server to read',
+        sub {
+            my $unread = 0;
+            for (split /\n/, RateLimit::slurp('/proc/net/tcp')) {
+                my ($local, $peer, $unsent, $waiting) = /^ *\d+: \w+:(\w+) \w+:(\w+) \w+ (\w+):(\w+) / or next;
+                $unread += hex $unsent  if ($ours{$local} // '') eq $peer;
+                $unread += hex $waiting if ($ours{$peer}  // '') eq $local;
+            }
+            return $unread == 0;
+        }
+    );
+    return;
 }
 
 # Sends requests at once, each [METHOD, URI, HEADERS, BODY] on a connection of its own, and returns the answers in
