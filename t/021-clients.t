@@ -5,7 +5,6 @@ use warnings;
 use lib 't/lib';
 use RateLimit qw(start_nginx);
 use Test::More;
-use Time::HiRes qw(sleep time);
 
 my @algorithms = qw(token_bucket leaky_bucket gcra fixed_window sliding_window sliding_buckets sliding_log);
 
@@ -35,7 +34,8 @@ for my $algorithm (@algorithms) {
     location("allowed-$algorithm",  "rate=2r/2s algorithm=$algorithm $two count=allowed",              $nodelay);
 }
 
-my $nginx = start_nginx(http => $zones, server => $locations);
+# Its clock stands still unless it is advanced.
+my $nginx = start_nginx(http => $zones, server => $locations, clock => 1);
 
 # The statuses of so many requests, and the last response.
 sub ask {
@@ -76,11 +76,10 @@ for my $algorithm (@algorithms) {
     is ask("/together-$algorithm", 5, 'X-Client' => 'alice'), '200 429 429 429 429',
         "$algorithm: min_interval= binds where rates do not";
 }
-my $interval_over = time + 1.91;
 
 # Each client comes back exactly when it was told to.
 sub wait_as_told {
-    my @due;
+    my ($passed, @due) = (0);
     for my $algorithm (@algorithms) {
         my $response;
         for (1 .. 8) {
@@ -88,35 +87,32 @@ sub wait_as_told {
             last if $response->{status} == 429;
         }
         is $response->{status}, 429, "$algorithm: rejects in the end";
-        push @due, [ time + $response->header('Retry-After'), $algorithm ];
+        push @due, [ $response->header('Retry-After'), $algorithm ];
     }
     for my $row (sort { $a->[0] <=> $b->[0] } @due) {
         my ($when, $algorithm) = @{$row};
-        my $left = $when - time;
-        sleep $left if $left > 0;
+        $nginx->advance($when - $passed);
+        $passed = $when;
         is ask("/told-$algorithm", 1, 'X-Client' => 'alice'), '200', "$algorithm: admits a client that waited as told";
     }
     return;
 }
-wait_as_told();
 
-{
-    my $left = $interval_over - time;
-    sleep $left if $left > 0;
-    for my $algorithm (@algorithms) {
-        is ask("/interval-$algorithm", 1, 'X-Client' => 'alice'), '200',
-            "$algorithm: one is admitted after min_interval=";
-        is ask("/together-$algorithm", 1, 'X-Client' => 'alice'), '200',
-            "$algorithm: rejections cost no rate anything";
-    }
+$nginx->advance(1.89);
+is ask("/interval-$_", 1, 'X-Client' => 'alice'), '429', "$_: none is admitted shortly before min_interval=" for @algorithms;
+$nginx->advance(0.02);
+for my $algorithm (@algorithms) {
+    is ask("/interval-$algorithm", 1, 'X-Client' => 'alice'), '200', "$algorithm: one is admitted after min_interval=";
+    is ask("/together-$algorithm", 1, 'X-Client' => 'alice'), '200', "$algorithm: rejections cost no rate anything";
 }
+wait_as_told();
 
 # Clients that never pause: where only admitted requests count, some are admitted again; where all count, none is.
 my %admitted = map { ($_ => 0) } map { ("all-$_", "allowed-$_") } @algorithms;
 ask("/$_", 3, 'X-Client' => 'alice') for keys %admitted;
 for my $round (1 .. 200) {
     last if !grep { /^allowed/ && !$admitted{$_} } keys %admitted;
-    sleep 0.1;
+    $nginx->advance(0.1);
     for my $name (keys %admitted) {
         $admitted{$name}++ if ask("/$name", 1, 'X-Client' => 'alice') eq '200';
     }
