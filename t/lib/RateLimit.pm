@@ -45,6 +45,9 @@
 #   stop                        ends it and waits for that
 #   advance($seconds)           moves the clock of an nginx with `clock`, and lets a worker see that
 #   now                         what that clock shows, in seconds since 1970
+#   pass_delay($seen)           waits until error.log says, after so many bytes, that a request is delayed, and lets just
+#                               that time pass
+#   delayed_request(%request)   request, for one that is delayed: lets just that time pass
 #
 # RESPONSES
 #   { status => 429, headers => [ [name, value], … ], body => text, seconds => how long it took, raw => all bytes }
@@ -249,6 +252,22 @@ sub advance {
 }
 
 sub now { my ($self) = @_; return $self->{clock}->now }
+
+sub pass_delay {
+    my ($self, $seen) = @_;
+    my $delay = wait_for('a delay', sub { substr($self->error_log, $seen) =~ /delaying request.* goes on in ([\d.]+)s/ && $1 });
+    $self->advance($delay);
+    return;
+}
+
+sub delayed_request {
+    my ($self, %request) = @_;
+    my $seen       = length $self->error_log;
+    my $connection = $self->connect;
+    $connection->send(format_request(%request));
+    $self->pass_delay($seen);
+    return $connection->receive($request{method});
+}
 
 sub signal {
     my ($self, $name) = @_;
