@@ -7,7 +7,9 @@ use Digest::SHA qw(sha256_hex);
 use RateLimit qw(start_nginx);
 use Test::More;
 
+# Its clock stands still unless it is advanced.
 my $nginx = start_nginx(
+    clock => 1,
     http => <<'HTTP',
 rate_limit_zone $arg_key zone=api:1m rate=1r/d algorithm=token_bucket;
 rate_limit_zone $raw zone=raw:1m rate=1r/d algorithm=token_bucket;
@@ -51,11 +53,14 @@ SERVER
 
 my $seen = 0;
 
-# The log lines of so many requests; all but the last may have any status.
+# The log lines of so many requests; all but the last may have any status. Of those to a queue all but the first are delayed.
 sub lines {
     my ($path, $times, $status, @headers) = @_;
+    my @requests = ($path =~ m{^/queue} ? ('request', ('delayed_request') x ($times - 1)) : ('request') x $times);
     my $last;
-    $last = $nginx->request(path => $path, headers => [@headers]) for 1 .. $times;
+    for my $request (@requests) {
+        $last = $nginx->$request(path => $path, headers => [@headers]);
+    }
     BAIL_OUT("$path: $last->{status}") if $last->{status} != $status;
     my $log = $nginx->error_log;
     my $new = substr $log, $seen;

@@ -6,7 +6,9 @@ use lib 't/lib';
 use RateLimit qw(start_nginx format_request slurp wait_for);
 use Test::More;
 
+# Its clock stands still unless it is advanced.
 my $nginx = start_nginx(
+    clock => 1,
     http => <<'HTTP',
 rate_limit_zone $http_x_client zone=ten:1m rate=10r/d algorithm=token_bucket;
 rate_limit_zone $http_x_client zone=other:1m rate=10r/d algorithm=token_bucket;
@@ -165,7 +167,7 @@ for my $path ('/rejected/x', '/rejected-named/x') {
 # A delayed request waits once.
 {
     $nginx->get('/slow/absent', 'X-Client' => 'd');
-    my $response = $nginx->get('/slow/absent', 'X-Client' => 'd');
+    my $response = $nginx->delayed_request(path => '/slow/absent', headers => [ 'X-Client' => 'd' ]);
     is "$response->{status} " . $response->header('X-Status'), '404 DELAYED', 'a delayed request goes on to its page';
 }
 

@@ -35,7 +35,9 @@ my $app = RateLimit::Upstream->start(
     '/unknown'  => answer(401, 'who', 'WWW-Authenticate: Basic realm="app"'),
 );
 my $proxy = "proxy_pass http://app; proxy_http_version 1.1; proxy_set_header Connection '';";
+# Its clock stands still unless it is advanced.
 my $nginx = start_nginx(
+    clock => 1,
     http => <<"CONF",
     upstream app { server 127.0.0.1:$app_port; keepalive 8; }
     rate_limit_zone \$arg_k zone=z:1m rate=4r/d;
@@ -186,9 +188,12 @@ subtest 'a cache' => sub {
 };
 
 subtest 'an upgraded connection' => sub {
-    for my $path ('/upgrade', '/upgrade-late', '/upgrade-late') {
+    for ([ '/upgrade', 0 ], [ '/upgrade-late', 0 ], [ '/upgrade-late', 1 ]) {
+        my ($path, $delayed) = @$_;
+        my $seen   = length $nginx->error_log;
         my $client = $nginx->connect;
         $client->send("GET $path?k=up HTTP/1.1\r\nHost: a\r\nUpgrade: echo\r\nConnection: upgrade\r\n\r\n");
+        $nginx->pass_delay($seen) if $delayed;
         my $head = '';
         $head .= $client->take_line . "\n" until $head =~ /\n\n/;
         like($head, qr{^HTTP/1.1 101 },             "$path: 101 comes through");
