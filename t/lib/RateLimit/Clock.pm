@@ -2,11 +2,11 @@
 # moment, however slow the machine is.
 #
 #   my $clock = RateLimit::Clock->new("$dir/clock");    # shows the real time of now
-#   %ENV = (%ENV, $clock->environment);                 # before exec
+#   %ENV = (%ENV, $clock->environment);                 # before exec; environment(1) is for the time of day alone
 #   $clock->advance(1.5);                               # seconds
 #
-# The time of day and the monotonic clocks are the same for the process. What the kernel does at a time, such as the end of
-# epoll_wait, still takes real time.
+# The time of day and the monotonic clocks are the same for the process, unless only the former is to stand still. What the
+# kernel does at a time, such as the end of epoll_wait, still takes real time.
 package RateLimit::Clock;
 use strict;
 use warnings;
@@ -36,9 +36,9 @@ sub now {
 }
 
 sub environment {
-    my ($self) = @_;
+    my ($self, $day_only) = @_;
     my @sanitizer = $ENV{ASAN_OPTIONS} ? (ASAN_OPTIONS => "$ENV{ASAN_OPTIONS},verify_asan_link_order=0") : ();
-    return (STOPPED_CLOCK => $self->{file}, LD_PRELOAD => library(), @sanitizer);
+    return (STOPPED_CLOCK => $self->{file}, STOPPED_DAY_ONLY => $day_only ? 1 : '', LD_PRELOAD => library(), @sanitizer);
 }
 
 # In one write of eight bytes, which the process has in its memory.
@@ -66,6 +66,7 @@ sub library {
 #include <unistd.h>
 
 static volatile int64_t* micros;
+static int day_only;
 
 __attribute__((constructor)) static void start(void)
 {
@@ -73,11 +74,14 @@ __attribute__((constructor)) static void start(void)
     void* memory = mmap(NULL, sizeof *micros, PROT_READ, MAP_SHARED, file, 0);
     close(file);
     micros = memory != MAP_FAILED ? memory : NULL;
+    day_only = *getenv("STOPPED_DAY_ONLY") != '\0';
 }
 
 int clock_gettime(clockid_t id, struct timespec* now)
 {
-    if (micros == NULL || id == CLOCK_PROCESS_CPUTIME_ID || id == CLOCK_THREAD_CPUTIME_ID) {
+    int day = id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE;
+    int work = id == CLOCK_PROCESS_CPUTIME_ID || id == CLOCK_THREAD_CPUTIME_ID;
+    if (micros == NULL || work || (day_only && !day)) {
         static int (*real)(clockid_t, struct timespec*);
         if (real == NULL) {
             real = dlsym(RTLD_NEXT, "clock_gettime");

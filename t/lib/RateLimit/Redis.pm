@@ -19,7 +19,7 @@
 #   port        its port (the next of RL_REDIS_PORTS)       replicaof   an object: replicates it, and waits until it does
 #   maxmemory   with noeviction, '1' refuses every write    databases   how many (16)
 #   cluster     1 (all slots are its own), or slots, as '0-8191'; see meet
-#   clock       1: a clock that the test may set; see clock
+#   clock       1: a clock that the test may set; see clock. 'stopped': one that stands still; see advance
 #   ready       0: wait only until it listens, not until it has loaded its data or, two seconds after its start, takes
 #               part in a cluster
 #
@@ -38,6 +38,7 @@
 #   monitor                     watches what is asked (MONITORS)
 #   pause, resume               SIGSTOP and SIGCONT
 #   clock($seconds)             from now on its clock is so much ahead of the real one
+#   advance($seconds)           moves a clock on that stands still
 #   kill                        SIGKILL, and waits for its end
 #   stop                        ends it in the regular way
 #   restart(%changes)           stop, unless it has ended, and start on the same port; changes are options
@@ -64,6 +65,7 @@ use Exporter qw(import);
 use File::Path qw(make_path);
 use POSIX qw(:sys_wait_h);
 use RateLimit qw(slurp wait_for);
+use RateLimit::Clock ();
 use RateLimit::RESP;
 use Time::HiRes qw(sleep time);
 
@@ -158,7 +160,9 @@ sub launch {
     close $out or croak "$dir/redis.conf: $!";
     unlink "$dir/redis.sock";
 
-    if ($is{clock}) {
+    my $stopped = ($is{clock} // '') eq 'stopped';
+    $self->{stopped} //= RateLimit::Clock->new("$dir/clock") if $stopped;
+    if ($is{clock} && !$stopped) {
         clock_library();
         $self->clock(0);
     }
@@ -168,7 +172,8 @@ sub launch {
         open STDIN,  '<', '/dev/null'   or die "stdin: $!\n";
         open STDOUT, '>', "$dir/output" or die "output: $!\n";
         open STDERR, '>&', \*STDOUT or die "stderr: $!\n";
-        @ENV{qw(CLOCK_OFFSET LD_PRELOAD)} = ("$dir/clock", clock_library()) if $is{clock};
+        %ENV = (%ENV, $self->{stopped}->environment(1)) if $stopped;
+        @ENV{qw(CLOCK_OFFSET LD_PRELOAD)} = ("$dir/clock", clock_library()) if $is{clock} && !$stopped;
         exec $self->binary, "$dir/redis.conf" or POSIX::_exit(127);
     }
     $self->{pid} = $pid;
@@ -316,6 +321,12 @@ sub clock {
     open my $out, -e $file ? '+<:raw' : '>:raw', $file or croak "$file: $!";
     print {$out} pack 'q', $seconds;
     close $out or croak "$file: $!";
+    return;
+}
+
+sub advance {
+    my ($self, $seconds) = @_;
+    $self->{stopped}->advance($seconds);
     return;
 }
 
