@@ -4,7 +4,7 @@ use warnings;
 
 use lib 't/lib';
 use RateLimit qw(start_nginx wait_for);
-use RateLimit::Async qw(await_answers);
+use RateLimit::Async qw(await_answers await_reading statuses);
 use RateLimit::FakeRedis qw(silence start_fake);
 use RateLimit::Redis qw(start_redis);
 use RateLimit::Upstream;
@@ -26,7 +26,8 @@ subtest 'a zone without any memory of its own gets some when a reload needs it' 
     my $zone = sub {
         my ($words) = @_;
         return (
-            http => "rate_limit_redis main @{[ $redis->url ]};\n"
+            clock => 1,    # stands still unless it is advanced
+            http  => "rate_limit_redis main @{[ $redis->url ]} timeout=1s;\n"
                 . "rate_limit_zone \$http_x_client zone=a:1m rate=2r/d algorithm=sliding_log $words;\n",
             server => $server,
         );
@@ -44,7 +45,12 @@ subtest 'a zone without any memory of its own gets some when a reload needs it' 
     $nginx->reload($zone->('redis=main on_error=local'));
     is statuses_of($nginx, 'four', 3), '200 200 429', 'with a fallback';
     $redis->pause;
-    is statuses_of($nginx, 'five', 3), '200 200 429', 'that limits while Redis is away';
+    my $waits = RateLimit::Async->new($nginx->port);
+    $waits->request('GET', '/a', [ 'X-Client' => 'five' ]);
+    await_reading($waits);
+    $nginx->advance(1);
+    await_answers(20, $waits);
+    is statuses($waits->answers) . ' ' . statuses_of($nginx, 'five', 2), '200 200 429', 'that limits while Redis is away';
     $redis->resume;
     unlike $nginx->error_log, qr/\[(?:alert|crit|emerg)\]|exited on signal/, 'nothing worse is logged';
 };
@@ -83,12 +89,18 @@ SERVER
 subtest 'a limit that Redis could not decide is not asked for again after a redirect' => sub {
     my $mute  = start_fake(replies => { EVALSHA => silence() });
     my $nginx = start_nginx(
-        http => "rate_limit_redis main @{[ $mute->url ]} timeout=1s;\n"
+        clock => 1,
+        http  => "rate_limit_redis main @{[ $mute->url ]} timeout=1s;\n"
             . "rate_limit_zone \$http_x_client zone=a:1m rate=2r/d redis=main;\n",
         server => "add_header X-Error \$rate_limit_error always;\nlocation / { rate_limit zone=a; }\n",
     );
     $nginx->write_file('index.html', 'home');
-    my $answer = $nginx->get('/', 'X-Client' => 'c');
+    my $waits = RateLimit::Async->new($nginx->port);
+    $waits->request('GET', '/', [ 'X-Client' => 'c' ]);
+    $mute->wait_for_count('EVALSHA', 1);
+    $nginx->advance(1);
+    await_answers(20, $waits);
+    my ($answer) = $waits->answers;
     is $answer->{body}, 'home', 'the index is served';
     is $answer->header('X-Error'), 'timeout', 'and the first reason is the one that is told';
     is $mute->count('EVALSHA'), 1, 'Redis was asked once';
