@@ -4,23 +4,30 @@ use warnings;
 
 use lib 't/lib';
 use RateLimit qw(start_nginx);
-use RateLimit::Async qw(await_answers);
-use RateLimit::Twins qw(compare_twins hold_worker twin_config);
+use RateLimit::Async qw(await_answers await_reading);
+use RateLimit::Twins qw(compare_twins pass_time twin_config);
 use Test::More;
-use Time::HiRes qw(sleep time);
 
 my $nginx = start_nginx(twin_config());
 
-# Sends each request of a wave on a connection that nginx has accepted already, all at one moment.
+# Sends each request of a wave on a connection that nginx has accepted already.
 sub send_wave {
-    my ($run, $connections, $uris, $from) = @_;
-    my $go_on = hold_worker($nginx);
+    my ($run, $connections, $uris) = @_;
     $connections->[$_]->request('GET', $uris->[$_], [ 'X-Run' => $run ]) for 0 .. $#$uris;
-    sleep 0.001 while time < $from;
-    $go_on->();
-    my $now = time;
-    $_->{sent_at} = $now for @$connections;
-    return $now;
+    await_reading(@$connections);
+    return;
+}
+
+# Notes which answers have come meanwhile, so many seconds after their requests; true if all have.
+sub note_answers {
+    my ($after, @connections) = @_;
+    my $missing = 0;
+    for my $connection (@connections) {
+        $connection->fill;
+        my $answer = $connection->{answers}[0];
+        $answer ? ($answer->{virtual} //= $after) : $missing++;
+    }
+    return !$missing;
 }
 
 compare_twins(
@@ -34,13 +41,14 @@ compare_twins(
 
         my @now   = @connections[ 0 .. $#$first ];
         my @later = @connections[ @$first .. $#connections ];
-        my $began = send_wave($run, \@now, $first, 0);
-        # Reads on while it waits for the second wave, so that the times of answers are right.
-        await_answers($began + $pause - 0.01 - time, @now);
-        send_wave($run, \@later, $second, $began + $pause);
-        await_answers(30, @connections) or die "no answers\n";
+        send_wave($run, \@now, $first);
+        pass_time($nginx, $pause, sub { note_answers($_[0], @now); return 0 });
+        send_wave($run, \@later, $second);
+        pass_time($nginx, 10, sub { note_answers($_[0] + $pause, @now) & note_answers($_[0], @later) }) or die "no answers\n";
         $_->close for @connections;
-        return map { [ map { ($_->answers)[0] } @$_ ] } \@now, \@later;
+        return map {
+            [ map { my ($answer) = $_->answers; { status => $answer->{status}, after => $answer->{virtual} } } @$_ ]
+        } \@now, \@later;
     }
 );
 
