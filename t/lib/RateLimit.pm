@@ -28,7 +28,7 @@
 #   open_connection($port)      a connection for several requests: ->send($bytes), ->receive (next response; give it the
 #                               method if that was HEAD), ->at_end (true if the peer has closed), ->close
 #   format_request(%request)    the bytes that http_request would send
-#   wait_for($what, $condition) calls the condition until it is true, and returns its value; dies after 20 seconds
+#   wait_for($what, $condition) calls the condition until it is true, and returns its value; dies after 60 seconds
 #   slurp($file)                the content of a file, '' if there is none
 #   decode_json($text)          from JSON::PP
 #
@@ -70,7 +70,7 @@ use Time::HiRes qw(sleep time);
 our @EXPORT_OK = qw(check_config start_nginx http_get http_request open_connection format_request wait_for slurp
     decode_json);
 
-my $patience = 20;    # seconds to wait for what must happen
+my $patience = 60;    # seconds to wait for what must happen; longer than any machine needs for it
 my @ports    = split ' ', $ENV{RL_PORTS} // '';
 my $nginxes  = 0;
 my %running;          # objects by process id

@@ -53,7 +53,7 @@ use IO::Select;
 use IO::Socket::INET;
 use Time::HiRes qw(time);
 
-my $patience = 20;    # seconds to wait for an answer
+my $patience = 60;    # seconds to wait for an answer
 
 sub new {
     my ($class, $port) = @_;

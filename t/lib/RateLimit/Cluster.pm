@@ -14,7 +14,7 @@
 #   All others are those of start_redis, for each node. With the line 'cluster-require-full-coverage no' in `config`,
 #   what is left of a cluster goes on when a master is lost.
 #
-# METHODS, which wait for 20 seconds at most; a node is an object of RateLimit::Redis
+# METHODS, which wait for 60 seconds at most; a node is an object of RateLimit::Redis
 #   url(%parts)                 redis+cluster://127.0.0.1:PORT,… for rate_limit_redis; parts: user, password,
 #                               nodes => [those to name] (all)
 #   nodes                       all nodes in the order of their start, the first masters before the first replicas

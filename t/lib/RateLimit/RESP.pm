@@ -28,7 +28,7 @@ use Time::HiRes qw(time);
 
 our @EXPORT_OK = qw(encode_command encode_reply take);
 
-my $patience = 20;    # seconds to wait for an answer
+my $patience = 60;    # seconds to wait for an answer
 
 sub encode_command {
     my (@words) = @_;

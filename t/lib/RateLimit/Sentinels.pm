@@ -15,7 +15,7 @@
 #   sentinel_password   of the Sentinels' default user      sentinel_config     further lines of their configuration
 #   All others are those of start_redis, for the servers; `server` and `tls` are for the Sentinels too.
 #
-# METHODS, which wait for 20 seconds at most
+# METHODS, which wait for 60 seconds at most
 #   url(%parts)                 redis+sentinel://127.0.0.1:PORT,…/NAME/0 for rate_limit_redis; parts: user, password, db
 #   name                        of the primary
 #   servers                     all servers in the order of their start, as start_redis returns them
