@@ -20,7 +20,8 @@
 #   stop                        ends it when all that was asked is answered; returns the answers in the order of their time
 #   answers                     those so far
 #
-# ANSWERS are { sent => time, after => seconds, request => its index in `requests`, number => N, status (0 if the connection
+# ANSWERS are { sent => time, after => seconds, spare => spare_time when it was sent, waited => seconds of spare_time until
+# it was answered, request => its index in `requests`, number => N, status (0 if the connection
 # was closed, or nothing came within 30 seconds), store, error => $rate_limit_store and $rate_limit_error if the headers
 # X-Store and X-Error have them, else '-' }
 package RateLimit::Load;
@@ -35,19 +36,21 @@ use List::Util qw(max min);
 use POSIX qw(:sys_wait_h);
 use RateLimit qw(slurp);
 use RateLimit::Async;
+use RateLimit::SpareTime qw(spare_time);
 use Time::HiRes qw(sleep time);
 
 our @EXPORT_OK = qw(start_load);
 
 my $patience = 30;
 my $loads    = 0;
-my @fields   = qw(sent after request number status store error);
+my @fields   = qw(sent after spare waited request number status store error);
 
 sub start_load {
     my (%options) = @_;
     my $file = ($ENV{RL_DIR} // croak 'run this test by `make test T=…`') . '/load-' . ++$loads;
     my $self = bless { file => $file, owner => $$ }, __PACKAGE__;
     unlink $file;
+    spare_time();
     defined(my $pid = fork) or croak "fork: $!";
     if ($pid) {
         $self->{pid} = $pid;
@@ -84,7 +87,7 @@ sub ask {
     my $index = $number % @{$requests};
     my ($path, @headers) = map {s/%N%/$number/gr} @{ $requests->[$index] };
     my $connection = $caller->{connection} //= RateLimit::Async->new($caller->{port});
-    $caller->{asks} = { sent => time, request => $index, number => $number };
+    $caller->{asks} = { sent => time, spare => spare_time(), request => $index, number => $number };
     $connection->request('GET', $path, \@headers);
     return;
 }
@@ -107,7 +110,8 @@ sub await {
         if ($answer) {
             @is{qw(status store error)} = ($answer->{status}, map { $answer->header($_) // '-' } qw(X-Store X-Error));
         }
-        $is{after} = ($answer ? $answer->{at} : time) - $is{sent};
+        $is{after}  = ($answer ? $answer->{at} : time) - $is{sent};
+        $is{waited} = spare_time() - $is{spare};
         print {$out} join(' ', @is{@fields}), "\n";
         delete $caller->{connection} if $lost;
         $caller->{due} = time + $pause;
