@@ -10,7 +10,7 @@
 #
 # OPTIONS
 #   masters     how many (3)                                replicas        of each master (1)
-#   node_timeout    ms of silence after which a node is missed (1000)
+#   node_timeout    ms of silence after which a node is missed (1000, or a minute if there is no replica to take over)
 #   All others are those of start_redis, for each node. With the line 'cluster-require-full-coverage no' in `config`,
 #   what is left of a cluster goes on when a master is lost.
 #
@@ -33,6 +33,9 @@
 #   revive($node)               starts it again with the part that it had, but empty; if a replica took over, it becomes
 #                               one of that
 #   failover($master)           lets a replica take over in the regular way, and waits for it; returns the new master
+#   hand_over_to($replica)      the same for this replica, without waiting until all nodes agree
+#   promote($replica)           makes it the master at once, whether others agree or not, as if they had missed the old one
+#   set_node_timeout($ms)       of all nodes, those that are revived later included
 #   wait_for_promotion(@nodes)  waits until one of the nodes has become a master; returns it, and the time at which it was
 #                               seen to be one
 #   wait_for_state($state, @nodes)
@@ -73,15 +76,18 @@ my @names;    # of clients, lists by slot: those not given away yet
 
 sub start_cluster {
     my (%options) = @_;
-    my %is = (masters => 3, replicas => 1, node_timeout => 1000);
-    for my $name (keys %is) {
+    my %is = (masters => 3, replicas => 1);
+    for my $name (keys %is, 'node_timeout') {
         $is{$name} = delete $options{$name} if exists $options{$name};
     }
+    # Where nothing is to be missed, nothing is: a busy machine may keep a node from answering for seconds.
+    $is{node_timeout} //= $is{replicas} ? 1000 : 60_000;
     my $self = bless { nodes => [], options => \%options, owner => $$ }, __PACKAGE__;
-    $self->start_node($is{node_timeout}) for 1 .. $is{masters} * (1 + $is{replicas});
+    $self->start_node for 1 .. $is{masters} * (1 + $is{replicas});
     my @nodes   = $self->nodes;
     my @masters = splice @nodes, 0, $is{masters};
     $self->share_slots(@masters);
+    $_->clock(0) for $self->nodes;
     $self->introduce;
     for my $index (0 .. $#nodes) {
         my $master = $self->id($masters[ $index % @masters ]);
@@ -89,25 +95,28 @@ sub start_cluster {
             sub { eval { $nodes[$index]->command('CLUSTER', 'REPLICATE', $master) } // $@ !~ /Unknown node/ });
     }
     $self->wait_until_ok;
+    $self->set_node_timeout($is{node_timeout});
     return $self;
 }
 
+# Until all know each other, a shorter time makes them talk more often.
 sub start_node {
-    my ($self, $timeout) = @_;
+    my ($self) = @_;
     my ($user, $password) = control_user();
     my $bus   = redis_port();
     my @lines = (
         'cluster-enabled yes',
         "cluster-port $bus",
         'cluster-announce-ip 127.0.0.1',
-        "cluster-node-timeout $timeout",
+        'cluster-node-timeout 1000',
         'cluster-replica-validity-factor 0',
         "masteruser $user",
         qq(masterauth "$password"),
     );
     push @lines, 'tls-cluster yes', 'tls-replication yes' if $self->{options}{tls};
     my $config = join "\n", @lines, $self->{options}{config} // '';
-    my $node   = start_redis(%{ $self->{options} }, config => $config);
+    # A master serves no slot in the first two seconds after its start, and goes by its clock for that.
+    my $node = start_redis(%{ $self->{options} }, config => $config, clock => 1, ahead => -3);
     $node->{bus} = $bus;
     push @{ $node->{taken} }, $bus;
     push @{ $self->{nodes} }, $node;
@@ -256,12 +265,12 @@ sub clients_in {
 
 sub clients_of {
     my ($self, $node, $count) = @_;
-    my %is_its = map { $_ => 1 } $self->slots($node);
-    croak $node->port . ' has no slot' unless %is_its;
+    my @ranges = grep { $_->{port} == $node->port } $self->ranges($self->any);
+    croak $node->port . ' has no slot' unless @ranges;
     my @found;
     while (@found < ($count // 1)) {
         my $slot = name_client();
-        push @found, pop @{ $names[$slot] } if $is_its{$slot};
+        push @found, pop @{ $names[$slot] } if first { $_->{first} <= $slot && $slot <= $_->{last} } @ranges;
     }
     return @found;
 }
@@ -313,16 +322,47 @@ sub kill {    ## no critic (ProhibitBuiltinHomonyms)
 sub revive {
     my ($self, $node) = @_;
     $node->restart;
+    $node->command('CONFIG', 'SET', 'cluster-node-timeout', $self->{node_timeout});
     return;
 }
 
 sub failover {
     my ($self, $master) = @_;
     my ($replica) = $self->replicas($master) or croak $master->port . ' has no replica';
-    $replica->command('CLUSTER', 'FAILOVER');
-    wait_for('a failover', sub { $replica->command('ROLE')->[0] eq 'master' });
+    $self->hand_over_to($replica);
     $self->wait_until_ok;
     return $replica;
+}
+
+# A replica gives up if others have not agreed within five seconds.
+sub hand_over_to {
+    my ($self, $replica) = @_;
+    my $asked = -1;
+    wait_for(
+        'a failover',
+        sub {
+            my $given_up = () = $replica->log =~ /Manual failover timed out/g;
+            if ($given_up != $asked) {
+                $asked = $given_up;
+                $replica->command('CLUSTER', 'FAILOVER');
+            }
+            return $replica->command('ROLE')->[0] eq 'master';
+        }
+    );
+    return;
+}
+
+sub promote {
+    my ($self, $replica) = @_;
+    $replica->command('CLUSTER', 'FAILOVER', 'TAKEOVER');
+    return;
+}
+
+sub set_node_timeout {
+    my ($self, $timeout) = @_;
+    $self->{node_timeout} = $timeout;
+    $_->command('CONFIG', 'SET', 'cluster-node-timeout', $timeout) for awake($self->nodes);
+    return;
 }
 
 sub wait_for_promotion {

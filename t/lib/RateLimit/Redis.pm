@@ -20,6 +20,7 @@
 #   maxmemory   with noeviction, '1' refuses every write    databases   how many (16)
 #   cluster     1 (all slots are its own), or slots, as '0-8191'; see meet
 #   clock       1: a clock that the test may set; see clock. 'stopped': one that stands still; see advance
+#   ahead       seconds by which a clock that may be set is ahead at first (0)
 #   ready       0: wait only until it listens, not until it has loaded its data or, two seconds after its start, takes
 #               part in a cluster
 #
@@ -61,6 +62,7 @@ use strict;
 use warnings;
 
 use Carp qw(croak);
+use Digest::MD5 qw(md5_hex);
 use Exporter qw(import);
 use File::Path qw(make_path);
 use POSIX qw(:sys_wait_h);
@@ -164,7 +166,7 @@ sub launch {
     $self->{stopped} //= RateLimit::Clock->new("$dir/clock") if $stopped;
     if ($is{clock} && !$stopped) {
         clock_library();
-        $self->clock(0);
+        $self->clock(delete $self->{options}{ahead} // 0);
     }
 
     my $pid = fork // croak "fork: $!";
@@ -330,12 +332,10 @@ sub advance {
     return;
 }
 
-# A library that adds to the real time what a file says, which the server has in its memory.
+# A library that adds to the real time what a file says, which the server has in its memory. It is built once for all
+# tests.
 sub clock_library {
-    my $library = "$ENV{RL_DIR}/clock.so";
-    return $library if -e $library;
-    open my $compiler, '|-', qw(cc -shared -fPIC -x c -o), $library, '-', '-ldl' or croak "cc: $!";
-    print {$compiler} <<'C';
+    my $source = <<'C';
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -386,7 +386,12 @@ time_t time(time_t* now)
     return precise.tv_sec;
 }
 C
+    my $library = ($ENV{RL_BUILD} // $ENV{RL_DIR}) . '/clock-' . md5_hex($source) . '.so';
+    return $library if -e $library;
+    open my $compiler, '|-', qw(cc -shared -fPIC -x c -o), "$library.$$", '-', '-ldl' or croak "cc: $!";
+    print {$compiler} $source;
     close $compiler or croak 'the clock cannot be built';
+    rename "$library.$$", $library or croak "$library: $!";
     return $library;
 }
 
