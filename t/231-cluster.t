@@ -9,11 +9,11 @@ use RateLimit::Async qw(await_answers);
 use RateLimit::Cluster qw(start_cluster);
 use RateLimit::FakeRedis qw(start_fake);
 use RateLimit::Load qw(start_load);
+use RateLimit::SpareTime qw(spare_time);
 use RateLimit::Twins qw(hold_worker);
 use Test::More;
-use Time::HiRes qw(time);
 
-my $cluster = start_cluster();
+my $cluster = start_cluster(node_timeout => 60_000);
 my @masters = $cluster->masters;
 my $clients = 0;
 my $prefixes = 0;
@@ -116,10 +116,13 @@ subtest 'a seed that does not answer is passed over' => sub {
     my $mute  = start_fake(mode => 'mute');
     my $url   = $cluster->url(nodes => [ $masters[0] ]) =~ s{//}{'//127.0.0.1:' . $mute->port . ','}er;
     my $nginx = start($url, words => 'timeout=300ms connect_timeout=300ms prefix=mute:');
+    my $began = spare_time();
     my $first = $nginx->get('/one/open', 'X-Client' => new_client());
     is $first->{status}, 200, 'the first request is served';
-    cmp_ok $first->{seconds}, '<', 1, 'within timeout=';
-    wait_for('another seed', sub { seen($nginx->get('/one/open', 'X-Client' => new_client())) eq '200 redis' });
+    cmp_ok spare_time() - $began, '<', 1, 'within timeout=';
+    $nginx->stop;
+    $nginx = start($url, words => 'timeout=10s connect_timeout=1s prefix=patient:');
+    wait_for('another seed', sub { !grep { seen($nginx->get('/one/open', 'X-Client' => client_of($_))) ne '200 redis' } @masters });
     is ask($nginx, client_of($_), 4), $enforced, 'and another is asked' for @masters;
     $nginx->stop;
 };
@@ -221,21 +224,35 @@ subtest 'MOVED: a replica takes over' => sub {
     nothing_worse($nginx);
 };
 
+# The times at which a node was asked for slots by an nginx, by the clock of Redis.
+sub questions {
+    my (@monitors) = @_;
+    my @times = sort { $a <=> $b }
+        map { $_->{time} } grep { uc $_->{words}[0] eq 'CLUSTER' && $_->{client} =~ /^127/ } map { $_->commands } @monitors;
+    return @times;
+}
+
 subtest 'slots are learned at most every 100 ms' => sub {
+    my $rates = 'p' . ($prefixes + 1) . ':rates';
+    my $other_asks = $cluster->node_of($rates)->monitor;
     my $other = start($cluster->url, port => $second_port);
+    # It has learned the slots for its other tasks, too, when it asks for rates: these do not move.
+    $other_asks->wait_for(qr/"EVAL" .*"\Q$rates\E"/);
     my ($from, $to) = @masters;
-    my @slots = ($cluster->slots($from))[ 100 .. 249 ];
+    my $fixed = $cluster->slot_of($rates);
+    my @slots = grep { $_ != $fixed } ($cluster->slots($from))[ 100 .. 249 ];
     my @names = map { client_in($_) } @slots;
     is_deeply [ grep { $_ ne '200 redis' } map { ask($other, $_, 1) } @names ], [], 'before';
     my @monitors = map { $_->monitor } $cluster->nodes;
-    my $began    = time;
     my @answers;
     $cluster->move_slots($to, @slots, sub { push @answers, ask($other, $names[@answers], 1) });
-    my $took  = time - $began;
-    my $asked = grep { uc $_->{words}[0] eq 'CLUSTER' && $_->{client} =~ /^127/ } map { $_->commands } @monitors;
+    my @asked = questions(@monitors);
     is scalar(grep { $_ eq '200 redis' } @answers), @slots, 'each slot is asked at its new node as soon as it is there';
-    cmp_ok $asked, '>=', 1, "slots were learned anew ($asked times)";
-    cmp_ok $asked, '<=', 2 + $took / 0.1, sprintf 'but not each time in %.2f s', $took;
+    cmp_ok scalar @asked, '>=', 1, 'slots were learned anew (' . @asked . ' times)';
+    # Redis may see the first question late, but before the second is asked: there are 100 ms from each to the next but
+    # for these two. One more covers how coarse the clocks are.
+    my $took = $asked[-1] - $asked[0];
+    cmp_ok scalar @asked, '<=', 3 + $took / 0.1, sprintf 'but not each time: %d questions in %.2f s of Redis', scalar @asked, $took;
     $cluster->move_slots($from, @slots);
     nothing_worse($other);
     $other->stop;
