@@ -162,12 +162,10 @@ sub launch {
     close $out or croak "$dir/redis.conf: $!";
     unlink "$dir/redis.sock";
 
+    my $library = server_library();
     my $stopped = ($is{clock} // '') eq 'stopped';
     $self->{stopped} //= RateLimit::Clock->new("$dir/clock") if $stopped;
-    if ($is{clock} && !$stopped) {
-        clock_library();
-        $self->clock(delete $self->{options}{ahead} // 0);
-    }
+    $self->clock(delete $self->{options}{ahead} // 0) if $is{clock} && !$stopped;
 
     my $pid = fork // croak "fork: $!";
     if (!$pid) {
@@ -175,7 +173,8 @@ sub launch {
         open STDOUT, '>', "$dir/output" or die "output: $!\n";
         open STDERR, '>&', \*STDOUT or die "stderr: $!\n";
         %ENV = (%ENV, $self->{stopped}->environment(1)) if $stopped;
-        @ENV{qw(CLOCK_OFFSET LD_PRELOAD)} = ("$dir/clock", clock_library()) if $is{clock} && !$stopped;
+        $ENV{LD_PRELOAD} = join ' ', grep {defined} $ENV{LD_PRELOAD}, $library;
+        $ENV{CLOCK_OFFSET} = "$dir/clock" if $is{clock} && !$stopped;
         exec $self->binary, "$dir/redis.conf" or POSIX::_exit(127);
     }
     $self->{pid} = $pid;
@@ -332,9 +331,10 @@ sub advance {
     return;
 }
 
-# A library that adds to the real time what a file says, which the server has in its memory. It is built once for all
-# tests.
-sub clock_library {
+# A library for servers, which is built once for all tests. It adds to the real time what a file says, which the server
+# has in its memory. What a server writes outlives its process also if it does not wait for the disk, and a busy disk would
+# make a cluster's node stand still each time it saves what it knows.
+sub server_library {
     my $source = <<'C';
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -349,8 +349,23 @@ static volatile int64_t* offset;
 
 __attribute__((constructor)) static void start(void)
 {
-    int file = open(getenv("CLOCK_OFFSET"), O_RDONLY);
-    offset = mmap(NULL, sizeof *offset, PROT_READ, MAP_SHARED, file, 0);
+    const char* name = getenv("CLOCK_OFFSET");
+    if (name != NULL) {
+        int file = open(name, O_RDONLY);
+        offset = mmap(NULL, sizeof *offset, PROT_READ, MAP_SHARED, file, 0);
+    }
+}
+
+int fsync(int file)
+{
+    (void) file;
+    return 0;
+}
+
+int fdatasync(int file)
+{
+    (void) file;
+    return 0;
 }
 
 int clock_gettime(clockid_t id, struct timespec* now)
@@ -386,11 +401,11 @@ time_t time(time_t* now)
     return precise.tv_sec;
 }
 C
-    my $library = ($ENV{RL_BUILD} // $ENV{RL_DIR}) . '/clock-' . md5_hex($source) . '.so';
+    my $library = ($ENV{RL_BUILD} // $ENV{RL_DIR}) . '/server-' . md5_hex($source) . '.so';
     return $library if -e $library;
     open my $compiler, '|-', qw(cc -shared -fPIC -x c -o), "$library.$$", '-', '-ldl' or croak "cc: $!";
     print {$compiler} $source;
-    close $compiler or croak 'the clock cannot be built';
+    close $compiler or croak 'the library for servers cannot be built';
     rename "$library.$$", $library or croak "$library: $!";
     return $library;
 }
