@@ -54,6 +54,8 @@
 #                               one that was moved and one that was not
 #   finish_move($slot)          moves what is left, and tells the nodes; from now on, the old owner answers MOVED
 #   cancel_move($slot)          for a move of which no key was moved yet
+#   was_moving($slot, $from, $to)
+#                               whether it was on its way at some moment between these two
 package RateLimit::Cluster;
 use strict;
 use warnings;
@@ -475,6 +477,7 @@ sub move_together {
 sub begin_move {
     my ($self, $slot, $to, $from) = @_;
     $from //= $self->owner($slot);
+    push @{ $self->{times}{$slot} }, [time];
     $to->command('CLUSTER', 'SETSLOT', $slot, 'IMPORTING', $self->id($from));
     $from->command('CLUSTER', 'SETSLOT', $slot, 'MIGRATING', $self->id($to));
     $self->{moves}{$slot} = [ $from, $to ];
@@ -507,6 +510,7 @@ sub hand_over {
     my ($from, $to) = @{ delete $self->{moves}{$slot} };
     my @others = grep { $_ != $from && $_ != $to && $_->command('ROLE')->[0] eq 'master' } awake($self->nodes);
     $_->command('CLUSTER', 'SETSLOT', $slot, 'NODE', $self->id($to)) for $to, $from, @others;
+    $self->{times}{$slot}[-1][1] = time;
     return;
 }
 
@@ -514,7 +518,13 @@ sub cancel_move {
     my ($self, $slot) = @_;
     my $nodes = delete $self->{moves}{$slot} // croak "the slot $slot does not move";
     $_->command('CLUSTER', 'SETSLOT', $slot, 'STABLE') for @{$nodes};
+    $self->{times}{$slot}[-1][1] = time;
     return;
+}
+
+sub was_moving {
+    my ($self, $slot, $from, $to) = @_;
+    return !!first { $_->[0] <= $to && ($_->[1] // $to) >= $from } @{ $self->{times}{$slot} // [] };
 }
 
 # All at once, even if the test still holds one: a node that outlived the others would look for them at their ports.
