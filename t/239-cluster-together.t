@@ -130,7 +130,7 @@ for my $kind (qw(redis valkey)) {
     };
 
     subtest "$kind: slots move while many ask at once" => sub {
-        my $cluster = start_cluster(server => $kind, masters => 2, replicas => 0, node_timeout => 5000);
+        my $cluster = start_cluster(server => $kind, masters => 2, replicas => 0);
         my ($from, $to) = $cluster->masters;
         my @fleet = map { start($cluster->url, port => $_) } @ports[ 0, 1 ];
         my @slots = ($cluster->slots($from))[ 0 .. 99 ];
