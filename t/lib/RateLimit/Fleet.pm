@@ -1,7 +1,7 @@
 # Several nginx with the same zones in one Redis: their configuration, requests to them, and what they have counted.
 #
 #   use lib 't/lib';
-#   use RateLimit::Fleet qw(zone_config ask left load told metric sum_metric senders);
+#   use RateLimit::Fleet qw(zone_config ask left load told metric sum_metric senders worker_at tellers);
 #
 # FUNCTIONS
 #   zone_config($url, \%zones, %more)
@@ -22,7 +22,11 @@
 #   metric($nginx, $name, $zone)
 #                               the value of a counter
 #   sum_metric($name, $zone, @nginxes)
-#   senders($nginx, @servers)   process ids of its workers that have a connection to one of these servers or proxies
+#   senders($nginx, @servers)   process ids of its workers, one for each connection to one of these servers or proxies
+#   worker_at($nginx, $address) process id of its worker that has the connection from this ADDRESS:PORT, or undef
+#   tellers($nginx, $zone, $monitor)
+#                               process ids of its workers that have told of a zone with sync= or on_error=local since a
+#                               monitor watches, as far as they still have the connection
 package RateLimit::Fleet;
 use strict;
 use warnings;
@@ -34,7 +38,7 @@ use RateLimit qw(slurp wait_for);
 use RateLimit::Async qw(await_answers request_text);
 use Test::More;
 
-our @EXPORT_OK = qw(zone_config ask left load told metric sum_metric senders);
+our @EXPORT_OK = qw(zone_config ask left load told metric sum_metric senders worker_at tellers);
 
 sub zone_config {
     my ($url, $zones, %more) = @_;
@@ -131,17 +135,53 @@ sub sum_metric {
     return sum0 map { metric($_, $name, $zone) // croak "no $name of $zone" } @nginxes;
 }
 
+# Calls a function for each TCP connection, with its own port, that of the peer, and the socket's number.
+sub each_connection {
+    my ($code) = @_;
+    for (split /\n/, slurp('/proc/net/tcp')) {
+        my ($own, $peer, $inode) = /^ *\d+: [0-9A-F]{8}:([0-9A-F]{4}) [0-9A-F]{8}:([0-9A-F]{4}) 01 (?:\S+ +){5}(\d+)/ or next;
+        $code->(hex $own, hex $peer, $inode);
+    }
+    return;
+}
+
+# Workers that have these sockets, one for each.
+sub owners {
+    my ($nginx, %inodes) = @_;
+    my @owners;
+    for my $pid ($nginx->workers) {
+        push @owners, ($pid) x grep { $inodes{$_} } map { (readlink // '') =~ /^socket:\[(\d+)\]/ } glob "/proc/$pid/fd/*";
+    }
+    return @owners;
+}
+
 sub senders {
     my ($nginx, @servers) = @_;
-    my %ports = map { sprintf('%04X', $_->port) => 1 } @servers;
+    my %ports = map { $_->port => 1 } @servers;
     my %inodes;
-    for (split /\n/, slurp('/proc/net/tcp')) {
-        my ($port, $inode) = /^ *\d+: \S+ [0-9A-F]{8}:([0-9A-F]{4}) 01 (?:\S+ +){5}(\d+)/ or next;
-        $inodes{$inode} = 1 if $ports{$port};
+    each_connection(sub { my ($own, $peer, $inode) = @_; $inodes{$inode} = 1 if $ports{$peer} });
+    return owners($nginx, %inodes);
+}
+
+sub worker_at {
+    my ($nginx, $address) = @_;
+    my ($port) = $address =~ /(\d+)$/;
+    my %inodes;
+    each_connection(sub { my ($own, $peer, $inode) = @_; $inodes{$inode} = 1 if $own == $port });
+    my ($pid) = owners($nginx, %inodes);
+    return $pid;
+}
+
+sub tellers {
+    my ($nginx, $zone, $monitor) = @_;
+    my %addresses;
+    for my $call (grep { uc $_->{words}[0] eq 'EVALSHA' } $monitor->commands) {
+        $addresses{ $call->{client} } = 1 if grep {/^rate_limit:sync:\Q$zone\E:/} @{ $call->{words} };
     }
-    return grep {
-        grep { $inodes{$_} } map { (readlink // '') =~ /^socket:\[(\d+)\]/ } glob "/proc/$_/fd/*"
-    } $nginx->workers;
+    my %pids = map { (worker_at($nginx, $_) // 0) => 1 } keys %addresses;
+    delete $pids{0};
+    my @pids = sort { $a <=> $b } keys %pids;
+    return @pids;
 }
 
 1;

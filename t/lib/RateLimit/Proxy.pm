@@ -17,6 +17,7 @@
 #   release                     lets everything through, also what was held
 #   happened                    how many commands met that fate since the last lose_… or hold_…
 #   wait_until_happened($count) waits until there are so many
+#   callers($name)              the ports from which commands of this name came, in their order
 package RateLimit::Proxy;
 use strict;
 use warnings;
@@ -24,6 +25,7 @@ use warnings;
 use Carp qw(croak);
 use Exporter qw(import);
 use File::Path qw(make_path);
+use IO::Handle;
 use IO::Select;
 use IO::Socket::INET;
 use POSIX ();
@@ -88,8 +90,15 @@ sub wait_until_happened {
     return;
 }
 
+sub callers {
+    my ($self, $name) = @_;
+    return slurp("$self->{dir}/calls") =~ /^\Q$name\E (\d+)$/mgi;
+}
+
 sub serve {
     my ($self, $listener) = @_;
+    open $self->{calls}, '>>', "$self->{dir}/calls" or die "$self->{dir}: $!\n";
+    $self->{calls}->autoflush;
     my %pairs;    # by number of the client's descriptor
     while (1) {
         $self->read_order;
@@ -126,7 +135,7 @@ sub accept_one {
     my $server = IO::Socket::INET->new(PeerAddr => '127.0.0.1', PeerPort => $self->{to});
     # Perl does not close a descriptor whose number a handle of the test had when this process began.
     return shutdown($client, 2) && undef unless $server;
-    return { client => $client, server => $server, calls => '', replies => '', fates => [] };
+    return { client => $client, server => $server, port => $client->peerport, calls => '', replies => '', fates => [] };
 }
 
 # Passes on each whole command; false if the connection is to be closed.
@@ -137,6 +146,7 @@ sub from_client {
     while (my $command = take(\$pair->{calls})) {
         my $bytes = substr $before, 0, length($before) - length $pair->{calls}, '';
         $self->read_order;
+        print { $self->{calls} } "${$command}->[0] $pair->{port}\n";
         my $fate = $self->{count} > 0 && uc ${$command}->[0] eq $self->{name} ? $self->{what} : 'none';
         if ($fate ne 'none') {
             $self->{count}--;
