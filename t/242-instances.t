@@ -5,11 +5,12 @@ use warnings;
 use lib 't/lib';
 use RateLimit qw(start_nginx wait_for);
 use RateLimit::Cluster qw(start_cluster);
-use RateLimit::Fleet qw(zone_config ask left told senders);
+use RateLimit::Fleet qw(zone_config ask left told);
+use RateLimit::Metrics qw(metrics);
 use RateLimit::Proxy qw(start_proxy);
 use RateLimit::Redis qw(start_redis);
+use RateLimit::SpareTime qw(spare_time);
 use Test::More;
-use Time::HiRes qw(sleep time);
 
 my %zones = (
     token_bucket    => 'algorithm=token_bucket rate=10r/d',
@@ -30,20 +31,30 @@ sub conf {
     my ($number, %more) = @_;
     my $url = delete $more{url} // $redis->url;
     return zone_config($url, \%few, port => $ports[$number], words => 'on_error=local deny_cache=off', workers => 3,
-        redis => 'timeout=500ms', %more);
+        redis => 'timeout=10s', %more);
 }
 sub members { return @{ $redis->command('ZRANGE', 'rate_limit:instances', 0, -1) } }
 
-# Waits until there are so many, and each has had the time to learn it: it asks every second.
+# Waits until these and no others are members, and all of them know it.
 sub wait_for_instances {
-    my ($count) = @_;
-    wait_for("$count instances", sub { members() == $count });
-    my $now = redis_ms();
-    wait_for('all to have learned it', sub {
-        my %said = @{ $redis->command('ZRANGE', 'rate_limit:instances', 0, -1, 'WITHSCORES') };
-        return !grep { $_ <= $now } values %said;
-    });
-    sleep 0.05;    # the answers are under way
+    my (@nginxes) = @_;
+    wait_for(@nginxes . ' instances', sub { members() == @nginxes });
+    wait_until_known(@nginxes);
+    return;
+}
+
+sub wait_until_known {
+    my (@nginxes) = @_;
+    for my $nginx (@nginxes) {
+        wait_for('it to know of ' . @nginxes, sub { metrics($nginx)->{'rate_limiter_instances{redis="fleet"}'} == @nginxes });
+    }
+    return;
+}
+
+# Waits until no worker of an nginx holds Redis for lost.
+sub wait_for_redis {
+    my ($nginx) = @_;
+    wait_for('Redis to be up', sub { metrics($nginx)->{'rate_limiter_redis_up{redis="fleet"}'} == 1 });
     return;
 }
 
@@ -69,28 +80,38 @@ sub crash {
 my @fleet = map { start_nginx(conf($_)) } 0 .. 2;
 
 subtest 'every nginx is a member' => sub {
-    wait_for_instances(3);
+    wait_for_instances(@fleet);
     my @first = sort(members());
     is scalar @first, 3, 'three instances of three workers are three';
-    is scalar(senders($_, $redis)), 1, 'one worker of each speaks for it' for @fleet;
-    my $began = redis_ms();
-    my %scores;
-    while (redis_ms() < $began + 3200) {
-        my %now = @{ $redis->command('ZRANGE', 'rate_limit:instances', 0, -1, 'WITHSCORES') };
-        $scores{$_}{ $now{$_} } = 1 for keys %now;
-        sleep 0.05;
-    }
-    is_deeply [ sort keys %scores ], \@first, 'which are the same after seconds';
+    my $began   = spare_time();
+    my $monitor = $redis->monitor;
+    my %said;    # times at which each has announced itself, by who it is
+    my %from;    # connections over which it did
+    wait_for('each to speak four times', sub {
+        (%said, %from) = ();
+        for my $call (grep { $_->{words}[0] eq 'EVAL' && $_->{words}[3] eq 'rate_limit:instances' } $monitor->commands) {
+            my $member = $call->{words}[4];
+            push @{ $said{$member} }, $call->{time};
+            $from{$member}{ $call->{client} } = 1;
+        }
+        return 3 == grep { @{$_} >= 4 } values %said;
+    });
+    my $took = spare_time() - $began;
+    is_deeply [ sort keys %said ], \@first, 'which are the same after seconds';
     for my $member (@first) {
-        my @times = sort { $a <=> $b } grep { $_ > $began } keys %{ $scores{$member} };
-        cmp_ok scalar @times, '>=', 2, 'each has announced itself since';
-        cmp_ok scalar @times, '<=', 4, 'about every second';
+        my @times = @{ $said{$member} };
+        is scalar keys %{ $from{$member} }, 1, 'one worker speaks for each';
+        # Redis may hear the first word late, but before the second is said; one more covers how coarse the clocks are.
+        cmp_ok scalar @times, '<=', 3 + $times[-1] - $times[0], 'no more than every second';
     }
+    cmp_ok $took, '<', 6, sprintf 'and no less: four times in %.1f s', $took;
     my $ttl = $redis->command('PTTL', 'rate_limit:instances');
-    cmp_ok $ttl, '>',  3000, 'the key expires';
-    cmp_ok $ttl, '<=', 6000, 'when nobody is there any more';
+    cmp_ok $ttl, '>',  0,    'the key expires';
+    cmp_ok $ttl, '<=', 5000, 'when nobody is there any more';
     $fleet[0]->reload(conf(0));
-    wait_for_instances(3);
+    my $again = $redis->monitor;
+    $again->wait_for(qr/"EVAL".*"rate_limit:instances" "$_"/) for @first;
+    wait_for_instances(@fleet);
     is_deeply [ sort(members()) ], \@first, 'a reload changes nothing';
 };
 
@@ -107,18 +128,20 @@ subtest 'three of them, and Redis is killed' => sub {
     like $answer->header('X-RateLimit-Limit'), qr/^[34]$/, 'clients are told of the share';
     ask($_, 'gcra', 'charged', 2) for @fleet;
     $redis->restart;
-    my $began = time;
+    my $began = spare_time();
     for my $zone (@names) {
         told(10, $exact, $zone, { three => 10 }, "$zone: and Redis is charged when it is back");
     }
     told(10, $exact, 'gcra', { charged => 6 }, 'gcra, too');
     told(1, $exact, 'one', { three => 1 }, 'the one in a day is used');
-    cmp_ok time - $began, '<', 4, sprintf 'all within %.1f s', time - $began;
+    my $took = spare_time() - $began;
+    cmp_ok $took, '<', 4, sprintf 'all within %.1f s', $took;
     is ask($_, 'token_bucket', 'three')->{status}, 429, 'so that none has anything left' for @fleet;
 };
 
 subtest 'what Redis knew before, and what it is told after, add up' => sub {
-    wait_for_instances(3);
+    wait_for_instances(@fleet);
+    wait_for_redis($fleet[0]);
     for my $zone (@names) {
         is ask($fleet[0], $zone, 'sum', 3)->header('X-Store'), 'redis', "$zone: three by Redis";
     }
@@ -140,13 +163,22 @@ subtest 'what Redis knew before, and what it is told after, add up' => sub {
 };
 
 subtest 'one is gone' => sub {
+    wait_for_instances(@fleet);
     crash(pop @fleet);
-    my $began = time;
-    wait_for('it to be forgotten', sub { members() == 2 });
-    my $took = time - $began;
+    my $began = spare_time();
+    my %said;     # when each spoke last, by the clock of Redis, in milliseconds
+    my $now;
+    wait_for('it to be forgotten', sub {
+        my %now = @{ $redis->command('ZRANGE', 'rate_limit:instances', 0, -1, 'WITHSCORES') };
+        $now  = redis_ms();
+        %said = (%said, %now);
+        return keys %now == 2;
+    });
+    my $took   = spare_time() - $began;
+    my ($last) = sort { $a <=> $b } values %said;
     cmp_ok $took, '<', 6.5, sprintf 'it is forgotten after %.1f s', $took;
-    cmp_ok $took, '>', 2,   'but not at once';
-    wait_for_instances(2);
+    cmp_ok $now - $last, '>=', 5000, 'but not before five seconds have passed since it spoke';
+    wait_for_instances(@fleet);
     $redis->kill;
     is join(' ', admitted($_, 'two', @fleet)), '5 5', "$_: two share alike" for @names;
     $redis->restart;
@@ -156,7 +188,7 @@ subtest 'one is gone' => sub {
 subtest 'replies to charges are lost' => sub {
     my $proxy = start_proxy($redis);
     my $nginx = start_nginx(conf(3, url => $proxy->url));
-    wait_for_instances(3);
+    wait_for_instances(@fleet, $nginx);
     $redis->kill;
     for my $zone (@names) {
         is ask($nginx, $zone, 'lost', 2)->header('X-Store'), 'fallback', "$zone: two without Redis";
@@ -175,8 +207,7 @@ subtest 'a node of a Cluster is gone' => sub {
     my $reader = start_nginx(zone_config($cluster->url, \%zones, port => $ports[5], words => 'deny_cache=off on_error=closed'));
     my $keeper = $cluster->node_of('rate_limit:instances');
     my ($other) = grep { $_ != $keeper } $cluster->masters;
-    wait_for('two instances', sub { $keeper->command('ZCARD', 'rate_limit:instances') == 2 });
-    sleep 1.1;    # each asks once more
+    wait_until_known(@both);
     for my $node ($keeper, $other) {
         my $title = $node == $keeper ? 'the one that knows the instances' : 'another';
         my ($gone, $there) = map { $cluster->key_of($cluster->first_slot($_)) =~ /{(.*)}/ } $node, $node == $keeper ? $other : $keeper;
