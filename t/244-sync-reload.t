@@ -8,8 +8,8 @@ use RateLimit qw(start_nginx wait_for);
 use RateLimit::Async qw(exchange);
 use RateLimit::Fleet qw(zone_config ask left load told);
 use RateLimit::Redis qw(start_redis);
+use RateLimit::SpareTime qw(spare_time);
 use Test::More;
-use Time::HiRes qw(time);
 
 my %limited = (
     token_bucket    => sub {"rate=1r/d capacity=$_[0]"},
@@ -31,7 +31,7 @@ sub limits {
 
 sub conf {
     my ($zones, $words, %more) = @_;
-    return zone_config($redis->url, $zones, words => $words, workers => 2, redis => 'timeout=1s', %more);
+    return zone_config($redis->url, $zones, words => $words, workers => 2, redis => 'timeout=10s', %more);
 }
 my $reader = start_nginx(conf(limits($limit), 'deny_cache=off on_error=closed', port => $ports[7]));
 
@@ -101,8 +101,8 @@ subtest 'another algorithm' => sub {
 
 subtest 'sync= comes and goes' => sub {
     my %zones = (zone => 'algorithm=gcra rate=1r/d burst=4999');
-    my $look  = start_nginx(conf(\%zones, 'deny_cache=off', port => $ports[1], redis => 'timeout=5s'));
-    my $nginx = start_nginx(conf(\%zones, 'deny_cache=off', port => $ports[0], redis => 'timeout=5s'));
+    my $look  = start_nginx(conf(\%zones, 'deny_cache=off', port => $ports[1]));
+    my $nginx = start_nginx(conf(\%zones, 'deny_cache=off', port => $ports[0]));
     ask($nginx, 'zone', 'goes', 3);
     $nginx->reload(conf(\%zones, 'sync=50ms', port => $ports[0]));
     is ask($nginx, 'zone', 'goes', 4)->header('X-Store'), 'memory', 'it comes';
@@ -112,7 +112,7 @@ subtest 'sync= comes and goes' => sub {
     $nginx->reload(conf(\%zones, 'sync=10ms', port => $ports[0]));
     ask($nginx, 'zone', 'goes', 2);
     told($limit, $look, 'zone', { goes => 10 }, 'at another pace');
-    $nginx->reload(conf(\%zones, 'deny_cache=off', port => $ports[0], redis => 'timeout=5s'));
+    $nginx->reload(conf(\%zones, 'deny_cache=off', port => $ports[0]));
     is ask($nginx, 'zone', 'goes', 2)->header('X-Store'), 'redis', 'it goes';
     told($limit, $look, 'zone', { goes => 12 }, 'and all are counted');
     unlike $nginx->error_log, qr/\[(?:alert|crit|emerg)\]|redis "/, 'nothing worse is logged';
@@ -177,13 +177,13 @@ subtest 'what is not told yet when the configuration changes' => sub {
     }
 };
 
-# Waits for the end of nginx after a signal; returns how long it took.
+# Waits for the end of nginx after a signal; returns how much spare time it took.
 sub end_by {
     my ($nginx, $signal) = @_;
-    my $began = time;
+    my $began = spare_time();
     $nginx->signal($signal);
     wait_for('the end', sub { waitpid($nginx->pid, WNOHANG) != 0 });
-    return time - $began;
+    return spare_time() - $began;
 }
 
 subtest 'nginx ends' => sub {
@@ -193,7 +193,7 @@ subtest 'nginx ends' => sub {
     told($limit, $reader, $_, { quit => 5 }, "$_: and what it admitted is told of") for @names;
     unlike $nginx->error_log, qr/\[(?:alert|crit|emerg)\]|open socket/, 'nothing worse is logged';
     for my $signal (qw(QUIT TERM)) {
-        $nginx = start_nginx(conf(limits($limit), 'sync=20ms', port => $ports[0]));
+        $nginx = start_nginx(conf(limits($limit), 'sync=20ms', port => $ports[0], redis => 'timeout=1s'));
         ask($nginx, $_, "first-$signal", 5) for @names;
         told($limit, $reader, $_, { "first-$signal" => 5 }, "$_: Redis is told of five") for @names;
         $redis->pause;
