@@ -4,10 +4,12 @@ use warnings;
 
 use lib 't/lib';
 use RateLimit qw(start_nginx check_config wait_for slurp);
+use RateLimit::Fleet qw(senders tellers);
 use RateLimit::HTTP2;
 use RateLimit::Redis qw(start_redis);
+use RateLimit::SpareTime qw(spare_time);
 use Test::More;
-use Time::HiRes qw(sleep time);
+use Time::HiRes qw(sleep);
 
 my @ports = split ' ', $ENV{RL_PORTS};
 my $redis = start_redis();
@@ -30,12 +32,13 @@ sub left {
     return $nginx->get('/look', 'X-Client' => $client)->header('X-RateLimit-Remaining');
 }
 
+# Ends an nginx gracefully; returns how much spare time that took.
 sub quit {
     my ($nginx) = @_;
-    my ($pid, $start) = ($nginx->pid, time);
+    my ($pid, $start) = ($nginx->pid, spare_time());
     $nginx->signal('QUIT');
     wait_for('the end', sub { waitpid($pid, 1) != 0 || !kill 0, $pid });
-    return time - $start;
+    return spare_time() - $start;
 }
 
 sub clean {
@@ -48,10 +51,11 @@ sub config {
     my ($zone, $words, %more) = @_;
     my $rate = delete $more{rate} // ($words =~ /rate=/ ? '' : 'rate=1000r/h');
     my $to   = delete $more{url}  // $url;
+    my $wait = delete $more{timeout} // '10s';
     return (
         workers => 2,
         port    => $ports[0],
-        http    => "rate_limit_redis fleet $to timeout=100ms;\nrate_limit_zone \$http_x_client zone=$zone:1m $rate $words;\n",
+        http    => "rate_limit_redis fleet $to timeout=$wait;\nrate_limit_zone \$http_x_client zone=$zone:1m $rate $words;\n",
         server  => "location / { rate_limit zone=$zone; empty_gif; }\nlocation = /look { rate_limit zone=$zone cost=0; empty_gif; }\n"
             . "location = /metrics { rate_limit_metrics; }\nlocation = /slow { limit_rate 100; }\n",
         %more,
@@ -65,16 +69,22 @@ subtest 'what nobody uses costs no connection but for changed rates, and helpers
     is check_config(config(zone(), 'redis=fleet on_error=local'))->{exit}, 0, 'also with instances';
     my $cache = "proxy_cache_path %DIR%/cache keys_zone=cache:1m;\n";
     my %conf  = config($zone, 'redis=fleet sync=10ms');
-    my $nginx = start_nginx(%conf, http => "$cache$conf{http}");
+    my $monitor = $redis->monitor;
+    my $nginx   = start_nginx(%conf, http => "$cache$conf{http}");
     $nginx->wait_for_log(qr/start cache manager process/);
-    sleep 0.3;
+    wait_for('questions for rates', sub { 2 <= grep { /"EVAL"/ && /"rate_limit:rates"/ } $monitor->lines });
     is $redis->clients, 0, 'nobody has come';
+    is $redis->connections, 1, 'but one for changed rates';
     is ask($nginx, 'alice', 3), 3, 'admitted';
     wait_for('the key', sub { $redis->command('EXISTS', key($zone, 'alice')) });
-    is $redis->connections, 1, 'one worker has one connection';
+    is scalar(my @pids = tellers($nginx, $zone, $monitor)), 1, 'one worker tells of it';
+    my %connections;
+    $connections{$_}++ for senders($nginx, $redis);
+    is_deeply [ grep { $_ != 1 } values %connections ], [], 'a worker has one connection for all that it does';
     cmp_ok quit($nginx), '<', 2, 'quits at once';
     clean($nginx, 'quit');
-    is $redis->connections, 0, 'and is gone';
+    wait_for('connections to go', sub { $redis->connections == 0 });
+    pass 'and is gone';
 };
 
 subtest 'what is owed leaves before the end' => sub {
@@ -87,7 +97,7 @@ subtest 'what is owed leaves before the end' => sub {
     is scalar(grep { $redis->command('EXISTS', key($zone, "client$_")) } 1 .. 300), 300, 'all are in Redis';
 
     $zone  = zone();
-    $nginx = start_nginx(config($zone, 'redis=fleet sync=1h'));
+    $nginx = start_nginx(config($zone, 'redis=fleet sync=1h', timeout => '100ms'));
     ask($nginx, 'alice', 5);
     $redis->pause;
     my $seconds = quit($nginx);
@@ -95,7 +105,7 @@ subtest 'what is owed leaves before the end' => sub {
     cmp_ok $seconds, '<', 5, 'a Redis that hangs does not keep it for long';
     clean($nginx, 'quit without an answer');
 
-    $nginx = start_nginx(config($zone, 'redis=fleet sync=1h', url => 'redis://127.0.0.1:' . $ports[-1]));
+    $nginx = start_nginx(config($zone, 'redis=fleet sync=1h', timeout => '100ms', url => 'redis://127.0.0.1:' . $ports[-1]));
     ask($nginx, 'alice', 5);
     cmp_ok quit($nginx), '<', 3, 'nor does one that is not there';
     clean($nginx, 'quit without a server');
@@ -153,13 +163,14 @@ subtest 'a location may have a larger burst than its zone' => sub {
 subtest 'one nginx is one instance, whatever it calls its servers' => sub {
     my ($one, $two) = (zone(), zone());
     my %conf = config($one, 'redis=fleet on_error=local', rate => 'rate=10r/h');
-    $conf{http} .= "rate_limit_redis again $url timeout=50ms;\nrate_limit_zone \$http_x_client zone=$two:1m rate=10r/h redis=again on_error=local;\n";
+    $conf{http} .= "rate_limit_redis again $url timeout=10s;\nrate_limit_zone \$http_x_client zone=$two:1m rate=10r/h redis=again on_error=local;\n";
     $redis->command('DEL', 'rate_limit:instances');
     my $before = $redis->commandstats('zadd');
     my $nginx  = start_nginx(%conf);
     wait_for('two words', sub { $redis->commandstats('zadd') >= $before + 2 });
+    my $told = qr/^rate_limiter_instances\{redis="fleet"\} 1\nrate_limiter_instances\{redis="again"\} 1$/m;
+    ok wait_for('it to know', sub { $nginx->get('/metrics')->{body} =~ $told }), 'it says that it is one';
     is $redis->command('ZCARD', 'rate_limit:instances'), 1, 'one member';
-    like $nginx->get('/metrics')->{body}, qr/^rate_limiter_instances\{redis="fleet"\} 1\nrate_limiter_instances\{redis="again"\} 1$/m, 'so it says';
     my ($member) = @{ $redis->command('ZRANGE', 'rate_limit:instances', 0, -1) };
     $nginx->reload(%conf);
     $redis->command('DEL', 'rate_limit:instances');
@@ -211,8 +222,10 @@ SERVER
     $h2->request('GET', '/', headers => [ 'x-client' => 'alice' ]) for 1 .. 10;
     ok $h2->send->await(10), 'ten streams';
     $count += 10;
+    # What is told of later than a request has all that came before it.
     wait_for('all to arrive', sub { left($exact, 'alice') <= 1000 - $count });
-    sleep 0.1;
+    ask($nginx, 'later', 1, '/missing');
+    wait_for('what comes later', sub { left($exact, 'later') == 999 });
     is left($exact, 'alice'), 1000 - $count, 'subrequests, redirects, dry runs and streams';
 };
 
