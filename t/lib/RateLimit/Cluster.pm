@@ -323,7 +323,8 @@ sub kill {    ## no critic (ProhibitBuiltinHomonyms)
 
 sub revive {
     my ($self, $node) = @_;
-    $node->restart;
+    $node->restart(ahead => -3);
+    $node->clock(0);
     $node->command('CONFIG', 'SET', 'cluster-node-timeout', $self->{node_timeout});
     return;
 }
