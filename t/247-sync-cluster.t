@@ -19,6 +19,8 @@ my @names = sort keys %zones;
 my @ports = split ' ', $ENV{RL_PORTS};
 my $run   = 0;
 
+# With RL_LONG=1 one more algorithm is tried while nodes fail.
+
 sub start_all {
     my ($cluster) = @_;
     my @fleet = map {
@@ -43,7 +45,7 @@ sub survives {
     return;
 }
 
-my $cluster = start_cluster();
+my $cluster = start_cluster(node_timeout => 60_000);
 my ($reader, @fleet) = start_all($cluster);
 
 subtest 'a slot moves' => sub {
@@ -60,8 +62,10 @@ subtest 'a slot moves' => sub {
 };
 
 subtest 'a master hands over' => sub {
-    for my $zone (@names) {
-        my ($master) = $cluster->masters;
+    # Others do not vote about the same master twice in a while.
+    my @masters = $cluster->masters;
+    for my $zone ($ENV{RL_LONG} ? @names : @names[ 0, 1 ]) {
+        my $master = shift @masters;
         my ($name) = $cluster->key_of($cluster->first_slot($master)) =~ /{(.*)}/;
         survives('handing over', $zone, $reader, \@fleet, [$name], during => sub { $cluster->failover($master) });
     }
@@ -74,7 +78,7 @@ subtest 'a node is killed, and comes back with its data' => sub {
     my $kept = start_cluster(replicas => 0,
         config => "cluster-require-full-coverage no\nappendonly yes\nappendfsync always\nauto-aof-rewrite-percentage 0");
     ($reader, @fleet) = start_all($kept);
-    for my $zone (@names) {
+    for my $zone ($ENV{RL_LONG} ? @names : @names[ 0, 1 ]) {
         my ($node, $other) = $kept->masters;
         my ($gone, $there) = map { $kept->key_of($kept->first_slot($_)) =~ /{(.*)}/ } $node, $other;
         survives(
