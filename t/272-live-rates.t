@@ -7,6 +7,7 @@ use RateLimit qw(start_nginx wait_for decode_json);
 use RateLimit::Async qw(await_answers);
 use RateLimit::Cluster qw(start_cluster);
 use RateLimit::Redis qw(start_redis);
+use RateLimit::SpareTime qw(spare_time);
 use Test::More;
 use Time::HiRes qw(sleep time);
 
@@ -53,28 +54,39 @@ sub restore {
     return $answer->{status} == 200 ? decode_json($answer->{body}) : $answer;
 }
 
-# The limits that the workers of an nginx tell, by worker; each is asked over connections of its own.
+# The limits that both workers of an nginx tell; each is asked over connections of its own, until one comes to either.
 sub limits {
     my ($nginx, $zone, @headers) = @_;
     my %seen;
-    for my $round (1 .. 20) {
+    wait_for('both workers to answer', sub {
         my @connections = map { RateLimit::Async->new($nginx->port) } 1 .. 4;
         $_->request('GET', "/$zone", [ 'X-Client' => client(), @headers ]) for @connections;
-        await_answers(10, @connections);
+        await_answers(60, @connections);
         $seen{ $_->header('X-Worker') }{ $_->header('X-Limit') // '-' } = 1 for map { $_->answers } @connections;
-        last if keys %seen == 2;
-    }
+        return keys %seen == 2;
+    });
     return join ' ', map { join '/', sort keys %{ $seen{$_} } } sort keys %seen;
 }
 
-# Waits until all workers of all instances tell the same; returns how long that took.
+# Waits until every instance has asked Redis for rates twice more: what the first answer said is known by then.
+sub wait_for_questions {
+    my $monitor = $redis->monitor;
+    wait_for('questions for rates', sub {
+        my %count;
+        $count{$_}++ for map { /"EVAL" .*"rate_limit:rates"/ && / \[\d+ (\S+)\]/ ? $1 : () } $monitor->lines;
+        return @fleet == grep { $_ >= 2 } values %count;
+    });
+    return;
+}
+
+# Waits until all workers of all instances tell the same; returns how much spare time that took.
 sub wait_for_limit {
     my ($limit, $zone, @nginxes) = @_;
-    my $began = time;
+    my $began = spare_time();
     for my $nginx (@nginxes) {
         wait_for("$zone to be $limit", sub { limits($nginx, $zone) eq "$limit $limit" });
     }
-    return time - $began;
+    return spare_time() - $began;
 }
 
 for my $zone (qw(redis sync tiers)) {
@@ -162,7 +174,7 @@ subtest 'Redis goes away and comes back' => sub {
     patch($fleet[0], 'sync', '8r/h');
     wait_for_limit(8, 'sync', @fleet);
     $redis->kill;
-    sleep 1.2;
+    sleep 1.2;    # it is asked in vain, twice a second
     is limits($_, 'sync'), '8 8', 'the last known rate stays' for @fleet;
     $redis->restart;
     wait_for_limit(8, 'redis', @fleet);
@@ -179,8 +191,8 @@ subtest 'what Redis has that is no rate, or does not fit' => sub {
         $_->wait_for_log(qr/\[warn\] .*rate "\Q$shown\E" that Redis has for zone "redis" is not used: /) for @fleet;
         is limits($_, 'redis'), '5 5', 'it has no effect' for @fleet;
     }
-    sleep 1.2;
-    my @lines = $fleet[0]->error_log =~ /(rate "nonsense" that Redis has)/g;
+    wait_for_questions();
+    my @lines = $fleet[0]->error_log =~ m{(rate "1r/s,2r/m" that Redis has)}g;
     is scalar @lines, 1, 'and is logged once';
     $redis->command('DEL', 'rate_limit:rates');
 };
