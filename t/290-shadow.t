@@ -9,6 +9,7 @@ use RateLimit qw(check_config start_nginx wait_for decode_json);
 use RateLimit::FakeRedis qw(start_fake silence);
 use RateLimit::Metrics qw(metrics);
 use RateLimit::Redis qw(start_redis);
+use RateLimit::SpareTime qw(spare_time);
 use Test::More;
 
 my ($port, @ports) = split ' ', $ENV{RL_PORTS};
@@ -41,7 +42,7 @@ my $redis = start_redis();
 my %conf  = (
     port    => $port,
     workers => 2,
-    http    => "rate_limit_redis fleet @{[ $redis->url ]} timeout=5s;\n"
+    http    => "rate_limit_redis fleet @{[ $redis->url ]} timeout=20s;\n"
         . zone('live',   '5r/d')
         . zone('strict', '3r/d')
         . zone('loose',  '8r/d')
@@ -135,9 +136,10 @@ subtest 'a Redis that does not answer' => sub {
         http   => "rate_limit_redis fleet redis://127.0.0.1:$ports[0] timeout=30s;\n" . zone('fleet', '1r/d', 'redis=fleet on_error=closed'),
         server => "$tell location = /fleet { rate_limit_shadow zone=fleet; empty_gif; }\n",
     );
+    my $began  = spare_time();
     my $answer = $other->get('/fleet', 'X-Client' => 'a');
     is $answer->{status}, 200, 'holds up nobody';
-    cmp_ok $answer->{seconds}, '<', 5, 'at all';
+    cmp_ok spare_time() - $began, '<', 5, 'at all';
     is counted($other, 'fleet'), '0 0 0 0', 'and counts nothing';
     $other->stop;
     unlike $other->error_log, qr/\[(?:alert|crit|emerg)\]|exited on signal/, 'a worker ends while it waits';

@@ -16,7 +16,7 @@ my $nginx = start_nginx(
     http => <<"END",
 $format
 access_log $log rate_limit_json;
-rate_limit_redis fleet @{[ $redis->url ]} timeout=5s;
+rate_limit_redis fleet @{[ $redis->url ]} timeout=20s;
 rate_limit_zone \$http_x_client zone=memory:1m rate=1r/d;
 rate_limit_zone \$http_x_client zone=fleet:1m rate=1r/d redis=fleet;
 END
