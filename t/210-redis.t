@@ -10,7 +10,7 @@ use RateLimit::Async qw(exchange await_answers statuses);
 use RateLimit::Redis qw(start_redis);
 use Test::More;
 
-my $patient = 'timeout=5s';    # a busy machine is no outage
+my $patient = 'timeout=1h connect_timeout=1h';    # a busy machine is no outage
 
 # Zones that come in two, NAME in memory and NAME_r in Redis: options, and the words of rate_limit.
 my %pairs = (

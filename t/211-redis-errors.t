@@ -48,7 +48,7 @@ my %expected = (
 sub check_row {
     my (%row) = @_;
     my $server = $row{server}->();
-    my $nginx  = start_nginx(configuration($row{url} ? $row{url}->($server) : $server->url, $row{words} // 'timeout=5s'));
+    my $nginx  = start_nginx(configuration($row{url} ? $row{url}->($server) : $server->url, $row{words} // 'timeout=1h connect_timeout=1h'));
     my $client = $row{client} ? $row{client}->($server) : 'c';
     if ($row{break}) {
         for my $mode (@modes) {
@@ -306,7 +306,7 @@ my @rows = (
         detail => qr/.*(?:SSL|TLS|version|record)/i,
         server => sub { return start_fake(greeting => '-ERR what is it?', mode => 'mute') },    # what TLS says is no RESP
         url    => sub { my ($server) = @_; return 'rediss://127.0.0.1:' . $server->port },
-        words  => 'timeout=5s verify=off',
+        words  => 'timeout=1h connect_timeout=1h verify=off',
     },
     {
         error  => 'too many clients',
@@ -329,7 +329,7 @@ for my $row (@rows) {
 
 subtest 'killed while a real one was asked' => sub {
     my $server = start_redis();
-    my $nginx  = start_nginx(configuration($server->url, 'timeout=10s'));
+    my $nginx  = start_nginx(configuration($server->url, 'timeout=1h connect_timeout=1h'));
     $nginx->get("/$_", 'X-Client' => 'before') for @modes;
     $server->pause;
     my @connections = map { RateLimit::Async->new($nginx->port) } @modes;
@@ -349,7 +349,7 @@ subtest 'killed while a real one was asked' => sub {
 
 subtest 'a client does not notice that the script was forgotten' => sub {
     my $server = start_redis();
-    my $nginx  = start_nginx(configuration($server->url, 'timeout=5s'));
+    my $nginx  = start_nginx(configuration($server->url, 'timeout=1h connect_timeout=1h'));
     for my $round (1 .. 5) {
         $server->command('SCRIPT', 'FLUSH');
         my @answers = map { $nginx->get("/$_", 'X-Client' => "flush$round") } @modes;
@@ -371,7 +371,7 @@ subtest 'a client does not notice that the script was forgotten' => sub {
 
 subtest 'many failures are a few lines' => sub {
     my $fake  = start_fake(replies => { SET => '+OK' }, phases => [ { EVALSHA => '-LOADING not yet' }, { EVALSHA => '-OOM full' } ]);
-    my $nginx = start_nginx(configuration($fake->url, 'timeout=5s'));
+    my $nginx = start_nginx(configuration($fake->url, 'timeout=1h connect_timeout=1h'));
     for (1 .. 10) {
         exchange($nginx->port, map { [ 'GET', '/open', [ 'X-Client' => "c$_" ] ] } 1 .. 20);
     }

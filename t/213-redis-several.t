@@ -84,8 +84,8 @@ SERVER
 
 my $nginx = start_nginx(
     http => <<"HTTP",
-rate_limit_redis one @{[ $one->url ]} timeout=5s;
-rate_limit_redis two @{[ $two->url ]} timeout=5s;
+rate_limit_redis one @{[ $one->url ]} timeout=1h connect_timeout=1h;
+rate_limit_redis two @{[ $two->url ]} timeout=1h connect_timeout=1h;
 rate_limit_zone \$http_x_client zone=every:1m rate=2r/d algorithm=sliding_log count=all redis=one;
 $http
 HTTP

@@ -30,7 +30,7 @@ for my $name (sort keys %soon) {
 my %conf = (
     clock => 1,
     http => <<"HTTP",
-rate_limit_redis main @{[ $redis->url ]} timeout=5s;
+rate_limit_redis main @{[ $redis->url ]} timeout=1h connect_timeout=1h;
 rate_limit_zone \$http_x_client zone=hour:1m rate=10r/d algorithm=token_bucket redis=main deny_cache=1h;
 rate_limit_zone \$http_x_client zone=other:1m rate=10r/d algorithm=token_bucket redis=main deny_cache=1h;
 rate_limit_zone \$http_x_client zone=default:1m rate=2r/d algorithm=sliding_log redis=main;

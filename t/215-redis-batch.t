@@ -15,7 +15,7 @@ my $h2_port = $ports[-1];
 my %batches = (default => '', one => 'batch=1', three => 'batch=3', sixteen => 'batch=16', most => 'batch=1024');
 my ($http, $places) = ('', '');
 for my $name (sort keys %batches) {
-    $http .= "rate_limit_redis $name @{[ $redis->url ]} timeout=10s $batches{$name};\n"
+    $http .= "rate_limit_redis $name @{[ $redis->url ]} timeout=1h connect_timeout=1h $batches{$name};\n"
         . "rate_limit_zone \$http_x_client zone=$name:4m rate=100r/d algorithm=token_bucket redis=$name deny_cache=off;\n"
         . "rate_limit_zone \$http_x_client zone=${name}_log:4m rate=10r/d algorithm=sliding_log redis=$name deny_cache=off;\n";
     $places .= "location = /$name { rate_limit zone=$name; empty_gif; }\n"

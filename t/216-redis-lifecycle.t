@@ -21,7 +21,7 @@ my $name_server = join '.', 127, 99, $port >> 8, $port & 255;    # an address th
 
 sub conf {
     my ($url, %more) = @_;
-    my $words     = delete $more{words} // 'timeout=10s';
+    my $words     = delete $more{words} // 'timeout=1h connect_timeout=1h';
     my $zone      = delete $more{zone}  // 'redis=main';
     my $locations = <<'SERVER';
 add_header X-Status $rate_limit_status always;
@@ -229,7 +229,7 @@ subtest 'a reload changes what it should' => sub {
     is ask($nginx, 'r'), '200 redis', 'another URL';
     is $other->command('EXISTS', 'rate_limit:a:sliding_log:{r}'), 1, 'is asked at once';
     wait_for('the old connection to end', sub { $redis->clients == 0 });
-    $nginx->reload(conf($other->url, words => 'timeout=1h prefix=new:'));
+    $nginx->reload(conf($other->url, words => 'timeout=1h connect_timeout=1h prefix=new:'));
     is ask($nginx, 'r'), '200 redis', 'another prefix';
     is $other->command('EXISTS', 'new:a:sliding_log:{r}'), 1, 'is used at once';
     $nginx->reload(conf($other->url, words => 'timeout=80ms'));
@@ -303,7 +303,7 @@ sub progress {
 }
 
 subtest 'a Redis that does not read holds up nobody, and gets all in the end' => sub {
-    my ($http, $limits) = ("rate_limit_redis main @{[ $redis->url ]} timeout=1h;\n", '');
+    my ($http, $limits) = ("rate_limit_redis main @{[ $redis->url ]} timeout=1h connect_timeout=1h;\n", '');
     for my $number (1 .. 16) {
         $http   .= "rate_limit_zone \$http_x_client zone=a_zone_with_a_long_name_$number:4m rate=1000000r/d redis=main;\n";
         $limits .= "rate_limit zone=a_zone_with_a_long_name_$number; ";
@@ -394,7 +394,7 @@ subtest 'a name is resolved again when the connection fails' => sub {
     name('127.0.0.2');
     my $shared = redis_port();
     my ($first, $second) = map { start_redis(port => $shared, config => "bind 127.0.0.$_") } 2, 3;
-    my $nginx = start_with_names(conf("redis://redis.test:$shared", words => 'timeout=10s'));
+    my $nginx = start_with_names(conf("redis://redis.test:$shared", words => 'timeout=1h connect_timeout=1h'));
     is ask($nginx, 'named'), '200 redis', 'the name is found';
     is $first->command('EXISTS', 'rate_limit:a:sliding_log:{named}'), 1, 'at its address';
     name('127.0.0.3');

@@ -25,7 +25,7 @@ add_header X-Error $rate_limit_error always;
 location = /free { empty_gif; }
 SERVER
     for my $name (sort keys %redis) {
-        my $timeout = $redis{$name} =~ /timeout=/ ? '' : 'timeout=1h';
+        my $timeout = $redis{$name} =~ /timeout=/ ? '' : 'timeout=1h connect_timeout=1h';
         $http .= "rate_limit_redis $name $redis{$name} $timeout;\n"
             . "rate_limit_zone \$http_x_client zone=$name:1m rate=2r/d algorithm=sliding_log redis=$name on_error=closed;\n";
         $server .= "location = /$name { rate_limit zone=$name; empty_gif; }\n";

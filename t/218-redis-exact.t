@@ -41,7 +41,7 @@ my @algorithms = sort keys %limited;
 # The clocks of Redis and nginx stand still unless a subtest moves them.
 my $redis = start_redis(clock => 'stopped');
 
-my ($http, $server) = ("rate_limit_redis fleet @{[ $redis->url ]} timeout=20s;\n", 'add_header X-Store $rate_limit_store always;');
+my ($http, $server) = ("rate_limit_redis fleet @{[ $redis->url ]} timeout=20s connect_timeout=20s;\n", 'add_header X-Store $rate_limit_store always;');
 for my $name (@algorithms) {
     my $nodelay = $name eq 'leaky_bucket' ? 'nodelay' : '';
     my %zones   = (

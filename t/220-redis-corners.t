@@ -16,8 +16,8 @@ my $variables = join ' ', map {"$_=[\$rate_limit_$_]"} qw(status zone limit rema
 my $nginx     = start_nginx(
     clock => 1,
     http => <<"HTTP",
-rate_limit_redis main @{[ $redis->url ]} timeout=10s;
-rate_limit_redis gone @{[ $gone->url ]} timeout=10s;
+rate_limit_redis main @{[ $redis->url ]} timeout=1h connect_timeout=1h;
+rate_limit_redis gone @{[ $gone->url ]} timeout=1h connect_timeout=1h;
 rate_limit_zone \$http_x_client zone=a:1m rate=2r/d algorithm=sliding_log redis=main deny_cache=off;
 rate_limit_zone \$http_x_client zone=b:1m rate=50r/d algorithm=token_bucket redis=main;
 rate_limit_zone \$http_x_client zone=queue:1m rate=2r/s algorithm=leaky_bucket redis=main burst=20;
@@ -135,7 +135,7 @@ subtest 'a worker without a connection to spare' => sub {
     my $small  = start_nginx(
         port => $port,
         http => <<"HTTP",
-rate_limit_redis main @{[ $redis->url ]} timeout=10s;
+rate_limit_redis main @{[ $redis->url ]} timeout=1h connect_timeout=1h;
 rate_limit_zone \$http_x_client zone=a:1m rate=2r/d algorithm=sliding_log redis=main;
 HTTP
         server => <<'SERVER',

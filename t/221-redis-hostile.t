@@ -32,7 +32,7 @@ SERVER
 # Answers of a real server to a check, changed at random, from a server that may say anything.
 subtest 'no answer harms a worker' => sub {
     my $server = start_redis();
-    my $nginx  = start_nginx(configuration($server->url, 'timeout=5s'));
+    my $nginx  = start_nginx(configuration($server->url, 'timeout=5s connect_timeout=5s'));
     $nginx->get('/open', 'X-Client' => 'asks');
     my $monitor = $server->monitor;
     $nginx->get('/open', 'X-Client' => 'asks');
@@ -54,7 +54,7 @@ subtest 'no answer harms a worker' => sub {
         return substr $bytes . $bytes, 0, rand 2 * length $bytes;
     };
     my $fake = start_fake(replies => { EVALSHA => $change, SET => '+OK' });
-    $nginx = start_nginx(configuration($fake->url, 'timeout=5s'));
+    $nginx = start_nginx(configuration($fake->url, 'timeout=5s connect_timeout=5s'));
     $nginx->get('/open', 'X-Client' => 'first');
     my @workers = $nginx->workers;
     my %count;
@@ -83,7 +83,7 @@ subtest 'a key that holds something else' => sub {
         sliding_buckets => 'rate=5r/h',
         sliding_log     => 'rate=5r/h',
     );
-    my ($http, $places) = ("rate_limit_redis main @{[ $server->url ]} timeout=5s;\n", <<'SERVER');
+    my ($http, $places) = ("rate_limit_redis main @{[ $server->url ]} timeout=5s connect_timeout=5s;\n", <<'SERVER');
 add_header X-Store $rate_limit_store always;
 add_header X-Error $rate_limit_error always;
 SERVER

@@ -24,7 +24,7 @@ my %zones = (
     sliding_log     => [ 'rate=2r/h', 3600 ],
 );
 my @names = sort keys %zones;
-my ($http, $places) = ("rate_limit_redis main @{[ $redis->url ]} timeout=5s;\n", <<'SERVER');
+my ($http, $places) = ("rate_limit_redis main @{[ $redis->url ]} timeout=1h connect_timeout=1h;\n", <<'SERVER');
 add_header X-Store $rate_limit_store always;
 add_header X-Status $rate_limit_status always;
 SERVER

@@ -38,7 +38,7 @@ srand $seed;
 sub nodelay { my ($kind) = @_; return $kind eq 'leaky_bucket' ? 'nodelay' : '' }
 
 my ($one, $two) = (start_redis(), start_redis(server => 'valkey'));
-my ($http, $server) = ("rate_limit_redis one @{[ $one->url ]} timeout=5s;\nrate_limit_redis two @{[ $two->url ]} timeout=5s;\n", <<'SERVER');
+my ($http, $server) = ("rate_limit_redis one @{[ $one->url ]} timeout=1h connect_timeout=1h;\nrate_limit_redis two @{[ $two->url ]} timeout=1h connect_timeout=1h;\n", <<'SERVER');
 add_header X-Zone $rate_limit_zone always;
 add_header X-Status $rate_limit_status always;
 add_header X-Error $rate_limit_error always;

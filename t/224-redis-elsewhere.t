@@ -60,7 +60,7 @@ subtest 'an answer does not wake a request that its client has sent to its post_
     my ($port)   = (split ' ', $ENV{RL_PORTS})[-1];
     my $upstream = RateLimit::Upstream->start($port, '/left' => $mute, '/limited' => $mute);
     my $nginx    = start_nginx(
-        http => "rate_limit_redis main @{[ $redis->url ]} timeout=10s;\n"
+        http => "rate_limit_redis main @{[ $redis->url ]} timeout=1h connect_timeout=1h;\n"
             . "rate_limit_zone \$http_x_client zone=a:1m rate=9r/d redis=main;\n",
         server => <<"SERVER",
 location = /left { rate_limit zone=a; post_action /post/left; empty_gif; }
