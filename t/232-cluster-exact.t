@@ -27,7 +27,7 @@ my %limited = (
     gcra            => sub { 'rate=1r/d burst=' . ($_[0] - 1) },
 );
 my @algorithms = sort keys %limited;
-my $cluster    = start_cluster(replicas => 0);
+my $cluster    = start_cluster(replicas => 0, node_timeout => 60_000);
 my @masters    = $cluster->masters;
 
 my $http = "access_log off;\nkeepalive_requests 1000000;\nrate_limit_log_level info;\n"

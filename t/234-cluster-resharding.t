@@ -13,7 +13,7 @@ use Time::HiRes qw(time);
 my $limit   = 40;
 my $moves   = 300;     # slots
 my $seed    = $ENV{RL_SEED} // 20_817;
-my $cluster = start_cluster(replicas => 0);
+my $cluster = start_cluster(replicas => 0, node_timeout => 60_000);
 my @masters = $cluster->masters;
 note "RL_SEED=$seed repeats this";
 srand $seed;

@@ -10,7 +10,7 @@ use RateLimit::Cluster qw(start_cluster);
 use RateLimit::Redis qw(start_redis);
 use Test::More;
 
-my $cluster = start_cluster(replicas => 0, config => 'cluster-require-full-coverage no');
+my $cluster = start_cluster(replicas => 0, node_timeout => 60_000, config => 'cluster-require-full-coverage no');
 my $single  = start_redis();
 my @masters = $cluster->masters;
 my $seed    = $ENV{RL_SEED} // 40_127;

@@ -68,7 +68,7 @@ sub nothing_worse {
 
 for my $kind (qw(redis valkey)) {
     subtest "$kind with a password" => sub {
-        my $cluster = start_cluster(server => $kind, replicas => 0, password => 'sesame', acl => $user);
+        my $cluster = start_cluster(server => $kind, replicas => 0, node_timeout => 60_000, password => 'sesame', acl => $user);
         my $file    = "$ENV{RL_DIR}/password-$kind";
         open my $out, '>', $file or die "$file: $!\n";
         print {$out} "secret\n";
@@ -91,7 +91,7 @@ for my $kind (qw(redis valkey)) {
 }
 
 subtest 'a password that is changed' => sub {
-    my $cluster = start_cluster(replicas => 0, password => 'sesame');
+    my $cluster = start_cluster(replicas => 0, node_timeout => 60_000, password => 'sesame');
     my $nginx   = start(main => $cluster->url);
     serves($nginx, $cluster, 'main', 'before');
     for my $node ($cluster->nodes) {
@@ -107,7 +107,7 @@ subtest 'a password that is changed' => sub {
 };
 
 subtest 'TLS' => sub {
-    my $cluster = start_cluster(replicas => 0, tls => 1, tls_clients => 0);
+    my $cluster = start_cluster(replicas => 0, node_timeout => 60_000, tls => 1, tls_clients => 0);
     my $by_name = 'rediss+cluster://localhost:' . ($cluster->nodes)[1]->port;
     my $nginx   = start(
         address => $cluster->url . " ca=$files->{ca}",
@@ -129,7 +129,7 @@ subtest 'TLS' => sub {
 };
 
 subtest 'TLS, with certificates of clients, a password and Valkey' => sub {
-    my $cluster = start_cluster(server => 'valkey', replicas => 0, tls => 1, tls_clients => 1, password => 'sesame');
+    my $cluster = start_cluster(server => 'valkey', replicas => 0, node_timeout => 60_000, tls => 1, tls_clients => 1, password => 'sesame');
     my $nginx   = start(
         mutual => $cluster->url . " ca=$files->{ca} cert=$files->{client} key=$files->{client_key}",
         none   => $cluster->url . " ca=$files->{ca}",
@@ -161,21 +161,21 @@ subtest 'nodes that go by names' => sub {
 };
 
 subtest 'nodes that do not say where they are' => sub {
-    my $cluster = start_cluster(replicas => 0, config => 'cluster-preferred-endpoint-type unknown-endpoint');
+    my $cluster = start_cluster(replicas => 0, node_timeout => 60_000, config => 'cluster-preferred-endpoint-type unknown-endpoint');
     my $nginx   = start(main => $cluster->url(nodes => [ ($cluster->nodes)[0] ]));
     serves($nginx, $cluster, 'main', 'they are where the node is that was asked');
     nothing_worse($nginx);
 };
 
 subtest 'addresses of IPv6' => sub {
-    my $cluster = start_cluster(replicas => 0, config => "bind 127.0.0.1 ::1\ncluster-announce-ip ::1");
+    my $cluster = start_cluster(replicas => 0, node_timeout => 60_000, config => "bind 127.0.0.1 ::1\ncluster-announce-ip ::1");
     my $nginx   = start(main => 'redis+cluster://[::1]:' . ($cluster->nodes)[0]->port);
     serves($nginx, $cluster, 'main', '::1');
     nothing_worse($nginx);
 };
 
 subtest 'another prefix, and several clusters' => sub {
-    my @clusters = map { start_cluster(masters => 1 + 2 * $_, replicas => 0) } 0, 1;
+    my @clusters = map { start_cluster(masters => 1 + 2 * $_, replicas => 0, node_timeout => 60_000) } 0, 1;
     my $nginx    = start(one => $clusters[0]->url . ' prefix=one:', three => $clusters[1]->url . ' prefix=three:');
     my ($client) = $clusters[1]->clients_of(($clusters[1]->masters)[2]);
     for my $name (qw(one three)) {

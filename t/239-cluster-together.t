@@ -75,7 +75,7 @@ sub nothing_logged {
 
 for my $kind (qw(redis valkey)) {
     subtest "$kind: many clients in a call" => sub {
-        my $cluster = start_cluster(server => $kind, masters => 2, replicas => 0);
+        my $cluster = start_cluster(server => $kind, masters => 2, replicas => 0, node_timeout => 60_000);
         my @masters = $cluster->masters;
         my $nginx   = start($cluster->url);
         my @known   = map { $cluster->clients_of($_) } @masters;
@@ -97,7 +97,7 @@ for my $kind (qw(redis valkey)) {
     };
 
     subtest "$kind: a call that has a key of a slot on its way changes nothing" => sub {
-        my $cluster = start_cluster(server => $kind, masters => 2, replicas => 0);
+        my $cluster = start_cluster(server => $kind, masters => 2, replicas => 0, node_timeout => 60_000);
         my ($from, $to) = $cluster->masters;
         my $nginx = start($cluster->url);
         my ($slot)  = $cluster->slots($from);
@@ -130,7 +130,7 @@ for my $kind (qw(redis valkey)) {
     };
 
     subtest "$kind: slots move while many ask at once" => sub {
-        my $cluster = start_cluster(server => $kind, masters => 2, replicas => 0);
+        my $cluster = start_cluster(server => $kind, masters => 2, replicas => 0, node_timeout => 60_000);
         my ($from, $to) = $cluster->masters;
         my @fleet = map { start($cluster->url, port => $_) } @ports[ 0, 1 ];
         my @slots = ($cluster->slots($from))[ 0 .. 99 ];
@@ -164,7 +164,7 @@ for my $kind (qw(redis valkey)) {
     };
 
     subtest "$kind: a user who may not GET" => sub {
-        my $cluster = start_cluster(server => $kind, masters => 1, replicas => 0,
+        my $cluster = start_cluster(server => $kind, masters => 1, replicas => 0, node_timeout => 60_000,
             acl => "less on >secret $least\nenough on >secret $least +get");
         my ($node) = $cluster->masters;
         my %seen = (less => '0/5' . ', 1/1' x 5, enough => '0/5');

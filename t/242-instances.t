@@ -201,7 +201,7 @@ subtest 'replies to charges are lost' => sub {
 };
 
 subtest 'a node of a Cluster is gone' => sub {
-    my $cluster = start_cluster(replicas => 0,
+    my $cluster = start_cluster(replicas => 0, node_timeout => 60_000,
         config => "cluster-require-full-coverage no\nappendonly yes\nappendfsync always\nauto-aof-rewrite-percentage 0");
     my @both   = map { start_nginx(conf($_, url => $cluster->url)) } 3, 4;
     my $reader = start_nginx(zone_config($cluster->url, \%zones, port => $ports[5], words => 'deny_cache=off on_error=closed'));

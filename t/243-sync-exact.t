@@ -128,7 +128,7 @@ subtest 'a zone of its own pace' => sub {
 };
 
 subtest 'a Cluster of three' => sub {
-    my $cluster  = start_cluster(replicas => 0);
+    my $cluster  = start_cluster(replicas => 0, node_timeout => 60_000);
     my $looker   = start_nginx(zone_config($cluster->url, \%zones, port => $ports[6], words => 'deny_cache=off'));
     my @fleet    = start_instances($cluster->url, 2, 'sync=20ms');
     my @clients  = map {"client$_"} 1 .. 90;

@@ -75,7 +75,7 @@ $_->stop for $reader, @fleet;
 undef $cluster;
 
 subtest 'a node is killed, and comes back with its data' => sub {
-    my $kept = start_cluster(replicas => 0,
+    my $kept = start_cluster(replicas => 0, node_timeout => 60_000,
         config => "cluster-require-full-coverage no\nappendonly yes\nappendfsync always\nauto-aof-rewrite-percentage 0");
     ($reader, @fleet) = start_all($kept);
     for my $zone ($ENV{RL_LONG} ? @names : @names[ 0, 1 ]) {

@@ -246,7 +246,7 @@ subtest 'checks that leave together' => sub {
 };
 
 subtest 'the nodes of a cluster' => sub {
-    my $cluster = start_cluster(replicas => 0, config => 'cluster-require-full-coverage no');
+    my $cluster = start_cluster(replicas => 0, node_timeout => 60_000, config => 'cluster-require-full-coverage no');
     my ($lost, @left) = $cluster->masters;
     my $nginx = start_nginx(start({ spread => 'rate=2r/d redis=main deny_cache=off on_error=closed' },
         http => 'rate_limit_redis main ' . $cluster->url . " timeout=10s connect_timeout=5s;\n"));

@@ -229,7 +229,7 @@ subtest 'what was charged under the old rate counts under the new' => sub {
 
 for my $kind (qw(valkey cluster)) {
     subtest "$kind: all follow, too" => sub {
-        my $server = $kind eq 'cluster' ? start_cluster(replicas => 0) : start_redis(server => 'valkey');
+        my $server = $kind eq 'cluster' ? start_cluster(replicas => 0, node_timeout => 60_000) : start_redis(server => 'valkey');
         my @both   = map {
             start_nginx(
                 workers => 2, port => $_, http => "rate_limit_redis fleet @{[ $server->url ]} timeout=5s;\nrate_limit_zone \$http_x_client zone=a:1m rate=5r/h redis=fleet;\n",

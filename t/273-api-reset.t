@@ -59,7 +59,7 @@ sub wait_for_questions {
 }
 
 for my $kind (qw(redis cluster)) {
-    my $redis = $kind eq 'redis' ? start_redis() : start_cluster(replicas => 0);
+    my $redis = $kind eq 'redis' ? start_redis() : start_cluster(replicas => 0, node_timeout => 60_000);
     my @fleet = map { start_nginx(conf($redis->url, $_)) } @ports[ 0, 1 ];
     wait_for('a first answer', sub { left($_, 'plain', 'nobody') == 5 }) for @fleet;
     wait_for_questions($redis, 2);    # both follow

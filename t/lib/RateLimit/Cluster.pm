@@ -10,7 +10,8 @@
 #
 # OPTIONS
 #   masters     how many (3)                                replicas        of each master (1)
-#   node_timeout    ms of silence after which a node is missed (1000, or a minute if there is no replica to take over)
+#   node_timeout    ms of silence after which a node is missed (1000). A busy machine may keep a node from answering for
+#                   seconds: where nothing is to be missed, a minute is better
 #   All others are those of start_redis, for each node. With the line 'cluster-require-full-coverage no' in `config`,
 #   what is left of a cluster goes on when a master is lost.
 #
@@ -78,12 +79,10 @@ my @names;    # of clients, lists by slot: those not given away yet
 
 sub start_cluster {
     my (%options) = @_;
-    my %is = (masters => 3, replicas => 1);
-    for my $name (keys %is, 'node_timeout') {
+    my %is = (masters => 3, replicas => 1, node_timeout => 1000);
+    for my $name (keys %is) {
         $is{$name} = delete $options{$name} if exists $options{$name};
     }
-    # Where nothing is to be missed, nothing is: a busy machine may keep a node from answering for seconds.
-    $is{node_timeout} //= $is{replicas} ? 1000 : 60_000;
     my $self = bless { nodes => [], options => \%options, owner => $$ }, __PACKAGE__;
     $self->start_node for 1 .. $is{masters} * (1 + $is{replicas});
     my @nodes   = $self->nodes;
