@@ -215,6 +215,20 @@ subtest 'a rate that is refused says why' => sub {
     $page->close;
 };
 
+subtest 'a client that moves up in the list keeps the focus' => sub {
+    my $page = look('/limits/', 'login');
+    my $order = sub { return join ' ', grep {/^(?:upper|lower)$/} $page->texts('#limited tbody .key') };
+    ask('login', 'upper') for 1 .. 15;
+    ask('login', 'lower') for 1 .. 10;
+    wait_for('both to be listed', sub { rejections($page, 'upper') eq '13' && rejections($page, 'lower') eq '8' });
+    is $order->(), 'upper lower', 'one is above the other';
+    $page->do('[aria-label="Reset lower"]', 'focus');
+    ask('login', 'lower') for 1 .. 10;
+    wait_for('the other to be above', sub { $order->() eq 'lower upper' });
+    ok has_focus($page, '[aria-label="Reset lower"]'), 'the focus moves with its row';
+    $page->close;
+};
+
 subtest 'a client is reset, after a question' => sub {
     my $page = look('/limits/', 'login');
     ask('login', 'greedy') for 1 .. 4;

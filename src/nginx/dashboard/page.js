@@ -359,10 +359,11 @@ function showPanel(redraw) {
     }
 }
 
-// Rows stay in their elements, so that a button that has the focus keeps it.
+// Rows stay in their elements, so that a button that has the focus keeps it. A row that moves loses it, and gets it back.
 function showLimited(limited) {
     const table = element('limited');
     const body = table.tBodies[0];
+    const focused = body.contains(document.activeElement) ? document.activeElement : null;
     const rows = new Map([...body.rows].map(row => [row.dataset.key, row]));
     const none = limited === undefined ? 'Keys are hidden here (keys=off).' : 'Nobody was rejected.';
     say(element('limited-none'), limited?.length ? '' : none);
@@ -380,6 +381,9 @@ function showLimited(limited) {
     });
     while (body.rows.length > wanted.length) {
         body.rows[wanted.length].remove();
+    }
+    if (focused !== document.activeElement && focused?.isConnected) {
+        focused.focus();
     }
 }
 
