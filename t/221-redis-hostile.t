@@ -78,7 +78,7 @@ subtest 'a key that holds something else' => sub {
         token_bucket    => 'rate=5r/h',
         leaky_bucket    => 'rate=5r/h burst=4',
         gcra            => 'rate=5r/h burst=4',
-        fixed_window    => 'rate=5r/h',
+        fixed_window    => 'rate=5r/h align=first',
         sliding_window  => 'rate=5r/h',
         sliding_buckets => 'rate=5r/h',
         sliding_log     => 'rate=5r/h',

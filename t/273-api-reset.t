@@ -19,8 +19,8 @@ sub conf {
         deny  => 'rate=5r/h deny_cache=1h',
         local => 'rate=5r/h deny_cache=1h on_error=local',
         gcra  => 'rate=5r/h algorithm=gcra burst=4 sync=20ms',
-        fixed => 'rate=5r/h algorithm=fixed_window sync=20ms',
-        lazy  => 'rate=5r/h algorithm=fixed_window sync=1h',
+        fixed => 'rate=5r/366d algorithm=fixed_window sync=20ms',
+        lazy  => 'rate=5r/366d algorithm=fixed_window sync=1h',
     );
     my ($http, $server) = ("rate_limit_redis fleet $url timeout=5s;\n", "location /api/ { rate_limit_api write=on; }\n");
     for my $zone (sort keys %zones) {
