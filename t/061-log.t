@@ -75,9 +75,9 @@ sub lines {
     like $lines[0], qr{
         ^\d{4}/\d\d/\d\d\ \d\d:\d\d:\d\d\ \[error\]\ \d+[#]\d+:\ [*]\d+\ limiting\ requests,
         \ excess:\ (?:0\.99\d|1\.000)\ by\ zone\ "api",\ key\ "alice",\ algorithm\ token_bucket,
-        \ may\ return\ in\ 86\d\d\d\.\d\d\ds,\ client:\ 127\.0\.0\.1,\ server:\ localhost,
+        \ may\ return\ in\ 86\d\d\d\.\d\d\ds,\ client:\ "?127\.0\.0\.1"?,\ server:\ "?localhost"?,
         \ request:\ "GET\ /api/[?]key=alice\ HTTP/1\.1",\ host:\ "localhost"$}x,
-        'a rejection: excess, zone, key, algorithm, when to return, and what nginx adds';
+        'a rejection: excess, zone, key, algorithm, when to return, and what nginx adds, or Angie in quotes';
     like +(lines('/cost/?key=dear', 1, 429))[0], qr/zone "api", key "dear", .*may return never/,
         'a cost that can never fit';
     is scalar(lines('/several/?key=two', 2, 429)), 1, 'one line where two zones reject';
