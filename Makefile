@@ -73,7 +73,7 @@ format: ## lay out C++ as `make lint` wants it
 	@$(locked) scripts/setup lint
 	@$(MAKE) --no-print-directory -s -f scripts/lint.mk format
 
-sanitize: ## run unit/ and t/ under AddressSanitizer and UndefinedBehaviorSanitizer; T= as for test
+sanitize: ## run unit/ and t/ under AddressSanitizer and UndefinedBehaviorSanitizer; T= as for test, SUITE= whose nginx
 	@$(locked) scripts/setup sanitize
 	@exec scripts/sanitize $(tests)
 
