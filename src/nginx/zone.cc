@@ -110,8 +110,9 @@ ngx_int_t make_memory(Zone* zone) {
     return NGX_OK;
 }
 
-// `data` is the old zone of this name, or null. Since 1.27.3 nginx passes the old zone to a zone marked `noreuse` too,
-// whose memory is new, and unmaps the old memory afterwards: only the address says whether the memory is the same.
+// `data` is the old zone of this name, or null. Since 1.27.3 nginx passes the old zone to a zone marked
+// `noreuse` too, whose memory is new, and unmaps the old memory afterwards: only the address says whether the
+// memory is the same.
 ngx_int_t init_memory(ngx_shm_zone_t* shm, void* data) {
     Zone* zone = zone_of(shm);
     zone->shm = shm;

@@ -370,7 +370,8 @@ inline bool whole_run() {
     return getenv("RL_LONG") != nullptr && getenv("RC_PARAMS") == nullptr && getenv("RL_SANITIZE") == nullptr;
 }
 
-// Sets RC_PARAMS, as far as nobody has, to `successes` scenarios of each kind if the run is whole, else to fewer.
+// Sets RC_PARAMS, as far as nobody has, to `successes` scenarios of each kind if the run is whole, else to
+// fewer.
 inline void set_parameters(const char* successes) {
     const char* given = getenv("RC_PARAMS");
     const char* fewer = getenv("RL_SANITIZE") != nullptr ? "9" : "20";

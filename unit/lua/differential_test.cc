@@ -1,5 +1,5 @@
-// Redis and core give the same decisions, keep the same state and forget it at the same moment. With RL_LONG in the
-// environment, over a million steps.
+// Redis and core give the same decisions, keep the same state and forget it at the same moment. With RL_LONG
+// in the environment, over a million steps.
 #include "lua/differential.h"
 
 namespace rate_limit {

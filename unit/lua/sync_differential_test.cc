@@ -1,5 +1,5 @@
-// What was admitted elsewhere is charged in Redis as core charges it, and its state can be taken over from there. With
-// RL_LONG in the environment, in five times as many scenarios.
+// What was admitted elsewhere is charged in Redis as core charges it, and its state can be taken over from
+// there. With RL_LONG in the environment, in five times as many scenarios.
 #include <random>
 
 #include "lua/differential.h"
