@@ -71,7 +71,8 @@ sub twin_config {
 # its loop, and so at one time.
 sub hold_worker {
     my ($nginx) = @_;
-    my ($worker) = $nginx->workers;
+    my $worker;
+    wait_for('a worker', sub { ($worker) = $nginx->workers });
     kill 'STOP', $worker;
     wait_for('a stopped worker', sub { slurp("/proc/$worker/stat") =~ /\) T / });
     return sub { kill 'CONT', $worker };
