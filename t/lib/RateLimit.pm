@@ -182,6 +182,8 @@ sub start_nginx {
     }
     $self->{pid} = $pid;
     $running{$pid} = $self->{dir};
+    # nginx forks its workers after it listens.
+    my $workers = ($conf{main} // '') =~ /master_process\s+off/ ? 0 : ($conf{workers} // 1) =~ /^(\d+)$/ ? $1 : 1;
     wait_for(
         "nginx on port $port",
         sub {
@@ -189,7 +191,8 @@ sub start_nginx {
                 delete $running{ delete $self->{pid} };
                 croak 'nginx did not start: ' . slurp("$self->{dir}/stderr") . $self->error_log;
             }
-            return -s "$self->{dir}/nginx.pid" && IO::Socket::INET->new(PeerAddr => '127.0.0.1', PeerPort => $port);
+            return -s "$self->{dir}/nginx.pid" && $self->workers >= $workers
+                && IO::Socket::INET->new(PeerAddr => '127.0.0.1', PeerPort => $port);
         }
     );
     return $self;

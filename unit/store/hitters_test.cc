@@ -112,8 +112,8 @@ void test_heavy_clients_are_found_among_a_hundred_thousand(void**) {
         assert_string_equal(list[i].name.c_str(), ("ip:192.0." + std::to_string(i)).c_str());
     }
     for (const auto& [client, count] : truth) {
-        const bool listed =
-            std::any_of(list.begin(), list.end(), [&](const Hitter& one) { return one.name == client; });
+        const bool listed = std::any_of(list.begin(), list.end(),
+                                        [&name = client](const Hitter& one) { return one.name == name; });
         assert_true(listed || count <= kRejections / Hitters::kClients);
     }
 }
