@@ -314,7 +314,7 @@ ngx_int_t conclude(ngx_http_request_t* r, RequestState* state) {
                   state);
 }
 
-// What a request that waits for Redis does when it could write: nothing, unless its client has cancelled it.
+// The write handler while a request waits for Redis: ends the request if its client has cancelled it.
 void sleep_on(ngx_http_request_t* r) { end_if_cancelled(r); }
 
 // Redis has answered, or will not: the request goes on where it was, if it is still there. A client that

@@ -109,7 +109,7 @@ ngx_int_t conclude(ngx_http_request_t* r, Decided* decided) {
     return send_json(r, allowed ? NGX_HTTP_OK : NGX_HTTP_TOO_MANY_REQUESTS, describe(*decided, allowed));
 }
 
-// What a request that waits for Redis does when it could write: nothing, unless its client has cancelled it.
+// The write handler while a request waits for Redis: ends the request if its client has cancelled it.
 void sleep_on(ngx_http_request_t* r) { end_if_cancelled(r); }
 
 // Redis has answered, or will not.

@@ -68,7 +68,7 @@ ngx_int_t answer(const Change& change) {
                : send_no_content(change.request);
 }
 
-// What a request that waits for Redis does when it could write: nothing, unless its client has cancelled it.
+// The write handler while a request waits for Redis: ends the request if its client has cancelled it.
 void sleep_on(ngx_http_request_t* r) { end_if_cancelled(r); }
 
 // All is done that can be: the request is answered, if it is still there.
