@@ -137,7 +137,8 @@ local function checks()
     local function keeps_others(check)
         local policy, to = check.policy, check.to
         if policy.algorithm == 6 then
-            return check.places[1] and #check.places[1] > 9
+            local place = check.places[1]
+            return place and (place.size or #place - 9) > 0
         end
         local others = 0
         for place = 1, policy.places > policy.rates and policy.places or 0 do
@@ -149,6 +150,17 @@ local function checks()
         return others > 0
     end
 
+    -- As much of what a value says of its own end as its rates may have left. No window and no log matters for more
+    -- than three of the longest periods, so that a later end is nobody's. A level may, but three years after its last
+    -- request nobody asks for it.
+    local function believed(policy, lives)
+        local last = now + 3 * 366 * 86400 * 1000000
+        if lives <= last then
+            return lives
+        end
+        return policy.algorithm < 3 and last or 0
+    end
+
     local function sealed(check, matters)
         local policy = check.policy
         matters = matters + (check.longer or 0)
@@ -157,7 +169,7 @@ local function checks()
         end
         if policy.lives then
             if keeps_others(check) then
-                matters = math.max(matters, check.lives)
+                matters = math.max(matters, believed(policy, check.lives))
             end
             check.lives = matters
         end

@@ -39,3 +39,18 @@ local function keep(key, value, moment, same)
     end
     call('SET', key, value, 'PXAT', last_text)
 end
+
+-- What a large log needs besides: to read part of a value, or the error that Redis answers; to write a part; and to
+-- keep the key until a moment.
+local read_part, write_part, keep_until
+if large then
+    read_part = function(key, first, last)
+        return try('GETRANGE', key, first, last)
+    end
+    write_part = function(key, first, text)
+        call('SETRANGE', key, first, text)
+    end
+    keep_until = function(key, moment)
+        call('PEXPIREAT', key, string.format('%.0f', (moment + -moment % 1000) / 1000))
+    end
+end

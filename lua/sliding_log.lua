@@ -2,7 +2,7 @@
 --
 -- State: how many bytes an entry has (8 bits), the time of the newest (64 bits), then the times, the oldest first, of
 -- which only the low bytes are kept, since none is further from the newest than they can tell. A request that costs n
--- has n entries.
+-- has n entries. A log that may have many is a ring, with the same numbers: see log_ring.lua and sliding_ring.lua.
 makers[6] = makers[6] and function(limit, _, seconds, flags, capacity, _, _, longest)
     local HEADER = 9
     local period, varied = seconds * 1000000, flags % 8 >= 4
@@ -24,15 +24,15 @@ makers[6] = makers[6] and function(limit, _, seconds, flags, capacity, _, _, lon
         return (newest - from_bytes('<I6', place, HEADER + 1 + index * 6)) % 2 ^ 48
     end
 
-    -- A log of other entries, or of too many: the newest are kept, as far back as our entries can tell.
-    local function convert(place, bytes, newest, size)
+    -- A log of other entries, or of too many, or a ring: the newest are kept, as far back as our entries can tell.
+    local function convert(age, place, bytes, newest, size)
         local kept = math.min(size, capacity)
-        while kept > 0 and age_of(place, bytes, newest, size - kept) >= wrap do
+        while kept > 0 and age(place, bytes, newest, size - kept) >= wrap do
             kept = kept - 1
         end
         local entries = {}
         for i = 1, kept do
-            local time = newest - age_of(place, bytes, newest, size - kept + i - 1)
+            local time = newest - age(place, bytes, newest, size - kept + i - 1)
             entries[i] = to_bytes(entry_format, time % wrap)
         end
         return header(newest) .. table.concat(entries), newest, kept
@@ -45,14 +45,16 @@ makers[6] = makers[6] and function(limit, _, seconds, flags, capacity, _, _, lon
             return known, known_newest, known_size
         end
         known, known_newest, known_size = '', 0, 0
-        if place and #place >= HEADER then
+        if type(place) == 'table' then
+            known, known_newest, known_size = convert(ring_age, place, place.bytes, place.newest, place.size)
+        elseif place and #place >= HEADER then
             local bytes, newest = from_bytes('<BI8', place)
             local size = (#place - HEADER) / bytes
             newest = newest % 2 ^ 52
             if bytes == width and size <= capacity and size % 1 == 0 then
                 known, known_newest, known_size = place, newest, size
             elseif (bytes == 4 or bytes == 6) and size % 1 == 0 then
-                known, known_newest, known_size = convert(place, bytes, newest, size)
+                known, known_newest, known_size = convert(age_of, place, bytes, newest, size)
             end
         end
         return known, known_newest, known_size
@@ -92,10 +94,16 @@ makers[6] = makers[6] and function(limit, _, seconds, flags, capacity, _, _, lon
         end
         local need, retry = count + cost - limit, -1
         if cost <= limit then
-            retry = start - age_of(place, width, newest, size - count + need - 1) + period - time
+            -- Of times that are not in order, which only garbage has, one that does not count may be found here.
+            retry = math.max(start - age_of(place, width, newest, size - count + need - 1) + period - time, 1)
         end
         return false, count < limit and limit - count or 0, reset, retry, 0, need * 1000,
             time, start, count, size, moved
+    end
+
+    if large and capacity > LARGE then
+        -- include sliding_ring.lua
+        return evaluate, write_ring, decode
     end
 
     -- The newest `kept` entries, `back` earlier.

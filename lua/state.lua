@@ -6,7 +6,7 @@
 --   bit 4     the moment is there, and first, until which some rate needs what is kept
 --   bit 5     places have 16 bytes, not 12    bit 7  always set: a short value never has it in its 9th byte
 -- A place has its mark before it, if there are several, and the state of a sliding_buckets its length; places at the
--- end that were never used are left out.
+-- end that were never used are left out. A large log is a ring, whose header has both times: see log_ring.lua.
 local function state(convert_places)
     local byte, sub = string.byte, string.sub
     local UNUSED = string.rep('\0', 16)
@@ -101,6 +101,12 @@ local function state(convert_places)
     local function read(check, value)
         local policy = check.policy
         local places, marks = check.places, check.marks
+        local ring = policy.algorithm == 6 and value
+        ring = ring and (type(ring) == 'table' and ring or open_ring(ring))
+        if ring then
+            places[1], marks[1], check.lives, check.admitted = ring, 0, ring.lives, ring.admitted
+            return
+        end
         local count = 0
         local long = value and is_long(value)
         if long then
@@ -175,10 +181,15 @@ local function state(convert_places)
     end
 
     local function write(check)
-        if check.policy.long then
+        local policy, place = check.policy, check.places[1]
+        if type(place) == 'table' then
+            place.lives = policy.lives and check.lives or 0
+            place.admitted = policy.min_interval > 0 and check.admitted or 0
+            return place
+        elseif policy.long then
             return write_long(check)
         end
-        return check.places[1]
+        return place
     end
 
     return read, write

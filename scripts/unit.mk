@@ -51,6 +51,9 @@ $(script): scripts/embed scripts/join-lua scripts/literals.awk $(wildcard lua/*)
 $(OUT)/%_test: $(objects) $(OUT)/unit/%_test.o $(libraries)
 	$(call link,-lrapidcheck -lcmocka)
 
+# It measures by the simulations.
+$(OUT)/store/overshoot_test: $(simulation)
+
 $(OUT)/%_fuzz: $(objects) $(OUT)/unit/fuzz/%_fuzz.o $(libraries)
 	$(call link)
 

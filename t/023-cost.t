@@ -27,7 +27,7 @@ location /mixed {
 location /all { rate_limit zone=all cost=$arg_n; empty_gif; }
 location /text { rate_limit zone=token_bucket cost=${arg_n}0; empty_gif; }
 LOCATIONS
-my $nginx = start_nginx(http => $zones, server => $locations);
+my $nginx = start_nginx(clock => 1, http => $zones, server => $locations);
 
 # Asks as a client of that name: status, remaining, Retry-After.
 sub ask {
@@ -58,8 +58,25 @@ for my $wrong ('', '-1', 'abc', '1.5', '1000001', '99999999999999999999', '%20')
     my $client = 'wrong' . $number++;
     is ask("/token_bucket/n?n=$wrong", $client), '200 9', "a cost of \"$wrong\" counts as 1";
     $nginx->wait_for_log(qr/\[error\].* cost "\Q$wrong\E" for zone "token_bucket" .*n=\Q$wrong\E /);
+    $nginx->advance(60);
 }
 is ask('/token_bucket/n', 'none'), '200 9', 'a cost that is not there counts as 1';
+
+# A client may choose the cost: it does not choose how much is logged.
+sub complaints {
+    my ($zone) = @_;
+    return scalar(() = $nginx->error_log =~ /cost "often" for zone "$zone"/g);
+}
+$nginx->advance(60);
+ask("/$_/n?n=often", 'often') for (qw(token_bucket gcra)) x 50;
+is complaints($_), 1, "$_: fifty wrong costs are logged once" for qw(token_bucket gcra);
+$nginx->advance(59);
+ask('/gcra/n?n=often', 'often');
+is complaints('gcra'), 1, 'nor after less than a minute';
+$nginx->advance(1);
+ask('/gcra/n?n=often', 'often') for 1 .. 3;
+is complaints('gcra'),         2, 'after a minute once more';
+is complaints('token_bucket'), 1, 'each zone for itself';
 
 is ask('/mixed', 'm'), '200 5', 'each zone has its own cost';
 is ask('/sliding_log/0', 'm'), '200 9', 'and the other zone was charged by its own';

@@ -47,6 +47,7 @@ location /queue/notice/ { rate_limit zone=queue; rate_limit_log_level notice; em
 location /queue/warn/   { rate_limit zone=queue; rate_limit_log_level warn; empty_gif; }
 location /queue/error/  { rate_limit zone=queue; rate_limit_log_level error; empty_gif; }
 location /several/ { rate_limit zone=api; rate_limit zone=other; empty_gif; }
+location /absent/ { rate_limit zone=api; rate_limit_dry_run on; }
 location /quiet/  { error_log %DIR%/quiet.log crit; rate_limit zone=api; empty_gif; }
 SERVER
 );
@@ -68,17 +69,20 @@ sub lines {
     return grep { /limiting requests|delaying request/ } split /\n/, $new;
 }
 
+# As nginx writes it, or Angie in quotes.
+my $client = qr/"?127\.0\.0\.1"?/;
+
 # The line itself.
 {
     my @lines = lines('/api/?key=alice', 2, 429);
     is scalar @lines, 1, 'one line for one rejection';
     like $lines[0], qr{
         ^\d{4}/\d\d/\d\d\ \d\d:\d\d:\d\d\ \[error\]\ \d+[#]\d+:\ [*]\d+\ limiting\ requests,
-        \ excess:\ (?:0\.99\d|1\.000)\ by\ zone\ "api",\ key\ "alice",\ algorithm\ token_bucket,
-        \ may\ return\ in\ 86\d\d\d\.\d\d\ds,\ client:\ "?127\.0\.0\.1"?,\ server:\ "?localhost"?,
+        \ excess:\ (?:0\.99\d|1\.000)\ by\ zone\ "api",\ client:\ "?127\.0\.0\.1"?,\ key\ "alice",
+        \ algorithm\ token_bucket,\ may\ return\ in\ 86\d\d\d\.\d\d\ds,\ server:\ "?localhost"?,
         \ request:\ "GET\ /api/[?]key=alice\ HTTP/1\.1",\ host:\ "localhost"$}x,
-        'a rejection: excess, zone, key, algorithm, when to return, and what nginx adds, or Angie in quotes';
-    like +(lines('/cost/?key=dear', 1, 429))[0], qr/zone "api", key "dear", .*may return never/,
+        'a rejection: excess and zone, the client as nginx, or Angie in quotes, writes it, key, algorithm, when to return';
+    like +(lines('/cost/?key=dear', 1, 429))[0], qr/zone "api", client: $client, key "dear", .*may return never/,
         'a cost that can never fit';
     is scalar(lines('/several/?key=two', 2, 429)), 1, 'one line where two zones reject';
     is scalar(lines('/quiet/?key=quiet', 2, 429)), 0, 'nothing where error_log is set above the level';
@@ -86,9 +90,9 @@ sub lines {
 {
     my @lines = lines('/queue/?key=bob', 3, 200);
     is scalar @lines, 2, 'one line for one delay';
-    like $_, qr/\[warn\] .* delaying request, excess: [01]\.\d{3}, by zone "queue", key "bob", algorithm leaky_bucket,/,
+    like $_, qr/\[warn\] .* delaying request, excess: [01]\.\d{3}, by zone "queue", client: $client, key "bob", algorithm leaky_bucket,/,
         'a delay: excess as limit_req writes it, zone, key, algorithm' for @lines;
-    like $_, qr/ goes on in 0\.\d{3}s, client: /, 'a delay: how long' for @lines;
+    like $_, qr/ goes on in 0\.\d{3}s, server: /, 'a delay: how long' for @lines;
 }
 
 # Excess of each algorithm: how many requests too many, in thousandths. limit_req counts the burst as excess, and so
@@ -96,7 +100,7 @@ sub lines {
 for my $algorithm (qw(gcra fixed_window sliding_window sliding_buckets sliding_log)) {
     my @lines = lines("/$algorithm/?key=x", 3, 429);
     like $lines[0],
-        qr/excess: (?:1\.000|0\.99\d) by zone "$algorithm", key "x", algorithm $algorithm, may return in \d/,
+        qr/excess: (?:1\.000|0\.99\d) by zone "$algorithm", client: $client, key "x", algorithm $algorithm, may return in \d/,
         "$algorithm: one too many";
 }
 
@@ -131,11 +135,22 @@ my @keys = (
 );
 for my $row (@keys) {
     my ($title, $key, $logged) = @{$row};
-    like +(lines('/client/', 2, 429, 'X-Client' => $key))[0], qr/zone "client", key "\Q$logged\E", algorithm/,
+    like +(lines('/client/', 2, 429, 'X-Client' => $key))[0], qr/zone "client", client: $client, key "\Q$logged\E", algorithm/,
         "a key with $title";
 }
-like +(lines('/raw/?key=newline', 2, 429))[0], qr/zone "raw", key "a\\x0Ab", algorithm/, 'a key with a newline';
+like +(lines('/raw/?key=newline', 2, 429))[0], qr/zone "raw", client: $client, key "a\\x0Ab", algorithm/, 'a key with a newline';
 like +(lines('/api/?key=%00%22', 2, 429))[0], qr/key "%00%22", algorithm/, 'a key of an address as it was sent';
+
+# nginx cuts a line off at 2048 bytes, and a client chooses how long its request is.
+like +(lines('/api/?key=long&' . 'x' x 4000, 2, 429))[0],
+    qr/client: $client, key "long", algorithm token_bucket, may return in [\d.]+s, server: .*x$/,
+    'a long request line does not hide the key';
+
+# A request that is logged here may have lines of nginx's own after that.
+is scalar(lines('/absent/file?key=alone', 2, 404)), 1, 'a dry run';
+my @own = $nginx->error_log =~ m{open\(\) "[^"]*/absent/[^"]*" failed ([^\n]*)}g;
+is scalar @own, 2, 'what nginx itself says of a missing file';
+like $_, qr/\), client: $client, server: "?localhost"?, request: /, 'is as it always is' for @own;
 
 unlike $nginx->error_log, qr/[^\n\x20-\x7e]/, 'the log is plain ASCII';
 

@@ -117,10 +117,13 @@ subtest 'requests that wait for Redis' => sub {
     is headers('x-store', $client->answers), join(' ', ('redis') x 5), 'all of them';
 
     $redis->pause;
-    $client = start_waiting('waits', ('/remote?k=two') x 5, '/api/check?zone=remote&key=three');
+    $client = start_waiting('waits', ('/remote?k=two') x 5);
+    my $call = RateLimit::HTTP3->new($nginx->port, ['/api/check?zone=remote&key=three'], method => 'POST');
+    ok !$call->await(0.3), 'a call of the API waits, too';
     $redis->resume;
-    ok $client->await(20), 'when it speaks again, they are answered';
-    is $client->statuses, '200 200 200 200 200 429 429', 'by its decisions, a call of the API too';
+    ok $client->await(20) && $call->await(20), 'when it speaks again, they are answered';
+    is $client->statuses, '200 200 200 200 429 429', 'by its decisions';
+    is $call->statuses, '200', 'the call as well';
 };
 
 subtest 'requests that are delayed' => sub {
@@ -153,7 +156,8 @@ subtest 'clients that cancel requests and stay' => sub {
     plan skip_all => 'there is no aioquic for Python' if !RateLimit::HTTP3::has_aioquic();
     $redis->pause;
     for my $path ('/remote?k=cancels', '/slow?k=cancels', '/api/check?zone=remote&key=cancels') {
-        my $client = RateLimit::HTTP3->new($nginx->port, [ ($path) x 5 ], until => 'cancel');
+        my $method = $path =~ /api/ ? 'POST' : 'GET';
+        my $client = RateLimit::HTTP3->new($nginx->port, [ ($path) x 5 ], until => 'cancel', method => $method);
         wait_for('requests to be cancelled', sub { $client->output =~ /^cancelled$/m });
         my $waiting = $path =~ /slow/ ? 4 : 5;    # the first of them is not delayed
         wait_for("requests for $path to end", sub { gone($path) >= $waiting });

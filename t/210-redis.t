@@ -293,7 +293,7 @@ SERVER
         join(' ', ('DELAYED_DRY_RUN') x 4, 'PASSED', ('REJECTED_DRY_RUN') x 2), 'and says what it would have done';
 };
 
-subtest 'a connection a worker, made when it is first needed, and kept' => sub {
+subtest 'a connection a worker, made when it starts, and kept' => sub {
     my $server = start_redis();
     my $nginx  = start_nginx(
         workers => 3,
@@ -325,11 +325,10 @@ SERVER
     };
     my $before = $redis->clients;
     is $reached->($_, 3), 3, "$_ reaches every worker" for '/free', '/m';
-    is $server->clients, 0, 'no connection is made for requests that need none';
-    $nginx->get('/a', 'X-Client' => 'a');
-    is $server->clients, 1, 'one for the first worker that needs one';
-    is $reached->('/a', 3), 3, 'every worker needs one';
-    is $server->clients, 3, 'then there are three';
+    is $server->clients, 3, 'each has one before there is a request that needs it';
+    is $server->commandstats('evalsha'), 0, 'and has not used it';
+    is $reached->('/a', 3), 3, 'every worker uses it';
+    is $server->clients, 3, 'and there are still three';
     for (1 .. 5) {
         exchange($nginx->port, map { [ 'GET', '/a', [ 'X-Client' => "client$_" ] ] } 1 .. 40);
     }

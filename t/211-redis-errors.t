@@ -13,6 +13,13 @@ my @modes  = qw(open closed local);
 my ($port) = split ' ', $ENV{RL_PORTS};
 my @table;    # what each error gave
 
+# What a log line says of a zone whose Redis cannot be asked.
+my %meaning = (
+    open   => 'requests are not limited (on_error=open)',
+    closed => 'requests get 503 (on_error=closed)',
+    local  => q{requests are limited by this instance's share of the rate (on_error=local)},
+);
+
 # A Redis of its own for each way of going on, so that no breaker of one is open because of another.
 sub configuration {
     my ($url, $words) = @_;
@@ -48,7 +55,9 @@ my %expected = (
 sub check_row {
     my (%row) = @_;
     my $server = $row{server}->();
-    my $nginx  = start_nginx(configuration($row{url} ? $row{url}->($server) : $server->url, $row{words} // 'timeout=1h connect_timeout=1h'));
+    my $url    = $row{url} ? $row{url}->($server) : $server->url;
+    $row{where} = $url =~ /^unix:/ ? qr/\Q$url\E/ : qr/127\.0\.0\.1:@{[ $server->port ]}/;
+    my $nginx = start_nginx(configuration($url, $row{words} // 'timeout=1h connect_timeout=1h'));
     my $client = $row{client} ? $row{client}->($server) : 'c';
     if ($row{break}) {
         for my $mode (@modes) {
@@ -70,11 +79,12 @@ sub check_row {
             or diag "@errors";
         is $first->header('X-RateLimit-Limit'), $mode eq 'local' ? 2 : undef, "$mode: X-RateLimit-Limit";
         is $answers[3]->header('Retry-After') ? 1 : 0, $mode eq 'local' ? 1 : 0, "$mode: Retry-After";
-        like $nginx->error_log, qr/\[error\] .*redis "for_$mode": (?:$row{reason}): $row{detail}/, "$mode: the log says why";
+        like $nginx->error_log, qr/\[error\] .*redis "for_$mode" $row{where}: (?:$row{reason}) \($row{detail}.*\)(?:, \d+ more times? since the last line)?; zone $mode: \Q$meaning{$mode}\E\n/,
+            "$mode: the log says where, why and what it means";
         push @cells, statuses(@answers);
     }
     unlike $nginx->error_log, qr/\[(?:alert|crit|emerg)\]/, 'nothing worse is logged';
-    my ($line) = $nginx->error_log =~ /redis "for_open": (.*)/;
+    my ($line) = $nginx->error_log =~ /redis "for_open" (.*)/;
     push @table, sprintf '%-36s open %s  closed %s  local %s  "%s"', $row{error}, @cells, $line // '';
     if ($row{mend}) {
         $row{mend}->($server);
@@ -375,11 +385,11 @@ subtest 'many failures are a few lines' => sub {
     for (1 .. 10) {
         exchange($nginx->port, map { [ 'GET', '/open', [ 'X-Client' => "c$_" ] ] } 1 .. 20);
     }
-    my @lines = grep {/redis "for_open":/} split /\n/, $nginx->error_log;
+    my @lines = grep {/redis "for_open" \S+: \w+ \(/} split /\n/, $nginx->error_log;
     cmp_ok scalar @lines, '>=', 1, 'there is one';
     my (%last, @early);    # times of the clock by reason, and lines that came too soon after one of the same kind
     for my $line (@lines) {
-        my ($hours, $minutes, $seconds, $reason) = $line =~ /(\d\d):(\d\d):(\d\d) .*redis "for_open": (\w+)/;
+        my ($hours, $minutes, $seconds, $reason) = $line =~ /(\d\d):(\d\d):(\d\d) .*redis "for_open" \S+: (\w+) \(/;
         my $at = ($hours * 60 + $minutes) * 60 + $seconds;
         push @early, $line if defined $last{$reason} && ($at - $last{$reason}) % 86_400 < 9;
         $last{$reason} = $at;
@@ -390,7 +400,7 @@ subtest 'many failures are a few lines' => sub {
     $fake->phase(1);
     wait_for(
         'another reason',
-        sub { $nginx->get('/open', 'X-Client' => 'x'); $nginx->error_log =~ /redis "for_open": oom: / }
+        sub { $nginx->get('/open', 'X-Client' => 'x'); $nginx->error_log =~ /redis "for_open" \S+: oom \(/ }
     );
     pass 'another reason is told at once';
 };

@@ -87,7 +87,7 @@ sub limits_again {
     my $client = 'limited' . ++$clients;
     my @got    = map { $nginx->get('/closed', 'X-Client' => $client) } 1 .. 3;
     is join(' ', map { $_->{status} . ' ' . store($_) } @got), '200 redis 200 redis 429 redis', "$title: from Redis";
-    ok $nginx->wait_for_log(qr/\[notice\] .*redis "main" answers again/), "$title: the log says so";
+    ok $nginx->wait_for_log(qr/\[notice\] .*redis "main" 127\.0\.0\.1:\d+: answers again; zones open, closed, local: limits are enforced again\n/), "$title: the log says so";
     return;
 }
 
@@ -140,7 +140,7 @@ subtest 'a server that ends and starts again' => sub {
         limits_again($nginx, $how);
     }
     # The second outage came within ten seconds of the first, and had no line of its own.
-    my ($down, $up) = map { scalar(() = $nginx->error_log =~ /$_/g) } qr/redis "main": /, qr/redis "main" answers again/;
+    my ($down, $up) = map { scalar(() = $nginx->error_log =~ /$_/g) } qr/redis "main" \S+: \w+ \(/, qr/redis "main" \S+: answers again/;
     cmp_ok $up, '<=', $down, 'the log tells of an end only where it told of a beginning';
 };
 

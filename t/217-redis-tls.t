@@ -51,7 +51,7 @@ sub refuses {
     my ($nginx, $name, $title, $detail) = @_;
     my $answer = $nginx->get("/$name", 'X-Client' => 'refused');
     is seen($answer), '503 fallback tls', $title;
-    like $nginx->error_log, qr/\[error\] .*redis "$name": tls: $detail/, "$title: and the log says why";
+    like $nginx->error_log, qr/\[error\] .*redis "$name" 127\.0\.0\.1:\d+: tls \($detail.*\); zone $name: requests get 503 \(on_error=closed\)\n/, "$title: and the log says why";
     return;
 }
 

@@ -18,6 +18,7 @@ sub write_file {
     open my $out, '>', "$dir/$name" or die "$name: $!\n";
     print {$out} $text;
     close $out or die "$name: $!\n";
+    chmod 0600, "$dir/$name" or die "$name: $!\n";
     return "$dir/$name";
 }
 my $password = write_file('password', "sesame\n");
@@ -57,16 +58,25 @@ my @urls = (
 my @sentinels = (
     'redis+sentinel://', 'redis+sentinel:///limits', 'redis+sentinel://127.0.0.1', 'redis+sentinel://127.0.0.1/',
     'redis+sentinel://127.0.0.1,/limits', 'redis+sentinel://127.0.0.1//0', 'redis+sentinel://127.0.0.1/limits/x',
-    'redis+sentinel://127.0.0.1,nowhere.invalid/limits', 'rediss+sentinel://127.0.0.1', 'rediss+sentinel://nowhere.invalid/limits',
+    'rediss+sentinel://127.0.0.1',
+    map {"redis+sentinel://$_/limits"} 'a..b', '.a', 'a b', 'a,b?c', 'x' x 64,
 );
 my @clusters = map { ("redis+cluster$_", "rediss+cluster$_") } (
     ':127.0.0.1', '://', ':///', ':///0', '://,', '://:6379', '://127.0.0.1,', '://,127.0.0.1', '://127.0.0.1,,127.0.0.2', '://127.0.0.1,:6380',
     '://127.0.0.1/1', '://127.0.0.1/0', '://127.0.0.1/limits', '://127.0.0.1,127.0.0.2/1', '://127.0.0.1/1,127.0.0.2',
     '://127.0.0.1:', '://127.0.0.1:0', '://127.0.0.1:65536', '://127.0.0.1:abc', '://127.0.0.1,127.0.0.2:x',
-    '://[::1', '://[]', '://[::1],', '://::1', '://nowhere.invalid', '://127.0.0.1,nowhere.invalid', '://nowhere.invalid,127.0.0.1',
+    '://[::1', '://[]', '://[::1],', '://::1', '://a..b', '://127.0.0.1,a..b', '://.a,127.0.0.1',
     '://u:p@', '://u:p@,127.0.0.1', '://u:%zz@127.0.0.1', '://127.0.0.1,u:p@127.0.0.2', '://127.0.0.1?x=1', '://127.0.0.1#x',
     '://' . 'x' x 64 . '.test',
 );
+
+# Hosts that may have an address later.
+my @absent = (
+    'redis://nowhere.invalid', 'redis://nowhere.invalid.', 'rediss://u:sesame@nowhere.invalid:6380/1', 'redis+sentinel://nowhere.invalid/limits',
+    'rediss+sentinel://nowhere.invalid:1,nowhere.invalid:2/limits', 'redis+cluster://nowhere.invalid', 'rediss+cluster://:sesame@nowhere.invalid,nowhere.invalid:7000',
+);
+my @half_absent = map { ("$_->[0]127.0.0.1,nowhere.invalid$_->[1]", "$_->[0]nowhere.invalid,127.0.0.1$_->[1]") }
+    [ 'redis+sentinel://', '/limits' ], [ 'redis+cluster://', '' ];
 
 # Options of rate_limit_redis that are wrong with a URL.
 my @options = (
@@ -184,6 +194,19 @@ sub refuses {
     return;
 }
 
+# One line warns of a host without an address, and nginx starts.
+sub warns {
+    my ($title, $text) = @_;
+    my $check = check_config(http => "$text;");
+    my @lines = split /\n/, $check->{stderr};
+    is $check->{exit}, 0, "$title: passes" or diag $check->{stderr};
+    is scalar @lines, 1, "$title: with one line" or diag $check->{stderr};
+    like $lines[0] // '', qr/\[warn\] .*"rate_limit_redis": host "nowhere\.invalid\.?" of "main" has no address now; .* in .*nginx\.conf:\d+$/,
+        "$title: which names the host and the place";
+    unlike $check->{stderr}, qr/sesame/, "$title: and no password";
+    return;
+}
+
 # nginx leaves its pools behind when it ends early, and to find out takes the sanitizer longer than the test.
 local $ENV{ASAN_OPTIONS} = "$ENV{ASAN_OPTIONS}:detect_leaks=0" if $ENV{RL_SANITIZE};
 
@@ -192,6 +215,27 @@ for my $row (@redis) {
     refuses($title, $text, 'rate_limit_redis', $word);
 }
 refuses("the URL $_", "rate_limit_redis main $_", 'rate_limit_redis') for @urls, @sentinels, @clusters;
+{
+    # A machine without a name server waits no longer than it must.
+    local $ENV{RES_OPTIONS} = 'timeout:1 attempts:1';
+    for my $url (@absent) {
+        my $redis = "rate_limit_redis main $url";
+        refuses("$url, and its zone fails closed", "$redis; $zone redis=main on_error=closed", 'rate_limit_redis', 'nowhere.invalid');
+        warns("$url, and its zone does not", "$redis; $zone redis=main");
+    }
+    warns("$_, and its zone fails closed", "rate_limit_redis main $_; $zone redis=main on_error=closed") for @half_absent;
+    my $redis  = 'rate_limit_redis main redis://nowhere.invalid';
+    my $second = 'rate_limit_zone $uri zone=b:1m rate=1r/s redis=main';
+    warns('no zone', $redis);
+    warns("a zone with $_", "$redis; $zone redis=main $_") for 'on_error=local', 'sync=1s';
+    warns('one zone of two fails closed', "$redis; $zone redis=main on_error=closed; $second");
+    refuses('both zones fail closed', "$redis; $zone redis=main on_error=closed; $second on_error=closed", 'rate_limit_redis', 'nowhere.invalid');
+    my $check = check_config(
+        http   => "$redis; $zone redis=main on_error=closed;",
+        server => 'location / { rate_limit_shadow zone=a; empty_gif; }',
+    );
+    is $check->{exit}, 0, 'a candidate that fails closed stops nobody' or diag $check->{stderr};
+}
 for my $row (@options) {
     my ($word, $before) = @{$row};
     my ($name) = $word =~ /^"?(\w+=)/;

@@ -320,7 +320,9 @@ subtest 'TRYAGAIN: two zones of a client whose slot is on its way go by on_error
         my $answer = $nginx->get("/two/$mode", 'X-Client' => client_in($slot));
         ok $answer->header('X-Error'), "$mode: " . ($answer->header('X-Error') // 'nothing');
         is $answer->header('X-Status'), 'ERROR', "$mode: \$rate_limit_status" if $mode ne 'local';
-        is ask($nginx, $new, 4, "/one/$mode"), $enforced, "$mode: one zone is decided, and was not charged before";
+        # What memory has admitted is not admitted once more, though Redis does not know of it yet.
+        my $one = $mode eq 'local' ? join(', ', ('429 fallback') x 4) : $enforced;
+        is ask($nginx, $new, 4, "/one/$mode"), $one, "$mode: one zone is decided, and was not charged before";
     }
     is ask($nginx, $split, 1, '/two/closed'), '503 fallback', 'a client of whom one key was moved';
     is ask($nginx, $old,   2, '/two/closed'), '200 redis, 200 redis', 'one whose keys are all there is limited as ever';
@@ -329,7 +331,7 @@ subtest 'TRYAGAIN: two zones of a client whose slot is on its way go by on_error
     $cluster->finish_move($slot);
     is ask($nginx, $split, 3, '/two/closed'), '200 redis, 200 redis, 429 redis', 'and when all is done, nothing was charged in vain';
     is ask($nginx, $old,   1, '/two/closed'), '429 redis', 'to nobody';
-    my $lines = () = $nginx->error_log =~ /\[error\] .*redis "fleet[^"]*": .*TRYAGAIN/g;
+    my $lines = () = $nginx->error_log =~ /\[error\] .*redis "fleet" \S+: tryagain \(.*TRYAGAIN/g;
     cmp_ok $lines, '>=', 1, 'the log says what it was';
     cmp_ok $lines, '<=', 4, 'but not each time';
 };

@@ -184,7 +184,7 @@ subtest 'maps that are none' => sub {
 subtest 'a Redis that is no cluster' => sub {
     my $redis = start_redis();
     my $log   = survives('no cluster', url($redis));
-    like $log, qr/\[error\] .*redis "fleet": .*cluster support disabled/, 'the log says so';
+    like $log, qr/\[error\] .*redis "fleet" \S+: other \(.*cluster support disabled/, 'the log says so';
 };
 
 subtest 'a redirection does not begin timeout= anew' => sub {

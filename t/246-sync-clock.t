@@ -122,13 +122,19 @@ subtest 'time passes in Redis, and clients have their quota again' => sub {
         $wait{$zone} = $answers[4]->header('Retry-After');
         cmp_ok $wait{$zone}, '<=', $zones{$zone}[1], "$zone: and nobody waits too long";
     }
-    for my $zone (sort { $wait{$a} <=> $wait{$b} } keys %wait) {
-        $redis->clock($base + $wait{$zone} - 30);
+    # Time only passes: what has ended does not come back. So zones that wait about as long take these steps together.
+    my @order = sort { $wait{$a} <=> $wait{$b} } @names;
+    while (my $first = $order[0]) {
+        my @zones = grep { $wait{$_} < $wait{$first} + 120 } @order;
+        splice @order, 0, scalar @zones;
+        $redis->clock($base + $wait{$first} - 30);
         learn();
-        is ask($fleet[0], $zone, "client$run")->{status}, 429, "$zone: not before $wait{$zone} seconds have passed";
-        $redis->clock($base + $wait{$zone} + 1);
+        is ask($fleet[0], $_, "client$run")->{status}, 429, "$_: not before $wait{$_} seconds have passed" for @zones;
+        $redis->clock($base + $wait{ $zones[-1] } + 1);
         learn();
-        ok wait_for("$zone to admit", sub { ask($fleet[0], $zone, "client$run")->{status} == 200 }), "$zone: but then";
+        for my $zone (@zones) {
+            ok wait_for("$zone to admit", sub { ask($fleet[0], $zone, "client$run")->{status} == 200 }), "$zone: but then";
+        }
     }
 };
 

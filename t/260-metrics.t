@@ -218,7 +218,7 @@ subtest 'Redis, its denials, and memory instead of it' => sub {
 };
 
 subtest 'an answer that does not come' => sub {
-    my $fake  = start_fake(replies => { EVALSHA => silence() });
+    my $fake  = start_fake(replies => { EVALSHA => silence(), TIME => silence() });
     my $nginx = start_nginx(start({ silent => 'rate=2r/d redis=main' },
         http => 'rate_limit_redis main ' . $fake->url . " timeout=1s;\n"));
     is $nginx->get('/silent', 'X-Client' => 'a')->{status}, 200, 'admitted';

@@ -49,8 +49,9 @@ for my $name (sort keys %rates) {
 my $nginx = start_nginx(workers => 2, http => $http, server => $server);
 
 sub call {
-    my ($method, $path, @more) = @_;
-    my $answer = $nginx->request(method => $method, path => "/api/$path", @more);
+    my ($method, $path, %more) = @_;
+    my @headers = ('X-Rate-Limit-Api' => 1, @{ $more{headers} // [] });    # a GET that charges needs it
+    my $answer  = $nginx->request(method => $method, path => "/api/$path", %more, headers => \@headers);
     $answer->{json} = eval { decode_json($answer->{body}) };
     return $answer;
 }
@@ -107,14 +108,14 @@ subtest 'what every answer has' => sub {
 subtest 'the headers are those that the location is to have' => sub {
     my $other = start_nginx(http => "rate_limit_zone \$http_x_client zone=a:1m rate=5r/m,9r/h;\nrate_limit_headers all;\nrate_limit zone=a cost=5;",
         server => "location /api/ { rate_limit_api; }\nlocation /off/ { rate_limit_api; rate_limit_headers off; }\nlocation /limited/ { rate_limit zone=a; rate_limit_api; }");
-    my $answer = $other->get('/api/check?zone=a&key=k');
+    my $answer = $other->get('/api/check?zone=a&key=k', 'X-Rate-Limit-Api' => 1);
     is $answer->header('RateLimit-Policy'), '"a-1m";q=5;w=60, "a-1h";q=9;w=3600', 'RateLimit-Policy';
     like $answer->header('RateLimit'), qr/^"a-1m";r=4;t=60$/, 'RateLimit';
-    is $other->get('/off/check?zone=a&key=k')->header('X-RateLimit-Limit'), undef, 'or none';
+    is $other->get('/off/check?zone=a&key=k', 'X-Rate-Limit-Api' => 1)->header('X-RateLimit-Limit'), undef, 'or none';
     is $other->get('/api/health', 'X-Client' => 'b')->{status}, 200, 'what stands outside the location does not limit it' for 1 .. 3;
     my @limited = map { $other->get('/limited/health', 'X-Client' => 'c')->{status} } 1 .. 6;
     is "@limited", '200 200 200 200 200 429', 'what stands there does';
-    my $both = $other->get('/limited/check?zone=a&key=d', 'X-Client' => 'e');
+    my $both = $other->get('/limited/check?zone=a&key=d', 'X-Rate-Limit-Api' => 1, 'X-Client' => 'e');
     is $both->header('X-RateLimit-Remaining'), 4, 'and the answer tells of the client that was asked for';
 };
 
@@ -142,14 +143,14 @@ subtest 'zones' => sub {
         bucket            => { capacity => 9, algorithm => 'token_bucket' },
         'memory.gcra'     => { burst => 4, store => 'memory' },
         'redis.gcra'      => { store => 'redis', redis => 'fleet', onError => 'open', denyCacheSeconds => 1 },
-        'sync.gcra'       => { store => 'memory', redis => 'fleet', syncSeconds => 0.02, syncOvershoot => 0 },
+        'sync.gcra'       => { store => 'memory', redis => 'fleet', syncSeconds => 0.02, syncOvershoot => 0, syncLost => 0 },
         'memory.sliding_buckets' => { buckets => 10 },
     );
     for my $name (sort keys %want) {
         is_deeply { map { $_ => $zones{$name}{$_} } keys %{ $want{$name} } }, $want{$name}, $name;
         ok !$zones{$name}{live}, "$name: as configured";
     }
-    ok !exists $zones{several}{$_}, "no $_ where there is none" for qw(burst capacity buckets redis syncSeconds onError denyCacheSeconds syncOvershoot limited shadow);
+    ok !exists $zones{several}{$_}, "no $_ where there is none" for qw(burst capacity buckets redis syncSeconds onError denyCacheSeconds syncOvershoot syncLost limited shadow);
     is $zones{'memory.gcra'}{keys}, 1, 'a client is remembered';
     my ($fleet) = @{ $all->{redis} };
     is $fleet->{redis}, 'fleet', 'Redis';
@@ -182,18 +183,19 @@ subtest 'nothing is written without write=on, or for another site' => sub {
         }
         is $try->('api', Origin => 'http://localhost', Origin => 'http://evil.test'), 403, "$method $path: not from two";
         my $fine = $method eq 'DELETE' && $path =~ /reset/ ? 204 : 200;
-        is $try->('api'), $fine, "$method $path: by a program";
-        is $try->('api', 'Sec-Fetch-Site' => $_), $fine, "$method $path: $_" for qw(same-origin none);
-        is $try->('api', Origin => $_), $fine, "$method $path: from $_" for qw(http://localhost https://LOCALHOST http://localhost:80 https://localhost:443);
-        is $try->('api', Host => 'here:8080', Origin => 'http://here:8080'), $fine, "$method $path: with a port";
+        my $do   = sub { my (@headers) = @_; call('GET', 'check?zone=bucket&key=a'); return $try->('api', @headers) };    # of a client that is known
+        is $do->(), $fine, "$method $path: by a program";
+        is $do->('Sec-Fetch-Site' => $_), $fine, "$method $path: $_" for qw(same-origin none);
+        is $do->(Origin => $_), $fine, "$method $path: from $_" for qw(http://localhost https://LOCALHOST http://localhost:80 https://localhost:443);
+        is $do->(Host => 'here:8080', Origin => 'http://here:8080'), $fine, "$method $path: with a port";
     }
     call('DELETE', 'zones/bucket');
-    is $nginx->request(path => '/api/check?zone=bucket&key=a', headers => [ 'Sec-Fetch-Site' => 'cross-site' ])->{status}, 403, 'nor is anybody charged for another site';
+    is $nginx->request(path => '/api/check?zone=bucket&key=a', headers => [ 'X-Rate-Limit-Api' => 1, 'Sec-Fetch-Site' => 'cross-site' ])->{status}, 403, 'nor is anybody charged for another site';
     is $nginx->request(path => '/api/zones', headers => [ 'Sec-Fetch-Site' => 'cross-site' ])->{status}, 200, 'who may read is up to allow and deny';
 };
 
 subtest 'methods' => sub {
-    my %allow = (check => 'GET, HEAD', remaining => 'GET, HEAD', health => 'GET, HEAD', zones => 'GET, HEAD', reset => 'DELETE', 'zones/bucket' => 'GET, HEAD, PATCH, DELETE');
+    my %allow = (check => 'GET, HEAD, POST', remaining => 'GET, HEAD', health => 'GET, HEAD', zones => 'GET, HEAD', reset => 'DELETE', 'zones/bucket' => 'GET, HEAD, PATCH, DELETE');
     for my $path (sort keys %allow) {
         for my $method (qw(GET HEAD POST PUT PATCH DELETE OPTIONS TRACE NONSENSE)) {
             next if grep { $_ eq $method } split /, /, $allow{$path};
@@ -232,8 +234,9 @@ subtest 'a Redis that is away' => sub {
             . "rate_limit_zone \$http_x_client zone=synced:1m rate=5r/m redis=fleet sync=50ms;\n",
         server => 'location /api/ { rate_limit_api write=on; }');
     my $ask = sub {
-        my ($method, $path, @more) = @_;
-        my $answer = $away->request(method => $method, path => "/api/$path", @more);
+        my ($method, $path, %more) = @_;
+        my @headers = ('X-Rate-Limit-Api' => 1, @{ $more{headers} // [] });
+        my $answer  = $away->request(method => $method, path => "/api/$path", %more, headers => \@headers);
         $answer->{json} = eval { decode_json($answer->{body}) };
         return $answer;
     };
@@ -274,20 +277,20 @@ subtest 'clients that leave while Redis is asked' => sub {
     my $server = start_redis();
     my $slow   = start_nginx(http => "rate_limit_redis fleet @{[ $server->url ]} timeout=10s;\nrate_limit_zone \$http_x_client zone=a:1m rate=500r/m redis=fleet;",
         server => 'location /api/ { rate_limit_api write=on; }');
-    is $slow->get('/api/check?zone=a&key=k')->{status}, 200, 'Redis answers';
+    is $slow->get('/api/check?zone=a&key=k', 'X-Rate-Limit-Api' => 1)->{status}, 200, 'Redis answers';
     $server->pause;
     for my $round (1 .. 5) {
         my @leaving = map { RateLimit::Async->new($slow->port) } 1 .. 6;
-        $leaving[0]->request(GET => '/api/check?zone=a&key=k');
+        $leaving[0]->request(GET => '/api/check?zone=a&key=k', [ 'X-Rate-Limit-Api' => 1 ]);
         $leaving[1]->request(GET => '/api/remaining?zone=a&key=k');
         $leaving[2]->request(DELETE => '/api/reset?zone=a&key=k');
         $leaving[3]->request(PATCH => '/api/zones/a', [ 'Content-Type' => 'application/json' ], '{"rate":"600r/m"}');
         $leaving[4]->request(DELETE => '/api/zones/a');
-        $leaving[5]->request(GET => '/api/check?zone=a&key=k');
+        $leaving[5]->request(GET => '/api/check?zone=a&key=k', [ 'X-Rate-Limit-Api' => 1 ]);
         is $slow->get('/api/zones')->{status}, 200, "round $round: nobody else waits";
     }
     $server->resume;
-    ok wait_for('an answer', sub { $slow->get('/api/check?zone=a&key=other')->{status} == 200 }), 'then it answers again';
+    ok wait_for('an answer', sub { $slow->get('/api/check?zone=a&key=other', 'X-Rate-Limit-Api' => 1)->{status} == 200 }), 'then it answers again';
     my ($worker) = $slow->workers;
     is scalar(grep {/exited on signal/} split /\n/, $slow->error_log), 0, 'no worker has died';
     $slow->signal('QUIT');
@@ -315,7 +318,7 @@ subtest 'a user with no more rights than documented' => sub {
     for my $user (qw(writer reader old)) {
         my $limited = start_nginx(http => "rate_limit_redis fleet @{[ $server->url(user => $user, password => 'x') ]} timeout=5s;\nrate_limit_zone \$http_x_client zone=a:1m rate=2r/h redis=fleet;\n",
             server => 'location /api/ { rate_limit_api write=on; }', port => $ports[-1]);
-        is $limited->get("/api/check?zone=a&key=$user")->{status}, 200, "$user: limits hold";
+        is $limited->get("/api/check?zone=a&key=$user", 'X-Rate-Limit-Api' => 1)->{status}, 200, "$user: limits hold";
         my @patch  = (headers => [ 'Content-Type' => 'application/json' ], body => '{"rate":"5r/h"}');
         my @writes = map { $limited->request(method => $_->[0], path => "/api/$_->[1]", @patch)->{status} } [ PATCH => 'zones/a' ], [ DELETE => "reset?zone=a&key=$user" ], [ DELETE => 'zones/a' ];
         is "@writes", $user eq 'writer' ? '200 204 200' : '503 503 503', "$user: writes";

@@ -20,6 +20,7 @@ rate_limit_zone \$http_x_client zone=one:1m rate=5r/m;
 rate_limit_zone \$http_x_client zone=red:1m rate=5r/m redis=fleet;
 rate_limit_zone \$http_x_client zone=log:1m rate=5r/m algorithm=sliding_log;
 rate_limit_zone \$http_x_client zone=two:1m rate=5r/m,7r/h;
+rate_limit_zone \$http_x_client zone=plan:1m rate=\$http_x_plan;
 HTTP
     server  => $place,
     servers => "server { listen 127.0.0.1:$h2 http2; $place }",
@@ -43,7 +44,7 @@ subtest 'arguments' => sub {
     my $logged  = qr/\\x without two hexadecimal digits; accepted is a key as it is logged/;
     my $permits = qr/^argument permits is ".*"; accepted are numbers from 1 to 1000000/;
     my @wrong   = (
-        [ '',                          400, qr/^argument zone is missing or empty; accepted are zone, key and permits, each once$/ ],
+        [ '',                          400, qr/^argument zone is missing or empty; accepted are zone, key, permits and rate, each once$/ ],
         [ '?',                         400, qr/zone is missing/ ],
         [ '?zone=one',                 400, qr/^argument key is missing or empty/ ],
         [ '?key=a',                    400, qr/zone is missing/ ],
@@ -52,7 +53,7 @@ subtest 'arguments' => sub {
         [ '?zone&key',                 400, qr/zone is missing or empty/ ],
         [ '?zone=one&key=a&',          200 ],
         [ '?zone=one&&key=a',          400, qr/^argument "" is not known/ ],
-        [ '?zone=one&key=a&x=1',       400, qr/^argument "x" is not known; accepted are zone, key and permits/ ],
+        [ '?zone=one&key=a&x=1',       400, qr/^argument "x" is not known; accepted are zone, key, permits and rate/ ],
         [ '?zone=one&key=a&Zone=one',  400, qr/"Zone" is not known/ ],
         [ '?zone=one&key=a&key=b',     400, qr/^argument "key" is given twice/ ],
         [ '?zone=one&zone=two&key=b',  400, qr/"zone" is given twice/ ],
@@ -88,7 +89,7 @@ subtest 'arguments' => sub {
     for my $row (@wrong) {
         my ($query, $status, $detail) = @{$row};
         my $title = length $query > 60 ? substr($query, 0, 60) . '...' : $query;
-        my $answer = $nginx->request(path => "/api/check$query");
+        my $answer = $nginx->request(path => "/api/check$query", headers => [ 'X-Rate-Limit-Api' => 1 ]);
         if ($detail) {
             is_problem($answer, $status, $detail, "check$title");
         } else {
@@ -96,9 +97,17 @@ subtest 'arguments' => sub {
             $nginx->request(method => 'DELETE', path => "/api/reset$query") if $query !~ /permits/;
         }
     }
-    is_problem($nginx->get('/api/remaining?zone=one&key=a&permits=1'), 400, qr/"permits" is not known; accepted are zone and key, each once/, 'remaining takes no permits');
+    is_problem($nginx->get('/api/remaining?zone=one&key=a&permits=1'), 400, qr/"permits" is not known; accepted are zone, key and rate, each once/, 'remaining takes no permits');
     is_problem($nginx->get("/api/$_?x=1"), 400, qr/"x" is not known; accepted is none/, "$_ takes nothing") for qw(zones health zones/one);
     is_problem($nginx->request(method => 'DELETE', path => '/api/reset?zone=one'), 400, qr/key is missing/, 'reset without a key');
+    is_problem($nginx->request(method => 'DELETE', path => '/api/reset?zone=one&key=a&rate=1r/s'), 400, qr/"rate" is not known; accepted are zone and key, each once/, 'reset takes no rate');
+    for my $call (qw(check remaining)) {
+        my $ask = sub { my ($query) = @_; return $nginx->get("/api/$call?$query", 'X-Rate-Limit-Api' => 1) };
+        is_problem($ask->('zone=one&key=a&rate=1r/s'), 400, qr/^argument rate is for a zone whose rate is a variable; that of zone "one" is 5r\/m for every client$/, "$call takes a rate only where there are several");
+        is_problem($ask->('zone=plan&key=a&rate=1r/s&rate=2r/s'), 400, qr/^argument "rate" is given twice/, "$call takes one rate");
+        is_problem($ask->("zone=plan&key=a&rate=$_"), 400, qr/^rate ".*" is wrong: .*; accepted are rates such as/, "$call: rate \"$_\"") for '', 'fast', '$plan', '0r/s', '%22%00';
+        is_problem($ask->('zone=plan&key=a&rate=1r/s,2r/m,3r/h,4r/d,5r/w'), 400, qr/^rate ".*" does not fit: the zone has no room for so many rates/, "$call: more rates than there is room for");
+    }
 };
 
 sub patch {
@@ -189,7 +198,7 @@ subtest 'bodies in chunks, in pieces, in files, and where there should be none' 
         my ($method, $path) = @{$call};
         my $keep = $nginx->connect;
         my $body = 'x' x 30_000;
-        $keep->send(format_request(method => $method, path => "/api/$path", headers => [ Connection => 'keep-alive' ], body => $body));
+        $keep->send(format_request(method => $method, path => "/api/$path", headers => [ Connection => 'keep-alive', 'X-Rate-Limit-Api' => 1 ], body => $body));
         my $first = $keep->receive;
         cmp_ok $first->{status}, '<', 300, "$method $path: a body is ignored";
         $keep->send(format_request(path => '/api/health'));
@@ -198,9 +207,10 @@ subtest 'bodies in chunks, in pieces, in files, and where there should be none' 
 };
 
 subtest 'HTTP/2' => sub {
+    is $nginx->get('/api/check?zone=red&key=reset2', 'X-Rate-Limit-Api' => 1)->{status}, 200, 'a client is known';
     my $stream = RateLimit::HTTP2->new($h2);
-    my @streams = map { $stream->request(@{$_}) } ([ GET => '/api/check?zone=red&key=h2' ], [ DELETE => '/api/reset?zone=red&key=h2' ],
-        [ GET => '/api/zones' ], [ GET => '/api/check?zone=red' ]);
+    my @streams = map { $stream->request(@{$_}) } ([ GET => '/api/check?zone=red&key=h2', headers => [ 'x-rate-limit-api' => 1 ] ], [ DELETE => '/api/reset?zone=red&key=reset2' ],
+        [ GET => '/api/zones' ], [ POST => '/api/check?zone=red' ]);
     ok $stream->send->await(10), 'is answered';
     is join(' ', map { $stream->stream($_)->{status} } @streams), '200 204 200 400', 'as HTTP/1.1 is';
 };

@@ -184,6 +184,31 @@ subtest 'Redis goes away and comes back' => sub {
     pass 'until it is deleted';
 };
 
+subtest 'Redis wants another password for a while' => sub {
+    my $server = start_redis(password => 'right');
+    my $nginx  = start_nginx(
+        port   => $ports[3],
+        http   => "rate_limit_redis fleet @{[ $server->url ]} timeout=5s;\nrate_limit_zone \$http_x_client zone=a:1m rate=5r/h redis=fleet sync=1s;\n",
+        server => "location = /a { rate_limit zone=a; add_header X-Limit \$rate_limit_limit always; empty_gif; }",
+    );
+    my $limit = sub { return $nginx->get('/a', 'X-Client' => client())->header('X-Limit') };
+    my $said  = sub { return scalar(my @lines = $server->info('errorstat_WRONGPASS') =~ /count=(\d+)/) ? $1 : 0 };
+    $server->command('HSET', 'rate_limit:rates', a => '6r/h');
+    wait_for('a rate', sub { $limit->() == 6 });
+    $server->command('CONFIG', 'SET', 'requirepass', 'other');
+    $server->command('CLIENT', 'KILL', 'USER', 'default');
+    my $before = $said->();
+    wait_for('the password to be refused', sub { $said->() >= $before + 3 });
+    $server->command('HSET', 'rate_limit:rates', a => '7r/h');
+    is $limit->(), 6, 'the last known rate stays';
+    my $began = spare_time();
+    $server->command('CONFIG', 'SET', 'requirepass', 'right');
+    wait_for('the new rate', sub { $limit->() == 7 });
+    my $took = spare_time() - $began;
+    cmp_ok $took, '<', 2 * $soon + 0.3, sprintf 'when the password is right again, the rate is followed after %.2f s', $took;
+    unlike $nginx->error_log, qr/does not let this user read rates/, 'and nobody is told that the user has no rights';
+};
+
 subtest 'what Redis has that is no rate, or does not fit' => sub {
     for my $wrong ('nonsense', "\xff\"\n", '1r/s,2r/m') {
         $redis->command('HSET', 'rate_limit:rates', redis => $wrong);
@@ -252,7 +277,7 @@ subtest 'a reload that leaves no room for it' => sub {
     my $zone = decode_json($nginx->get('/api/zones/a')->{body});
     is $zone->{rate}, '5r/m', 'it is not used';
     $nginx->wait_for_log(qr/\[warn\] .*the live rate of zone "a" is not used: the zone has no room for so many rates/);
-    is $nginx->get('/api/check?zone=a&key=k')->{status}, 200, 'and does no harm';
+    is $nginx->get('/api/check?zone=a&key=k', 'X-Rate-Limit-Api' => 1)->{status}, 200, 'and does no harm';
 };
 
 unlike $_->error_log, qr/\[(?:alert|crit|emerg)\]|exited on signal/, 'nothing worse is logged' for @fleet;

@@ -99,6 +99,8 @@ for my $kind (qw(redis cluster)) {
 
     subtest "$kind: one reset is one" => sub {
         ask($fleet[0], 'gcra', 'once', 5);
+        # A count that is on its way to Redis while the client is reset would arrive after it.
+        wait_for('Redis to know of all', sub { ask($fleet[1], 'gcra', 'once', 1); left($fleet[1], 'gcra', 'once') == 0 });
         forget($fleet[0], 'gcra', 'once');
         wait_for_questions($redis, 2);
         is ask($fleet[0], 'gcra', 'once', 6), 5, 'five more';

@@ -44,7 +44,7 @@ $nginx->write_file('include.txt', join '', map {"<!--# include virtual=\"/api/$_
 subtest 'paths that were rewritten' => sub {
     for my $place (qw(cut pattern named)) {
         my %status = (zones => 200, health => 200, 'zones/mem' => 200, 'zones/none' => 404, check => 400, nonsense => 404);
-        is $nginx->get("/$place/$_")->{status}, $status{$_}, "$place: $_" for sort keys %status;
+        is $nginx->get("/$place/$_", 'X-Rate-Limit-Api' => 1)->{status}, $status{$_}, "$place: $_" for sort keys %status;
     }
     is $nginx->request(method => 'DELETE', path => '/named/zones/mem')->{status}, 200, 'a named location';
     is decode_json($nginx->get('/error/x')->{body})->{zones}[0]{zone}, 'mem', 'an error page';
@@ -99,7 +99,7 @@ subtest 'without a Host, as in HTTP/3, a browser says itself whether a page is o
 };
 
 subtest 'a pipeline' => sub {
-    my @keep = (headers => [ Connection => 'keep-alive' ]);
+    my @keep = (headers => [ Connection => 'keep-alive', 'X-Rate-Limit-Api' => 1 ]);
     my @json = (headers => [ Connection => 'keep-alive', 'Content-Type' => 'application/json' ]);
     my @requests = (
         [ 200 => path => '/api/check?zone=red&key=p', @keep ],
@@ -134,7 +134,7 @@ subtest 'a Redis that lets nobody read rates is up all the same' => sub {
         sleep 0.05;
     }
     is join(' ', keys %seen), 200, 'health is fine for longer than a silence of three seconds';
-    is $denied->get('/api/check?zone=a&key=k')->{status}, 200, 'and so are limits';
+    is $denied->get('/api/check?zone=a&key=k', 'X-Rate-Limit-Api' => 1)->{status}, 200, 'and so are limits';
     $server->kill;
     ok wait_for('health', sub { $denied->get('/api/health')->{status} == 503 }), 'until it is gone';
 };
@@ -142,12 +142,13 @@ subtest 'a Redis that lets nobody read rates is up all the same' => sub {
 # Calls that wait for a Redis which has stopped.
 sub start_calls {
     my ($port) = @_;
-    my @calls = map { RateLimit::Async->new($port) } 1 .. 5;
-    $calls[0]->request(GET => '/api/check?zone=red&key=k');
+    my @calls = map { RateLimit::Async->new($port) } 1 .. 6;
+    $calls[0]->request(GET => '/api/check?zone=red&key=k', [ 'X-Rate-Limit-Api' => 1 ]);
     $calls[1]->request(DELETE => '/api/reset?zone=red&key=k');
     $calls[2]->request(PATCH => '/api/zones/red', [ 'Content-Type' => 'application/json' ], '{"rate":"600r/m"}');
     $calls[3]->request(DELETE => '/api/zones/red');
     $calls[4]->request(GET => '/include');
+    $calls[5]->request(GET => '/api/remaining?zone=red&key=k');
     return @calls;
 }
 
@@ -156,7 +157,7 @@ subtest 'clients that leave, and what follows their requests' => sub {
     start_calls($nginx->port) for 1 .. 5;
     sleep 0.2;
     $redis->resume;
-    ok wait_for('an answer', sub { $nginx->get('/api/check?zone=red&key=other')->{status} == 200 }), 'others are answered';
+    ok wait_for('an answer', sub { $nginx->get('/api/check?zone=red&key=other', 'X-Rate-Limit-Api' => 1)->{status} == 200 }), 'others are answered';
 };
 
 for my $kind ([ 'a master' => '' ], [ 'one process' => 'master_process off;' ]) {
@@ -172,7 +173,7 @@ for my $kind ([ 'a master' => '' ], [ 'one process' => 'master_process off;' ]) 
                 server => 'location /api/ { rate_limit_api write=on; } location = /a { rate_limit zone=red; rate_limit_shadow zone=shadow; empty_gif; } location = /include { rate_limit_shadow zone=gone; empty_gif; }',
             );
             my $other = start_nginx(%conf);
-            is $other->get($_, 'X-Client' => 'a')->{status}, 200, "$_ works" for qw(/api/check?zone=red&key=k /a /include);
+            is $other->get($_, 'X-Client' => 'a', 'X-Rate-Limit-Api' => 1)->{status}, 200, "$_ works" for qw(/api/check?zone=red&key=k /a /include);
             $server->pause;
             my @calls = start_calls($other->port);
             push @calls, RateLimit::Async->new($other->port);
@@ -185,7 +186,7 @@ for my $kind ([ 'a master' => '' ], [ 'one process' => 'master_process off;' ]) 
                 $other->signal('HUP');
                 sleep 0.3;
                 $server->resume;
-                ok wait_for('an answer', sub { $other->get('/api/check?zone=red&key=other')->{status} == 200 }), 'others are answered';
+                ok wait_for('an answer', sub { $other->get('/api/check?zone=red&key=other', 'X-Rate-Limit-Api' => 1)->{status} == 200 }), 'others are answered';
                 ok wait_for('new workers', sub { $other->get('/api/zones/here')->{status} == 200 }), 'by the new configuration';
                 $other->signal('QUIT');
             } else {

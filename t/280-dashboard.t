@@ -253,6 +253,16 @@ subtest 'a client is reset, after a question' => sub {
     wait_for('the answer', sub { $page->text('#reset-said') eq 'other was reset.' });
     is ask('login', 'other'), 200, 'one that was written by hand as well';
     is_deeply [ $page->problems ], [], 'no complaint of the browser';
+    for my $zone (qw(login api)) {
+        my $other = look('/limits/', $zone);
+        $other->do('#reset-input', 'fill', 'stranger');
+        $other->do('text=Reset client', 'click');
+        $other->do('#confirm-yes', 'click');
+        wait_for('the answer', sub { $other->text('#reset-said') ne '' });
+        like $other->text('#reset-said'), qr/stranger was not reset: nothing is stored of client "stranger" in zone "$zone".* \(404\)/,
+            "$zone: one that nobody knows was not reset";
+        $other->close;
+    }
     $page->close;
 };
 

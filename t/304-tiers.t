@@ -36,7 +36,18 @@ place('user',    '$by_user',    'algorithm=token_bucket');
 place('told',    '$rate_limit_jwt_rate', 'algorithm=token_bucket');
 place('open',    '$arg_rate',   'algorithm=token_bucket');
 place('closed',  '$arg_rate',   'algorithm=token_bucket on_error=closed');
-place('cost',    '2000000r/366d', 'algorithm=token_bucket', 'cost=$cost');
+# What a request costs. Of each row: what is written, and what is left of two millions.
+my @costs = (
+    [ '0',       '200 2000000' ],
+    [ '1',       '200 1999999' ],
+    [ '7',       '200 1999993' ],
+    [ '007',     undef ],
+    [ '1000000', '200 1000000' ],
+    map { [ $_, '200 1999999', 'wrong' ] } '1000001', '-1', '-0', '+1', '1.5', '1e3', '0x10', 'abc', '1a', 'nothing', 'space', 'after', 'tab',
+    '4294967297', '18446744073709551617', '99999999999999999999999', '1' x 500,
+);
+# A wrong cost is logged once a minute for each zone.
+place("cost$_", '2000000r/366d', 'algorithm=token_bucket', 'cost=$cost') for 0 .. $#costs;
 for my $algorithm (@algorithms) {
     my $nodelay = $algorithm eq 'leaky_bucket' ? 'nodelay' : '';
     my $burst   = $algorithm =~ /leaky|gcra/   ? 'burst=4' : '';
@@ -207,29 +218,19 @@ for my $zone (map { ("open_$_", "closed_$_") } @stores) {
     ok @lines >= 1 && @lines <= 2, "zone $zone: a bad rate is logged once a minute" or diag scalar @lines;
 }
 
-# What a request costs. Of each row: what is written, and what is left of two millions.
-my @costs = (
-    [ '0',       '200 2000000' ],
-    [ '1',       '200 1999999' ],
-    [ '7',       '200 1999993' ],
-    [ '007',     undef ],
-    [ '1000000', '200 1000000' ],
-    map { [ $_, '200 1999999', 'wrong' ] } '1000001', '-1', '-0', '+1', '1.5', '1e3', '0x10', 'abc', '1a', 'nothing', 'space', 'after', 'tab',
-    '4294967297', '18446744073709551617', '99999999999999999999999', '1' x 500,
-);
 my %written = (nothing => '', space => ' 1', after => '1 ');
-for my $row (@costs) {
-    my ($text, $left, $wrong) = @{$row};
+for my $number (0 .. $#costs) {
+    my ($text, $left, $wrong) = @{ $costs[$number] };
     my $title = length $text > 40 ? length($text) . ' digits' : $text;
     if (!defined $left) {
-        is answer("/cost/memory?n=$text", 'X-Client' => $text), answer("/cost/redis?n=$text", 'X-Client' => $text), "cost $title: one for both";
+        is answer("/cost$number/memory?n=$text", 'X-Client' => $text), answer("/cost$number/redis?n=$text", 'X-Client' => $text), "cost $title: one for both";
         next;
     }
-    both("cost $title", $left, "/cost?n=$text", 1, 'X-Client' => $text);
+    both("cost $title", $left, "/cost$number?n=$text", 1, 'X-Client' => $text);
     my $logged = quotemeta substr $written{$text} // $text, 0, 30;
     $logged = '.*1' if $text eq 'tab';
     for my $store (@stores) {
-        my @lines = $nginx->error_log =~ /(.*\[error\].*cost "$logged.*" for zone "cost_$store".*n=\Q$text\E .*)/g;
+        my @lines = $nginx->error_log =~ /(.*\[error\].*cost "$logged.*" for zone "cost${number}_$store".*n=\Q$text\E .*)/g;
         is scalar @lines, $wrong ? 1 : 0, "$store: cost $title: " . ($wrong ? 'logged' : 'nothing to log');
     }
 }

@@ -64,6 +64,15 @@ with_section 'Choosing a key' => sub {
     is $_->header('X-RateLimit-Remaining'), 99, 'each is a client' for $alice, $key, $address;
 };
 
+with_section 'Keys that come too late' => sub {
+    my ($nginx) = @_;
+    my $remaining = sub { return $nginx->get('/api/', 'X-User' => $_[0])->header('X-RateLimit-Remaining') };
+    is $remaining->('alice'), 99, 'a user is counted';
+    is $remaining->('alice'), 98, 'as the same one';
+    is $remaining->('bob'),   99, 'and another one';
+    is scalar(grep { $nginx->get('/api/', 'X-User' => 'alice')->{status} == 200 } 1 .. 100), 98, 'up to the limit';
+} => sub { $_[0]{servers} =~ s{return}{add_header X-User \$http_x_user; return} or die "no server to tell who the user is\n" };
+
 with_section 'Login: many passwords for one account' => sub {
     my ($nginx) = @_;
     is statuses($nginx, 8, path => '/login'), join(' ', (200) x 8), 'looking at the form costs nothing';

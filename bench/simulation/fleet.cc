@@ -10,7 +10,6 @@
 namespace rate_limit::simulation {
 namespace {
 
-constexpr std::size_t kClientsInCall = 100;
 constexpr std::size_t kAlignment = 64;
 constexpr std::size_t kSlotsInSet = 16;
 constexpr std::uint64_t kStreamOfNetwork = (1U << 31) + 1;

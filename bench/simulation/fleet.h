@@ -1,7 +1,7 @@
 // Instances of nginx that count locally and reconcile with Redis, in virtual time.
 //
 // Each has a table with accounts and a reconciler, both real, and makes calls as store/courier.h does: every
-// so often, one at a time, of at most 100 clients. How calls travel is drawn by chance.
+// so often, one at a time, of at most kClientsInCall clients. How calls travel is drawn by chance.
 #pragma once
 
 #include <cstdint>

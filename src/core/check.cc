@@ -403,4 +403,26 @@ std::uint64_t weight_of(const Policy& policy, const Shape& shape, const std::uin
     return weight(used, matters);
 }
 
+std::uint64_t window_excess(const Policy& policy, const Shape& shape, const std::uint64_t* state,
+                            Micros now) {
+    if (is_level(policy.algorithm) || policy.algorithm == Algorithm::kSlidingLog) {
+        return 0;
+    }
+    const Places places = places_of(policy, shape, state);
+    std::uint64_t most = 0;
+    for (std::uint32_t i = 0; i < policy.rates.size; i++) {
+        const Quota q = quota_of(policy, shape, i);
+        const std::uint64_t* words = words_at(shape, places.from[i], state);
+        View view = {};
+        evaluate_rate(q, words, now, 0, &view);
+        const std::uint64_t counted = policy.algorithm == Algorithm::kSlidingBuckets
+                                          ? SlidingBuckets::in_period(q, view, words)
+                                          : view.a;
+        most = std::max(most, counted - std::min(counted, q.limit));
+    }
+    return most;
+}
+
+std::uint64_t used_part_of(std::uint64_t weight) { return weight >> kTimeBits; }
+
 }  // namespace rate_limit

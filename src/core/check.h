@@ -52,6 +52,9 @@ class Check {
     // enough. The decision of such a check means nothing.
     void give_back(std::uint64_t* state) const;
 
+    // Where rates differ between clients: writes to `state` what it weighs, by the numbers of the decision.
+    void write_weight(std::uint64_t* state) const;
+
     const Decision& decision() const { return decision_; }
 
   private:
@@ -61,7 +64,6 @@ class Check {
     void move_to_places(std::uint64_t* state) const;
     void write_uncharged(std::uint64_t* state, std::uint32_t cost) const;
     void finish_charge(std::uint64_t* state) const;
-    void write_weight(std::uint64_t* state) const;
 
     // Set by evaluate; a check is made on the stack of every request, so nothing is set before.
     const Policy* policy_;
@@ -86,9 +88,17 @@ inline bool is_single(const Policy& policy, const Shape& shape) {
 void settle_single(const Policy& policy, const Shape& shape, std::uint64_t* state, Micros now,
                    std::uint32_t cost, Decision* decision);
 
+// How many requests a window has counted beyond its limit, where windows follow each other without overlap:
+// those of the clock for a sliding_window, too, and for sliding_buckets the sub-windows of one period of the
+// clock. So no request is beyond the limit in two windows. 0 for a level and a log.
+std::uint64_t window_excess(const Policy& policy, const Shape& shape, const std::uint64_t* state, Micros now);
+
 // How much would be forgotten with `state`: 0 for a client at its full quota, more the larger the part of its
 // quota that it has used, and among equals more the longer that will matter. Where rates differ between
 // clients, the state itself says what it weighs.
 std::uint64_t weight_of(const Policy& policy, const Shape& shape, const std::uint64_t* state, Micros now);
+
+// The part of its quota that a client of this weight has used, in units that compare.
+std::uint64_t used_part_of(std::uint64_t weight);
 
 }  // namespace rate_limit

@@ -8,13 +8,9 @@
 namespace rate_limit {
 namespace {
 
-std::uint32_t part(std::uint32_t count, const Share& share) {
-    return count / share.instances + (share.rank < count % share.instances ? 1 : 0);
-}
-
 Rate part(const Rate& rate, const Share& share) {
     if (rate.count >= share.instances) {
-        return {part(rate.count, share), rate.period};
+        return {part_of(rate.count, share), rate.period};
     }
     constexpr std::uint64_t kMostSeconds = kMaxPeriod / kSecond;
     const std::uint64_t seconds =
@@ -23,6 +19,10 @@ Rate part(const Rate& rate, const Share& share) {
 }
 
 }  // namespace
+
+std::uint32_t part_of(std::uint32_t count, const Share& share) {
+    return count / share.instances + (share.rank < count % share.instances ? 1 : 0);
+}
 
 Policy part_of(const Policy& policy, const Share& share) {
     Policy result = policy;
@@ -33,12 +33,12 @@ Policy part_of(const Policy& policy, const Share& share) {
         result.rates.rates[i] = part(policy.rates.rates[i], share);
     }
     // A burst comes on top of one request, which every instance has.
-    result.burst = part(policy.burst, share);
+    result.burst = part_of(policy.burst, share);
     if (policy.capacity != 0) {
-        result.capacity = std::max(part(policy.capacity, share), 1U);
+        result.capacity = std::max(part_of(policy.capacity, share), 1U);
     }
     if (policy.delay != kNoDelay) {
-        result.delay = part(policy.delay, share);
+        result.delay = part_of(policy.delay, share);
     }
     return result;
 }

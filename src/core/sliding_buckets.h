@@ -88,6 +88,17 @@ struct SlidingBuckets {
         }
     }
 
+    // What was counted in the period of the clock that the newest sub-window belongs to.
+    static std::uint64_t in_period(const Quota& quota, const View& v, const std::uint64_t* words) {
+        const std::uint64_t buckets = quota.shape.buckets;
+        const auto number = static_cast<std::uint64_t>(v.start / width_of(quota, quota.rate.period));
+        std::uint64_t sum = 0;
+        for (std::uint64_t age = v.a; age <= number % buckets; age++) {
+            sum += counter(quota, words, age - v.a);
+        }
+        return sum;
+    }
+
   private:
     static Micros width_of(const Quota& quota, Micros period) {
         return (period + quota.shape.buckets - 1) / quota.shape.buckets;

@@ -1,4 +1,4 @@
-// Cuts an address to a prefix and prints it.
+// Prints addresses, whole or cut to a prefix, and reads them.
 #include "key/address.h"
 
 #include <arpa/inet.h>
@@ -79,6 +79,27 @@ std::size_t print_address(const unsigned char* bytes, std::size_t size, const Pr
         at = std::to_chars(at, end, bits).ptr;
     }
     return static_cast<std::size_t>(at - name);
+}
+
+std::size_t print_plain_address(std::string_view bytes, char (&text)[kLongestPlain]) {
+    static_assert(kLongestPlain == INET6_ADDRSTRLEN, "the longest address fits");
+    if (bytes.size() != kV4 && bytes.size() != kV6) {
+        return 0;
+    }
+    inet_ntop(bytes.size() == kV4 ? AF_INET : AF_INET6, bytes.data(), text, sizeof(text));
+    return std::strlen(text);
+}
+
+std::size_t parse_plain_address(std::string_view text, char (&bytes)[16]) {
+    char copy[kLongestPlain];
+    if (text.size() >= sizeof(copy) || text.find('\0') != std::string_view::npos) {
+        return 0;
+    }
+    copy[text.copy(copy, text.size())] = '\0';
+    if (inet_pton(AF_INET, copy, bytes) == 1) {
+        return kV4;
+    }
+    return inet_pton(AF_INET6, copy, bytes) == 1 ? kV6 : 0;
 }
 
 }  // namespace rate_limit::key

@@ -23,4 +23,14 @@ bool parse_prefixes(std::string_view text, Prefixes* prefixes);
 std::size_t print_address(const unsigned char* bytes, std::size_t size, const Prefixes& prefixes,
                           char (&name)[kLongestAddress]);
 
+constexpr std::size_t kLongestPlain = 46;  // an IPv6 address and a null byte
+
+// Writes an address of 4 or 16 bytes in network order, as $binary_remote_addr has it, in the usual notation,
+// such as 192.0.2.7 or 2001:db8::1. Returns the size of the text, without the null byte; 0 if there are more
+// or fewer bytes. Different bytes give different texts: a mapped IPv4 address stays one (::ffff:192.0.2.7).
+std::size_t print_plain_address(std::string_view bytes, char (&text)[kLongestPlain]);
+
+// Reads such a text. Returns how many bytes the address has, 4 or 16; 0 if the text is no address.
+std::size_t parse_plain_address(std::string_view text, char (&bytes)[16]);
+
 }  // namespace rate_limit::key

@@ -35,10 +35,15 @@ namespace {
 
 struct Items {
     std::size_t count = 0;
+    std::size_t bypassed = 0;    // limits that do not apply to the request
     bool remote = false;         // some are in Redis
     bool failed = false;         // a limit could not be evaluated and is left out
     bool failed_closed = false;  // and must not be left out
     Item list[kMaxLimits];
+    struct {
+        const Zone* zone;
+        Bypass why;
+    } bypasses[kMaxLimits];
 };
 
 // Whether the request was charged to the zone already, or rejected by it in earnest.
@@ -60,12 +65,15 @@ void fail(Items* items, const Zone& zone) {
     items->failed_closed = items->failed_closed || zone.on_error == OnError::kClosed;
 }
 
+void bypass(Items* items, const Zone* zone, Bypass why) { items->bypasses[items->bypassed++] = {zone, why}; }
+
 bool gather_limit(ngx_http_request_t* r, const AppliedLimit* applied, Items* items) {
     ngx_str_t key;
     if (!zone_key(r, *applied->zone, &key)) {
         return false;
     }
     if (key.len == 0) {
+        bypass(items, applied->zone, Bypass::kEmptyKey);
         return true;
     }
     const Policy* policy = policy_of(r, *applied);
@@ -77,6 +85,7 @@ bool gather_limit(ngx_http_request_t* r, const AppliedLimit* applied, Items* ite
         return true;
     }
     if (policy->rates.size == 0) {
+        bypass(items, applied->zone, Bypass::kRateOff);
         return true;
     }
     Item& item = items->list[items->count++];
@@ -99,6 +108,15 @@ bool gather(ngx_http_request_t* r, const ngx_array_t& limits, const RequestState
         }
     }
     return true;
+}
+
+// Counts the limits that do not apply, once for each request: an internal redirect may ask for them again.
+void count_bypasses(ngx_http_request_t* r, const Items& items, RequestState* state) {
+    for (std::size_t i = 0; i < items.bypassed && is_observed(r); i++) {
+        if (add_zone(r, items.bypasses[i].zone, &state->bypassed)) {
+            count_bypass(*items.bypasses[i].zone, items.bypasses[i].why);
+        }
+    }
 }
 
 // Whether a client should rather be told of `a` than of `b`.
@@ -209,9 +227,28 @@ ngx_int_t turn_away(ngx_http_request_t* r, RequestState* state) {
     return state->refused ? reject(r, *state) : NGX_DECLINED;
 }
 
+// Counts a request that has ended while it was delayed. It stays charged to all its limits.
+void count_if_aborted(void* data) {
+    const auto* state = static_cast<RequestState*>(data);
+    for (std::uint32_t i = 0; state->waiting && i < state->count; i++) {
+        count_aborted(*state->limits[i].applied->zone);
+    }
+}
+
 ngx_int_t let_wait(ngx_http_request_t* r, Micros delay, RequestState* state) {
     state->waiting = !location_conf(r)->dry_run;
-    return state->waiting ? postpone(r, delay) : NGX_DECLINED;
+    if (!state->waiting) {
+        return NGX_DECLINED;
+    }
+    if (is_observed(r)) {
+        ngx_http_cleanup_t* cleanup = ngx_http_cleanup_add(r, 0);
+        if (cleanup == nullptr) {
+            return NGX_HTTP_INTERNAL_SERVER_ERROR;
+        }
+        cleanup->handler = count_if_aborted;
+        cleanup->data = state;
+    }
+    return postpone(r, delay);
 }
 
 Status status_of(const ngx_http_rate_limit_loc_conf_t& conf, bool rejected) {
@@ -336,7 +373,31 @@ void wake_request(Group* group) {
     ngx_http_run_posted_requests(c);
 }
 
-void forget_group(void* group) { static_cast<Group*>(group)->forget(); }
+// Counts a request whose client had gone before it was decided.
+template <bool kDryRun>
+void count_gone(const Group& group) {
+    for (const GroupLimit& limit : group) {
+        const auto* zone = static_cast<const Zone*>(limit.data);
+        count_limit({zone, limit.client, limit.source, limit.reason, &limit.decision, limit.is_short},
+                    group.progress() == Progress::kAdmitted, kDryRun,
+                    zone_host().clock() - group.started_at());
+        count_aborted(*zone);
+    }
+}
+
+// The request has gone, or goes elsewhere: what it asked for is decided all the same.
+void leave_group(ngx_http_request_t* r, Group* group) {
+    if (group->progress() != Progress::kWaiting) {
+        return;
+    }
+    const Group::Gone count = location_conf(r)->dry_run != 0 ? count_gone<true> : count_gone<false>;
+    group->leave(is_observed(r) ? count : nullptr);
+}
+
+void leave_group(void* group) {
+    leave_group(static_cast<ngx_http_request_t*>(static_cast<Group*>(group)->data),
+                static_cast<Group*>(group));
+}
 
 // A group that may have to wait, in the memory of the request; null if there is none.
 PendingGroup* make_pending(ngx_http_request_t* r, const Items& items) {
@@ -362,6 +423,7 @@ PendingGroup* make_pending(ngx_http_request_t* r, const Items& items) {
         pending->limits[i] = {view(zone.name), view(item.key),  item.policy, &zone.shape,  item.cost,
                               zone.table,      remote,          membership,  zone.denials, zone.deny_for,
                               zone.on_error,   Source::kNobody, {}};
+        pending->limits[i].data = item.applied->zone;
     }
     new (&pending->group) Group(pending->limits, room, items.count, zone_host(), wall_clock, wake_request);
     pending->group.data = r;
@@ -372,9 +434,10 @@ PendingGroup* make_pending(ngx_http_request_t* r, const Items& items) {
 ngx_int_t wait_for_answer(ngx_http_request_t* r, PendingGroup* pending) {
     ngx_http_cleanup_t* cleanup = ngx_http_cleanup_add(r, 0);
     if (cleanup == nullptr || ngx_handle_read_event(r->connection->read, 0) != NGX_OK) {
+        leave_group(r, &pending->group);
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
-    cleanup->handler = forget_group;
+    cleanup->handler = leave_group;
     cleanup->data = &pending->group;
     r->read_event_handler = ngx_http_test_reading;
     r->write_event_handler = sleep_on;
@@ -399,7 +462,7 @@ ngx_int_t decide_together(ngx_http_request_t* r) {
         if (state->pending->group.progress() != Progress::kWaiting) {
             return conclude(r, state);
         }
-        state->pending->group.forget();
+        leave_group(r, &state->pending->group);
         state->pending = nullptr;
     }
     if (state != nullptr && (state->refused || state->waiting)) {
@@ -414,6 +477,7 @@ ngx_int_t decide_together(ngx_http_request_t* r) {
     if (state == nullptr) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
+    count_bypasses(r, items, state);
     if (limited && state->status == Status::kNone) {
         state->status = Status::kBypassed;
     }

@@ -15,7 +15,11 @@ u_char* print_escaped(u_char* at, std::string_view text);
 struct LogText {
     explicit LogText(const ngx_str_t& text);
 
-    ngx_str_t escaped;
+    // A client of a zone, whose name is as shown_name gives it: an address in the usual notation, where the
+    // zone's key is an address.
+    LogText(const Zone& zone, std::string_view client);
+
+    ngx_str_t escaped = {};
     u_char buffer[4 * kLongestLogged + 3];
 };
 

@@ -11,6 +11,9 @@ namespace {
 constexpr const char* kCalls =
     "the calls are check, remaining, reset, health, zones and zones/NAME, after the path of the location";
 
+// Says that a GET which changes something comes from a program, or from a page of the same origin.
+constexpr std::string_view kApiHeader = "X-Rate-Limit-Api";
+
 enum class Call : std::uint8_t { kNone, kCheck, kRemaining, kReset, kHealth, kZones, kZone };
 
 struct Target {
@@ -40,6 +43,8 @@ Target target_of(std::string_view path) {
 
 ngx_uint_t methods_of(Call call) {
     switch (call) {
+        case Call::kCheck:
+            return NGX_HTTP_GET | NGX_HTTP_HEAD | NGX_HTTP_POST;
         case Call::kReset:
             return NGX_HTTP_DELETE;
         case Call::kZone:
@@ -51,6 +56,8 @@ ngx_uint_t methods_of(Call call) {
 
 std::string_view allow_of(Call call) {
     switch (call) {
+        case Call::kCheck:
+            return "GET, HEAD, POST";
         case Call::kReset:
             return "DELETE";
         case Call::kZone:
@@ -92,8 +99,8 @@ bool is_own_origin(std::string_view origin, std::string_view host) {
     return false;
 }
 
-// Whether no browser was told to send this by another site's page. HTTP/3 has no Host to compare; there the
-// browser's own word has to do.
+// Whether what a browser says of the page that sent this names no other site. HTTP/3 has no Host to compare;
+// there the browser's own word has to do.
 bool is_same_origin(ngx_http_request_t* r) {
     bool same = true;
     bool said = false;  // by the browser
@@ -109,7 +116,20 @@ bool is_same_origin(ngx_http_request_t* r) {
     return same;
 }
 
-bool is_write(const ngx_http_request_t* r) { return (r->method & (NGX_HTTP_GET | NGX_HTTP_HEAD)) == 0; }
+bool is_read(const ngx_http_request_t* r) { return (r->method & (NGX_HTTP_GET | NGX_HTTP_HEAD)) != 0; }
+
+bool changes_state(const ngx_http_request_t* r, Call call) { return call == Call::kCheck || !is_read(r); }
+
+// Whether no other site's page can have made a browser send this, which everything that changes state
+// requires. With any method but GET and HEAD a browser says which origin the page has. With those it may say
+// nothing (an image, a link or a form, where there is no TLS), but it adds a header like this one to a
+// request to another site only if that site allows it (a CORS preflight), which the API never does. A
+// subrequest is the configuration's own.
+bool is_own(ngx_http_request_t* r) {
+    bool marked = !is_read(r) || r != r->main;
+    for_each_header(r, kApiHeader, [&](std::string_view) { marked = true; });
+    return marked && is_same_origin(r);
+}
 
 ngx_int_t call_without_zone(ngx_http_request_t* r, Call call) {
     bool healthy = true;
@@ -131,9 +151,9 @@ ngx_int_t call_zone(ngx_http_request_t* r, Zone* zone) {
 ngx_int_t call_client(ngx_http_request_t* r, Call call, Zone* zone, const ApiArguments& arguments) {
     switch (call) {
         case Call::kCheck:
-            return api_check(r, zone, arguments, arguments.permits);
+            return api_check(r, zone, arguments);
         case Call::kRemaining:
-            return api_check(r, zone, arguments, 0);
+            return api_remaining(r, zone, arguments);
         default:
             return api_reset(r, zone, arguments);
     }
@@ -159,15 +179,19 @@ bool is_permitted(ngx_http_request_t* r, Call call, ngx_int_t* answer) {
                       : NGX_HTTP_INTERNAL_SERVER_ERROR;
         return false;
     }
-    if (is_write(r) && !api_settings(r).write) {
+    if (call != Call::kCheck && changes_state(r, call) && !api_settings(r).write) {
         *answer = send_api_problem(r, NGX_HTTP_FORBIDDEN,
                                    "this location does not write; it would with write=on of its directive");
         return false;
     }
-    if ((is_write(r) || call == Call::kCheck) && !is_same_origin(r)) {
+    if (changes_state(r, call) && !is_own(r)) {
         *answer = send_api_problem(
             r, NGX_HTTP_FORBIDDEN,
-            "another site's page has sent this; accepted are requests of the same origin and of programs");
+            is_same_origin(r)
+                ? "another site's page may have sent this; accepted are POST, and GET with the header " +
+                      std::string(kApiHeader) + ", whatever its value"
+                : "another site's page has sent this; accepted are requests of the same origin and of "
+                  "programs");
         return false;
     }
     return true;
@@ -206,9 +230,10 @@ ngx_int_t handle_api(ngx_http_request_t* r) {
     }
     const bool of_client =
         target.call == Call::kCheck || target.call == Call::kRemaining || target.call == Call::kReset;
-    const ApiTakes takes = target.call == Call::kCheck ? ApiTakes::kClientAndPermits
-                           : of_client                 ? ApiTakes::kClient
-                                                       : ApiTakes::kNothing;
+    const ApiTakes takes = target.call == Call::kCheck       ? ApiTakes::kPermits
+                           : target.call == Call::kRemaining ? ApiTakes::kRate
+                           : of_client                       ? ApiTakes::kClient
+                                                             : ApiTakes::kNothing;
     ApiArguments arguments;
     std::string wrong;
     if (!read_arguments(view(r->args), takes, &arguments, &wrong)) {
@@ -227,7 +252,12 @@ ngx_int_t handle_api(ngx_http_request_t* r) {
             "there is no zone \"" + escaped_key(name) + "\"; the call zones tells those that there are");
     }
     zone_follow(zone);
-    return of_client ? call_client(r, target.call, zone, arguments) : call_zone(r, zone);
+    if (!of_client) {
+        return call_zone(r, zone);
+    }
+    name_client(*zone, &arguments);
+    return name_rate(*zone, &arguments, &wrong) ? call_client(r, target.call, zone, arguments)
+                                                : send_api_problem(r, NGX_HTTP_BAD_REQUEST, wrong);
 }
 
 char* read_api_settings(ngx_conf_t* cf, ngx_command_t* cmd, ngx_http_rate_limit_loc_conf_t* conf,
@@ -254,6 +284,10 @@ char* read_api_settings(ngx_conf_t* cf, ngx_command_t* cmd, ngx_http_rate_limit_
         (write ? settings->write : settings->keys) = view(value) == "on";
     }
     settings->handler = handler;
+    settings->place = static_cast<ngx_http_conf_ctx_t*>(cf->ctx)->loc_conf;
+    settings->directive = cmd->name;
+    settings->file = cf->conf_file->file.name;
+    settings->line = cf->conf_file->line;
     conf->api = settings;
     auto* main = static_cast<ngx_http_rate_limit_main_conf_t*>(
         ngx_http_conf_get_module_main_conf(cf, ngx_http_rate_limit_module));

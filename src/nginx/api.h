@@ -13,6 +13,10 @@ struct ApiSettings {
     bool write = false;
     bool keys = true;  // clients' names may be shown
     ngx_http_handler_pt handler = nullptr;
+    void** place = nullptr;    // what all modules have configured where the directive stands
+    ngx_str_t directive = {};  // its name
+    ngx_str_t file = {};       // where it stands
+    ngx_uint_t line = 0;
 };
 
 // Reads `[write=on] [keys=off]` of a directive whose location has a handler; null, or an error.
@@ -30,18 +34,32 @@ std::string_view api_path(ngx_http_request_t* r);
 // What a call is asked for, decoded.
 struct ApiArguments {
     std::string zone;
-    std::string key;    // as short_name gives it
-    std::string shown;  // as it is logged, but not escaped
+    std::string key;    // as it was written; after name_client, as short_name gives it
+    std::string shown;  // after name_client, as shown_name gives it
     std::uint32_t permits = 1;
+    std::string rate;  // as it was written
+    bool has_rate = false;
+    RateList rates = {};  // after name_rate
 };
 
-// Reads the arguments of a call: none, zone and key, or permits besides. False if they are wrong, with a
-// sentence of why in `*wrong`.
-enum class ApiTakes : std::uint8_t { kNothing, kClient, kClientAndPermits };
+// Reads the arguments of a call: none, zone and key, rate besides, or permits besides that. False if they are
+// wrong, with a sentence of why in `*wrong`.
+enum class ApiTakes : std::uint8_t { kNothing, kClient, kRate, kPermits };
 bool read_arguments(std::string_view text, ApiTakes takes, ApiArguments* arguments, std::string* wrong);
 
-// A client's name as it is logged.
+// Finds who the key that was written names in a zone.
+void name_client(const Zone& zone, ApiArguments* arguments);
+
+// Finds which rates the rate that was written, if any, names in a zone; false if it is none for the zone,
+// with a sentence of why.
+bool name_rate(const Zone& zone, ApiArguments* arguments, std::string* wrong);
+
+// Reads rates for a zone; false if they are none, or none that it has room for, with a sentence of why.
+bool read_zone_rates(const Zone& zone, std::string_view text, RateList* rates, std::string* wrong);
+
+// Text as it is logged, and a client of a zone, whose name is as shown_name gives it.
 std::string escaped_key(std::string_view key);
+std::string client_text(const Zone& zone, std::string_view client);
 
 // Answers. Each returns what a content handler returns.
 ngx_int_t send_json(ngx_http_request_t* r, ngx_uint_t status, const key::Json& json);
@@ -62,8 +80,16 @@ key::Json describe_zone(ngx_http_request_t* r, Zone* zone);
 // Whether the Redis that zones need answer, and whether nobody is refused because one does not.
 key::Json describe_health(ngx_http_request_t* r, bool* healthy);
 
-// Decides a client's request of so many permits, none to look, and answers, now or later.
-ngx_int_t api_check(ngx_http_request_t* r, Zone* zone, const ApiArguments& arguments, std::uint32_t permits);
+// Whether anything is stored of a client.
+enum class Known : std::uint8_t { kNo, kYes, kUnsure };
+
+// Decides a client's request, and answers, now or later.
+ngx_int_t api_check(ngx_http_request_t* r, Zone* zone, const ApiArguments& arguments);
+
+// Looks at what a client has left, and answers, now or later. The first finds out whether the client is
+// known, and goes on with the second.
+ngx_int_t api_remaining(ngx_http_request_t* r, Zone* zone, const ApiArguments& arguments);
+ngx_int_t api_look(ngx_http_request_t* r, Zone* zone, const ApiArguments& arguments, Known known);
 
 // Forgets a client.
 ngx_int_t api_reset(ngx_http_request_t* r, Zone* zone, const ApiArguments& arguments);

@@ -1,5 +1,6 @@
 // Reads what the API is asked for.
 #include "core/rate.h"
+#include "key/address.h"
 #include "nginx/answer.h"
 #include "nginx/api.h"
 
@@ -52,8 +53,10 @@ const char* accepted(ApiTakes takes) {
             return "accepted is none";
         case ApiTakes::kClient:
             return "accepted are zone and key, each once";
+        case ApiTakes::kRate:
+            return "accepted are zone, key and rate, each once";
         default:
-            return "accepted are zone, key and permits, each once";
+            return "accepted are zone, key, permits and rate, each once";
     }
 }
 
@@ -65,19 +68,19 @@ bool read_argument(std::string_view name, const std::string& value, ApiArguments
         return true;
     }
     if (name == "key") {
-        if (!decode_logged(value, &arguments->key)) {
+        std::string decoded;
+        if (!decode_logged(value, &decoded)) {
             *wrong =
                 "argument key has \\x without two hexadecimal digits; accepted is a key as it is logged, "
                 "percent-encoded";
             return false;
         }
-        // A digest stands for the name that it is of; what only looks like one has a digest of its own.
-        NameRoom room;
-        arguments->shown = arguments->key;
-        if (!is_digest(arguments->key)) {
-            arguments->shown = std::string(shown_name(arguments->shown, &room));
-            arguments->key = std::string(short_name(arguments->key, &room));
-        }
+        arguments->key = value;
+        return true;
+    }
+    if (name == "rate") {
+        arguments->rate = value;
+        arguments->has_rate = true;
         return true;
     }
     std::uint64_t permits = 0;
@@ -100,10 +103,61 @@ std::string escaped_key(std::string_view key) {
     return text;
 }
 
+std::string client_text(const Zone& zone, std::string_view client) {
+    return std::string(view(LogText(zone, client).escaped));
+}
+
+void name_client(const Zone& zone, ApiArguments* arguments) {
+    char address[16];
+    const std::size_t size = zone.by_address ? key::parse_plain_address(arguments->key, address) : 0;
+    const std::string written = arguments->key;
+    if (size != 0) {
+        arguments->key.assign(address, size);
+    } else {
+        decode_logged(written, &arguments->key);
+    }
+    // A digest stands for the name that it is of; what only looks like one has a digest of its own.
+    NameRoom room;
+    arguments->shown = arguments->key;
+    if (!is_digest(arguments->key)) {
+        arguments->shown = std::string(shown_name(arguments->shown, &room));
+        arguments->key = std::string(short_name(arguments->key, &room));
+    }
+}
+
+bool read_zone_rates(const Zone& zone, std::string_view text, RateList* rates, std::string* wrong) {
+    const char* objection = parse_rates(text, rates);
+    if (objection != nullptr) {
+        *wrong = "rate \"" + escaped_key(text.substr(0, kLongestLogged)) + "\" is wrong: " + objection +
+                 "; " + kRatesAccepted;
+        return false;
+    }
+    objection = zone_objection(zone, *rates);
+    if (objection != nullptr) {
+        *wrong = "rate \"" + std::string(text) + "\" does not fit: " + objection +
+                 "; accepted is what the zone was made for when nginx started";
+        return false;
+    }
+    return true;
+}
+
+bool name_rate(const Zone& zone, ApiArguments* arguments, std::string* wrong) {
+    if (!arguments->has_rate) {
+        return true;
+    }
+    if (zone.rate == nullptr) {
+        *wrong = "argument rate is for a zone whose rate is a variable; that of zone \"" +
+                 escaped_key(view(zone.name)) + "\" is " + std::string(view(zone.rate_text)) +
+                 " for every client";
+        return false;
+    }
+    return read_zone_rates(zone, arguments->rate, &arguments->rates, wrong);
+}
+
 bool read_arguments(std::string_view text, ApiTakes takes, ApiArguments* arguments, std::string* wrong) {
-    constexpr std::string_view kNames[] = {"zone", "key", "permits"};
-    const unsigned count = takes == ApiTakes::kNothing ? 0 : takes == ApiTakes::kClient ? 2 : 3;
-    bool seen[3] = {};
+    constexpr std::string_view kNames[] = {"zone", "key", "rate", "permits"};
+    const unsigned count = takes == ApiTakes::kNothing ? 0 : 1 + static_cast<unsigned>(takes);
+    bool seen[4] = {};
     while (!text.empty()) {
         const std::size_t end = text.find('&');
         const std::string_view pair = text.substr(0, end);

@@ -19,6 +19,7 @@ struct Decided {
     Policy policy;
     std::string_view shown;  // the client's name
     std::uint32_t permits;   // 0 looks
+    Known known;             // of a look
     AppliedLimit applied;
     GroupLimit limit;
     RemoteLimit room;
@@ -29,17 +30,45 @@ json_t* number_or_null(bool known, std::uint32_t number) {
     return known ? json_integer(number) : json_null();
 }
 
-// The rates that hold for the client; null if a variable says none, which goes to `*text`.
-const RateList* rates_for(ngx_http_request_t* r, Zone* zone, ngx_str_t* text) {
-    if (zone->is_live) {
-        return &zone->live;
+// The rates that hold for the client, as far as they are known without its own requests; null if not.
+const RateList* known_rates(const Zone& zone, const ApiArguments& arguments) {
+    if (zone.is_live) {
+        return &zone.live;
     }
-    if (zone->rate == nullptr) {
-        return &zone->configured;
+    if (zone.rate == nullptr) {
+        return &zone.configured;
     }
+    return arguments.has_rate ? &arguments.rates : nullptr;
+}
+
+// The rates that a variable says for the call; null if it says none, which goes to `*text`.
+const RateList* told_rates(ngx_http_request_t* r, Zone* zone, ngx_str_t* text) {
     return ngx_http_complex_value(r, zone->rate, text) == NGX_OK
                ? zone->rates->read(view(*text), zone->policy, zone->shape)
                : nullptr;
+}
+
+json_t* known_or_null(Known known) {
+    return known == Known::kUnsure ? json_null() : json_boolean(known == Known::kYes);
+}
+
+// What is told of a client whose rate depends on its requests, and so is not known.
+key::Json describe_unrated(const Zone& zone, const ApiArguments& arguments, Known known) {
+    json_t* object = json_object();
+    const auto put = [&](const char* name, json_t* value) { json_object_set_new(object, name, value); };
+    put("allowed", json_null());
+    put("zone", json_stringn(view(zone.name).data(), zone.name.len));
+    put("key", json_string(client_text(zone, arguments.shown).c_str()));
+    put("algorithm", json_string(algorithm_name(zone.policy.algorithm)));
+    for (const char* name :
+         {"limit", "remaining", "resetAfterSeconds", "retryAfterSeconds", "store", "rate"}) {
+        put(name, json_null());
+    }
+    put("known", known_or_null(known));
+    const std::string detail = "the rate of this zone is " + escaped_key(view(zone.rate_text)) +
+                               ", and that of this client is not known; the argument rate tells it";
+    put("detail", json_string(detail.c_str()));
+    return key::Json(object);
 }
 
 key::Json describe(const Decided& decided, bool allowed) {
@@ -51,7 +80,7 @@ key::Json describe(const Decided& decided, bool allowed) {
     const auto put = [&](const char* name, json_t* value) { json_object_set_new(object, name, value); };
     put("allowed", json_boolean(free));
     put("zone", json_stringn(decided.limit.zone.data(), decided.limit.zone.size()));
-    put("key", json_string(escaped_key(decided.shown).c_str()));
+    put("key", json_string(client_text(*decided.zone, decided.shown).c_str()));
     put("algorithm", json_string(algorithm_name(decided.policy.algorithm)));
     put("limit", number_or_null(known, decision.limit));
     put("remaining", number_or_null(known, decision.remaining));
@@ -64,6 +93,11 @@ key::Json describe(const Decided& decided, bool allowed) {
     const bool unlimited = decided.policy.rates.size == 0;
     put("store",
         unlimited ? json_null() : json_string(known ? source_name(decided.limit.source) : "fallback"));
+    if (look) {
+        char rate[kLongestRates];
+        put("rate", json_stringn(rate, print_rates(decided.policy.rates, rate)));
+        put("known", known_or_null(decided.known));
+    }
     return key::Json(object);
 }
 
@@ -94,8 +128,8 @@ ngx_int_t conclude(ngx_http_request_t* r, Decided* decided) {
     const bool allowed = progress == Progress::kAdmitted;
     if (decided->permits != 0) {
         const GroupLimit& limit = decided->limit;
-        count_limit({decided->zone, limit.client, limit.source, limit.reason, &limit.decision, true}, allowed,
-                    false, zone_host().clock() - decided->group.started_at());
+        count_limit({decided->zone, decided->shown, limit.source, limit.reason, &limit.decision, true},
+                    allowed, false, zone_host().clock() - decided->group.started_at());
     }
     if (progress == Progress::kRefused) {
         return send_api_problem(
@@ -125,17 +159,29 @@ void wake(Group* group) {
     ngx_http_run_posted_requests(c);
 }
 
-void forget(void* group) { static_cast<Group*>(group)->forget(); }
+// Counts a call whose client had gone before it was decided.
+void count_gone(const Group& group) {
+    const GroupLimit& limit = *group.begin();
+    const auto* zone = static_cast<const Zone*>(limit.data);
+    count_limit({zone, limit.client, limit.source, limit.reason, &limit.decision, true},
+                group.progress() == Progress::kAdmitted, false, zone_host().clock() - group.started_at());
+    count_aborted(*zone);
+}
+
+void leave(void* data) {
+    auto* decided = static_cast<Decided*>(data);
+    decided->group.leave(decided->permits != 0 ? count_gone : nullptr);
+}
 
 // Lets the request sleep; a client that leaves meanwhile ends it.
 ngx_int_t wait(ngx_http_request_t* r, Decided* decided) {
     ngx_http_cleanup_t* cleanup = ngx_http_cleanup_add(r, 0);
     if (cleanup == nullptr || ngx_handle_read_event(r->connection->read, 0) != NGX_OK) {
-        decided->group.forget();
+        leave(decided);
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
-    cleanup->handler = forget;
-    cleanup->data = &decided->group;
+    cleanup->handler = leave;
+    cleanup->data = decided;
     r->read_event_handler = ngx_http_test_reading;
     r->write_event_handler = sleep_on;
     r->main->count++;
@@ -187,32 +233,50 @@ Decided* make_decided(ngx_http_request_t* r, Zone* zone, const ApiArguments& arg
                       Source::kNobody,
                       {}};
     decided->limit.is_short = true;
+    decided->limit.data = zone;
     new (&decided->group) Group(&decided->limit, &decided->room, 1, zone_host(), wall_clock, wake);
     decided->group.data = decided;
     return decided;
 }
 
+// Decides a request of so many permits, none to look, and answers.
+ngx_int_t decide(ngx_http_request_t* r, Zone* zone, const ApiArguments& arguments, const RateList& rates,
+                 std::uint32_t permits, Known known) {
+    Decided* decided = make_decided(r, zone, arguments, rates, permits);
+    if (decided == nullptr) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+    decided->known = known;
+    if (rates.size == 0) {
+        return send_json(r, NGX_HTTP_OK, describe(*decided, true));
+    }
+    return decided->group.start() == Progress::kWaiting ? wait(r, decided) : conclude(r, decided);
+}
+
 }  // namespace
 
-ngx_int_t api_check(ngx_http_request_t* r, Zone* zone, const ApiArguments& arguments, std::uint32_t permits) {
+ngx_int_t api_check(ngx_http_request_t* r, Zone* zone, const ApiArguments& arguments) {
     ngx_str_t text = {};
-    const RateList* rates = rates_for(r, zone, &text);
+    const RateList* rates = known_rates(*zone, arguments);
+    if (rates == nullptr) {
+        rates = told_rates(r, zone, &text);
+    }
     if (rates == nullptr) {
         count_reason(*zone, kNoRate);
         return send_api_problem(r, NGX_HTTP_BAD_REQUEST,
                                 "the rate of zone \"" + std::string(view(zone->name)) + "\" is " +
                                     std::string(view(zone->rate_text)) + ", which is \"" +
                                     escaped_key(view(text).substr(0, kLongestLogged)) +
-                                    "\" for this request: no rate, or more than the zone has room for");
+                                    "\" for this request: no rate, or more than the zone has room for; "
+                                    "the argument rate tells another");
     }
-    Decided* decided = make_decided(r, zone, arguments, *rates, permits);
-    if (decided == nullptr) {
-        return NGX_HTTP_INTERNAL_SERVER_ERROR;
-    }
-    if (rates->size == 0) {
-        return send_json(r, NGX_HTTP_OK, describe(*decided, true));
-    }
-    return decided->group.start() == Progress::kWaiting ? wait(r, decided) : conclude(r, decided);
+    return decide(r, zone, arguments, *rates, arguments.permits, Known::kUnsure);
+}
+
+ngx_int_t api_look(ngx_http_request_t* r, Zone* zone, const ApiArguments& arguments, Known known) {
+    const RateList* rates = known_rates(*zone, arguments);
+    return rates != nullptr ? decide(r, zone, arguments, *rates, 0, known)
+                            : send_json(r, NGX_HTTP_OK, describe_unrated(*zone, arguments, known));
 }
 
 }  // namespace rate_limit

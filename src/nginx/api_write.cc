@@ -1,4 +1,5 @@
-// The calls that change something: a rate, or what is known of a client.
+// The calls that send Redis a command of their own: to change a rate, to forget a client, or to see whether
+// a client is known.
 #include <jansson.h>
 
 #include <memory>
@@ -16,12 +17,15 @@ namespace {
 
 constexpr std::size_t kMostBody = 4096;  // bytes
 
-// A change on its way to Redis. It outlives its request, whose client may leave.
+// A change, or a look, on its way to Redis. It outlives its request, whose client may leave.
 struct Change {
     ngx_http_request_t* request = nullptr;  // null once it has gone
     ngx_http_cleanup_t* cleanup = nullptr;  // of that
     Zone* zone = nullptr;
-    std::string client = {};  // who is forgotten; empty if the rate is changed
+    std::string client = {};  // who is forgotten; empty if the rate is changed, or nothing is
+    bool looks = false;       // nothing is changed: the call is remaining
+    ApiArguments asked = {};  // of a call about a client
+    bool known = false;       // Redis or this instance has something of the client
     bool restore = false;     // the rate is to be the configuration's
     RateList rates = {};      // else these
     redis::Service* service = nullptr;
@@ -56,7 +60,20 @@ ngx_log_t* log_of(const Change& change) {
     return change.request != nullptr ? change.request->connection->log : ngx_cycle->log;
 }
 
+ngx_int_t answer_reset(ngx_http_request_t* r, const Zone& zone, const ApiArguments& asked, bool known) {
+    return known ? send_no_content(r)
+                 : send_api_problem(r, NGX_HTTP_NOT_FOUND,
+                                    "nothing is stored of client \"" + client_text(zone, asked.shown) +
+                                        "\" in zone \"" + escaped_key(view(zone.name)) +
+                                        "\": it was not counted, or it has its whole quota again");
+}
+
 ngx_int_t answer(const Change& change) {
+    if (change.looks) {
+        const bool failed = change.error != redis::Error::kNone;
+        const Known known = change.known ? Known::kYes : failed ? Known::kUnsure : Known::kNo;
+        return api_look(change.request, change.zone, change.asked, known);
+    }
     if (change.error != redis::Error::kNone) {
         return send_api_problem(change.request, NGX_HTTP_SERVICE_UNAVAILABLE,
                                 "Redis \"" + std::string(view(change.zone->redis->name)) +
@@ -65,7 +82,7 @@ ngx_int_t answer(const Change& change) {
     }
     return change.client.empty()
                ? send_json(change.request, NGX_HTTP_OK, describe_zone(change.request, change.zone))
-               : send_no_content(change.request);
+               : answer_reset(change.request, *change.zone, change.asked, change.known);
 }
 
 // The write handler while a request waits for Redis: ends the request if its client has cancelled it.
@@ -90,11 +107,15 @@ void finish(void* self) {
 
 void send_next(Change* change);
 
-void on_answer(void* self, redis::Error error, std::string_view) {
+void on_answer(void* self, redis::Error error, std::string_view reply) {
     auto* change = static_cast<Change*>(self);
+    change->known = change->known || (change->next == 0 && error == redis::Error::kNone && reply != "0");
     change->next++;
     if (error != redis::Error::kNone) {
         change->error = error;
+        if (error == redis::Error::kDenied && change->looks) {
+            change->zone->redis->look_denied = zone_host().clock();
+        }
         change->task->arm(0);
         return;
     }
@@ -104,6 +125,7 @@ void on_answer(void* self, redis::Error error, std::string_view) {
     if (!change->client.empty() && change->next == kBeforeForgetting) {
         const Zone& zone = *change->zone;
         if (forget_client(zone.table, zone.denials, change->client, zone_host())) {
+            change->known = true;
             change->errands.push_back(change->errands.front());
         }
     }
@@ -111,7 +133,7 @@ void on_answer(void* self, redis::Error error, std::string_view) {
         send_next(change);
         return;
     }
-    if (change->client.empty()) {
+    if (change->client.empty() && !change->looks) {
         apply_rate(change->zone, change->restore, change->rates, log_of(*change));
     }
     change->task->arm(0);
@@ -201,20 +223,7 @@ bool read_rate(const Zone& zone, std::string_view body, RateList* rates, std::st
         *wrong = std::string("member rate is missing or not a string; ") + kForm;
         return false;
     }
-    const std::string_view text(json_string_value(rate), json_string_length(rate));
-    const char* objection = parse_rates(text, rates);
-    if (objection != nullptr) {
-        *wrong = "rate \"" + escaped_key(text.substr(0, kLongestLogged)) + "\" is wrong: " + objection +
-                 "; " + kRatesAccepted;
-        return false;
-    }
-    objection = zone_objection(zone, *rates);
-    if (objection != nullptr) {
-        *wrong = "rate \"" + std::string(text) + "\" does not fit: " + objection +
-                 "; accepted is what the zone was made for when nginx started";
-        return false;
-    }
-    return true;
+    return read_zone_rates(zone, {json_string_value(rate), json_string_length(rate)}, rates, wrong);
 }
 
 // Whether a body is JSON, by what it says of itself.
@@ -300,8 +309,8 @@ ngx_int_t api_restore(ngx_http_request_t* r, Zone* zone) { return change_zone(r,
 
 ngx_int_t api_reset(ngx_http_request_t* r, Zone* zone, const ApiArguments& arguments) {
     if (zone->redis == nullptr) {
-        forget_client(zone->table, zone->denials, arguments.key, zone_host());
-        return send_no_content(r);
+        const bool known = forget_client(zone->table, zone->denials, arguments.key, zone_host());
+        return answer_reset(r, *zone, arguments, known);
     }
     auto* change = new (std::nothrow) Change;
     redis::Service* service = change != nullptr ? background_service(zone->redis) : nullptr;
@@ -312,9 +321,32 @@ ngx_int_t api_reset(ngx_http_request_t* r, Zone* zone, const ApiArguments& argum
     const std::string& prefix = zone->redis->options.prefix;
     change->zone = zone;
     change->client = arguments.key;
+    change->asked = arguments;
     change->errands.push_back(delete_client(prefix, view(zone->name), zone->policy.algorithm, arguments.key));
     change->errands.push_back(announce_reset(prefix, service->split(), zone->redis->board->membership.id(),
                                              view(zone->name), arguments.key));
+    return start(r, change);
+}
+
+ngx_int_t api_remaining(ngx_http_request_t* r, Zone* zone, const ApiArguments& arguments) {
+    constexpr Micros kDeniedFor = 30 * kSecond;  // a user without rights may get them
+    const bool here = knows_client(zone->table, arguments.key, zone_host());
+    if (here || zone->redis == nullptr) {
+        return api_look(r, zone, arguments, here ? Known::kYes : Known::kNo);
+    }
+    const Micros denied = zone->redis->look_denied;
+    if (denied != 0 && zone_host().clock() - denied < kDeniedFor) {
+        return api_look(r, zone, arguments, Known::kUnsure);
+    }
+    auto* change = new (std::nothrow) Change;
+    if (change == nullptr) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+    change->zone = zone;
+    change->looks = true;
+    change->asked = arguments;
+    change->errands.push_back(
+        find_client(zone->redis->options.prefix, view(zone->name), zone->policy.algorithm, arguments.key));
     return start(r, change);
 }
 

@@ -81,6 +81,7 @@ void put_counters(const Zone& zone, json_t* object) {
     }
     if (zone.table != nullptr && zone.sync != 0) {
         put(object, "syncOvershoot", number_of(zone.table->overshoot()));
+        put(object, "syncLost", number_of(zone.table->lost()));
     }
     const ZoneTotals totals = zone_totals(zone);
     json_t* requests = json_object();
@@ -119,7 +120,7 @@ json_t* limited_of(const Zone& zone) {
     json_t* list = json_array();
     for (const Hitter& hitter : limited_clients(zone, kMostLimited)) {
         json_t* client = json_object();
-        put(client, "key", text_of(escaped_key(hitter.name)));
+        put(client, "key", text_of(client_text(zone, hitter.name)));
         put(client, "rejected", number_of(hitter.rejected));
         put(client, "error", number_of(hitter.error));
         json_array_append_new(list, client);

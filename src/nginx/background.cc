@@ -221,7 +221,12 @@ extern "C" ngx_int_t ngx_http_rate_limit_init_process(ngx_cycle_t* cycle) {
     auto* conf = static_cast<ngx_http_rate_limit_main_conf_t*>(
         ngx_http_cycle_get_module_main_conf(cycle, ngx_http_rate_limit_module));
     const bool serves = ngx_process == NGX_PROCESS_WORKER || ngx_process == NGX_PROCESS_SINGLE;
-    return conf == nullptr || !serves || (rate_limit::start_zones(conf) && rate_limit::start_servers(conf))
-               ? NGX_OK
-               : NGX_ERROR;
+    if (conf == nullptr || !serves) {
+        return NGX_OK;
+    }
+    if (!rate_limit::start_zones(conf) || !rate_limit::start_servers(conf)) {
+        return NGX_ERROR;
+    }
+    rate_limit::open_redis(conf);
+    return NGX_OK;
 }

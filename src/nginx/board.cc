@@ -17,10 +17,32 @@ void* board_memory(ngx_shm_zone_t* shm, std::size_t size) {
     return ngx_slab_calloc(reinterpret_cast<ngx_slab_pool_t*>(shm->shm.addr), size);
 }
 
+// A rate that was changed while nginx runs outlives a reload. Tells if it hides that the configuration has
+// another rate than before: as an error, since `nginx -t` cannot know, and logs leave warnings out by
+// default.
+void warn_of_live_rate(const Zone& zone, const Zone& old, ngx_log_t* log) {
+    std::uint64_t version = 0;
+    RateList live = {};
+    if (view(zone.rate_text) == view(old.rate_text) ||
+        zone.board->live.read(&version, &live) != LiveRate::Kind::kRates ||
+        (zone.rate == nullptr && same_rates(live, zone.configured))) {
+        return;
+    }
+    char text[kLongestRates];
+    const ngx_str_t shown = ngx_str({text, print_rates(live, text)});
+    ngx_log_error(
+        NGX_LOG_ERR, log, 0,
+        "\"rate_limit_zone\": \"rate=%V\" of zone \"%V\" has no effect: the live rate %V stays in force "
+        "until DELETE zones/%V of rate_limit_api ends it in %V:%ui",
+        &zone.rate_text, &zone.name, &shown, &zone.name, &zone.file, zone.line);
+}
+
 ngx_int_t init_zone_board(ngx_shm_zone_t* shm, void* data) {
     auto* zone = static_cast<Zone*>(shm->data);
     if (data != nullptr) {
-        zone->board = static_cast<Zone*>(data)->board;
+        const Zone& old = *static_cast<Zone*>(data);
+        zone->board = old.board;
+        warn_of_live_rate(*zone, old, shm->shm.log);
         return NGX_OK;
     }
     void* memory = board_memory(shm, sizeof(ZoneBoard));

@@ -127,6 +127,16 @@ bool is_variable_name(std::string_view text) {
     return !text.empty() && !is_digit(text[0]) && std::all_of(text.begin(), text.end(), is_name);
 }
 
+bool has_variable(std::string_view text, std::string_view name) {
+    std::string_view found;
+    while (!text.empty() && next_variable(&text, &found)) {
+        if (!found.empty() && same_letters(found, name)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 bool is_defined_variable(ngx_conf_t* cf, std::string_view name) {
     auto* cmcf =
         static_cast<ngx_http_core_main_conf_t*>(ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module));
@@ -279,6 +289,7 @@ char* ngx_http_rate_limit_merge_loc_conf(ngx_conf_t* cf, void* parent, void* chi
         return static_cast<char*>(NGX_CONF_ERROR);
     }
     *location = conf;
+    conf->place = *static_cast<ngx_http_conf_ctx_t*>(cf->ctx);
     return NGX_CONF_OK;
 }
 }

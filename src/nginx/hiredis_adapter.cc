@@ -1,5 +1,8 @@
 // hiredis on nginx's events: the one file that knows both.
 #include <hiredis/async.h>
+#include <poll.h>
+
+#include <vector>
 
 #include "nginx/event_loop.h"
 #include "nginx/ngx.h"
@@ -16,7 +19,7 @@ struct Identity {
     ngx_socket_t fd = static_cast<ngx_socket_t>(-1);
 };
 
-// A timer, or something to do at the end of a turn.
+// A timer, or something to do at the end of a turn. All of a process are in one list.
 class NginxAlarm final : public redis::Alarm {
   public:
     NginxAlarm(redis::Loop::Handler handler, void* self, bool timer, bool holds)
@@ -26,8 +29,19 @@ class NginxAlarm final : public redis::Alarm {
         event_.handler = ring;
         event_.log = ngx_cycle->log;
         event_.cancelable = holds ? 0 : 1;
+        if (first != nullptr) {
+            first->previous_ = this;
+        }
+        next_ = first;
+        first = this;
     }
-    ~NginxAlarm() override { NginxAlarm::disarm(); }
+    ~NginxAlarm() override {
+        NginxAlarm::disarm();
+        (previous_ != nullptr ? previous_->next_ : first) = next_;
+        if (next_ != nullptr) {
+            next_->previous_ = previous_;
+        }
+    }
     NginxAlarm(const NginxAlarm&) = delete;
     NginxAlarm& operator=(const NginxAlarm&) = delete;
 
@@ -55,7 +69,24 @@ class NginxAlarm final : public redis::Alarm {
 
     void hold(bool holds) override { event_.cancelable = holds ? 0 : 1; }
 
+    // Rings one alarm that is due; false if there is none.
+    static bool ring_due() {
+        for (NginxAlarm* alarm = first; alarm != nullptr; alarm = alarm->next_) {
+            if (alarm->due()) {
+                alarm->disarm();
+                ring(&alarm->event_);
+                return true;
+            }
+        }
+        return false;
+    }
+
   private:
+    bool due() const {
+        return event_.posted ||
+               (event_.timer_set && static_cast<ngx_msec_int_t>(event_.timer.key - ngx_current_msec) <= 0);
+    }
+
     static void ring(ngx_event_t* event) {
         const auto* alarm = static_cast<NginxAlarm*>(static_cast<Identity*>(event->data)->data);
         alarm->handler_(alarm->self_);
@@ -66,7 +97,13 @@ class NginxAlarm final : public redis::Alarm {
     redis::Loop::Handler handler_;
     void* self_;
     bool timer_;
+    NginxAlarm* next_ = nullptr;
+    NginxAlarm* previous_ = nullptr;
+
+    static NginxAlarm* first;
 };
+
+NginxAlarm* NginxAlarm::first = nullptr;
 
 // A context of hiredis and nginx's connection for its socket. hiredis owns the socket.
 struct Attachment {
@@ -75,7 +112,11 @@ struct Attachment {
     ngx_event_t flush;  // writes what has gathered, at the end of a turn
     bool* freed;        // set if the context goes away under a handler
     bool writing;
+    Attachment* next;  // in the list of all
+    Attachment* previous;
 };
+
+Attachment* first_attachment = nullptr;
 
 Attachment* attachment_of(void* data) { return static_cast<Attachment*>(data); }
 
@@ -131,6 +172,10 @@ void clean_up(void* data) {
     if (attachment->freed != nullptr) {
         *attachment->freed = true;
     }
+    (attachment->previous != nullptr ? attachment->previous->next : first_attachment) = attachment->next;
+    if (attachment->next != nullptr) {
+        attachment->next->previous = attachment->previous;
+    }
     ngx_free(attachment);
 }
 
@@ -177,6 +222,54 @@ void handle_flush(ngx_event_t* event) {
     }
 }
 
+bool is_attached(const Attachment* attachment) {
+    const Attachment* each = first_attachment;
+    while (each != nullptr && each != attachment) {
+        each = each->next;
+    }
+    return each != nullptr;
+}
+
+// Writes what has gathered.
+void flush_all() {
+    for (Attachment* each = first_attachment; each != nullptr;) {
+        if (!each->flush.posted) {
+            each = each->next;
+            continue;
+        }
+        ngx_delete_posted_event(&each->flush);
+        handle_flush(&each->flush);
+        each = first_attachment;  // since that may end connections
+    }
+}
+
+// Waits for the sockets, for a millisecond at the longest, and serves them. False if none was ready.
+bool poll_all() {
+    std::vector<pollfd> polls;
+    std::vector<Attachment*> polled;
+    for (Attachment* each = first_attachment; each != nullptr; each = each->next) {
+        const int wanted =
+            (each->connection->read->active ? POLLIN : 0) | (each->connection->write->active ? POLLOUT : 0);
+        polls.push_back({each->context->c.fd, static_cast<short>(wanted), 0});
+        polled.push_back(each);
+    }
+    if (poll(polls.data(), polls.size(), 1) <= 0) {
+        return false;
+    }
+    for (std::size_t i = 0; i < polls.size(); i++) {
+        const bool ended = (polls[i].revents & (POLLERR | POLLHUP)) != 0;
+        if ((ended || (polls[i].revents & POLLOUT) != 0) && is_attached(polled[i]) &&
+            polled[i]->connection->write->active) {
+            write_now(polled[i]);
+        }
+        if ((ended || (polls[i].revents & POLLIN) != 0) && is_attached(polled[i]) &&
+            polled[i]->connection->read->active) {
+            handle_read(polled[i]->connection->read);
+        }
+    }
+    return true;
+}
+
 class NginxLoop final : public redis::Loop {
   public:
     redis::Alarm* make_timer(Handler handler, void* self, bool holds) override {
@@ -197,6 +290,11 @@ class NginxLoop final : public redis::Loop {
         }
         attachment->context = context;
         attachment->connection = connection;
+        attachment->next = first_attachment;
+        if (first_attachment != nullptr) {
+            first_attachment->previous = attachment;
+        }
+        first_attachment = attachment;
         connection->data = attachment;
         connection->log = ngx_cycle->log;
         connection->read->handler = handle_read;
@@ -233,6 +331,20 @@ class NginxLoop final : public redis::Loop {
 redis::Loop* nginx_loop() {
     static NginxLoop loop;
     return &loop;
+}
+
+void run_nginx_loop(redis::Milliseconds most, bool (*busy)(void* self), void* self) {
+    // A turn in which nothing happened counts as a millisecond, even if the clock stands still.
+    redis::Milliseconds idle = 0;
+    const ngx_msec_t began = ngx_current_msec;
+    while (idle < most && ngx_current_msec - began < most && busy(self)) {
+        constexpr unsigned kMostRings = 1000;
+        for (unsigned i = 0; i < kMostRings && NginxAlarm::ring_due(); i++) {
+        }
+        flush_all();
+        idle += poll_all() ? 0 : 1;
+        ngx_time_update();
+    }
 }
 
 }  // namespace rate_limit

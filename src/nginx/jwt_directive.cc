@@ -1,9 +1,11 @@
 // The directives rate_limit_jwt_key and rate_limit_jwt_source.
+#include <cerrno>
 #include <memory>
 #include <string>
 
 #include "key/verifier.h"
 #include "nginx/configuration.h"
+#include "nginx/file.h"
 #include "nginx/jwt.h"
 
 namespace rate_limit {
@@ -28,40 +30,21 @@ key::Verifier* verifier_of(ngx_conf_t* cf, ngx_http_rate_limit_srv_conf_t* conf)
 }
 
 // Reads a file whole; null, or an error that names it.
-char* read_file(ngx_conf_t* cf, const ngx_command_t* cmd, const ngx_str_t& word, std::string* content) {
+char* read_key_file(ngx_conf_t* cf, const ngx_command_t* cmd, const ngx_str_t& word, std::string* content) {
     ngx_str_t name = word;
     if (ngx_conf_full_name(cf->cycle, &name, 1) != NGX_OK) {
         return static_cast<char*>(NGX_CONF_ERROR);
     }
-    content->resize(kLongestKeyFile + 1);
-    // A pipe that nobody writes to would hold up the master.
-    const ngx_fd_t fd = ngx_open_file(name.data, NGX_FILE_RDONLY | O_NONBLOCK, NGX_FILE_OPEN, 0);
     ngx_file_info_t info;
-    ngx_err_t error = fd == NGX_INVALID_FILE || ngx_fd_info(fd, &info) == NGX_FILE_ERROR ? ngx_errno : 0;
-    if (error == 0 && !ngx_is_file(&info)) {
-        error = ngx_is_dir(&info) ? NGX_EISDIR : NGX_EINVAL;
+    const ngx_err_t error = read_file(name, kLongestKeyFile, content, &info);
+    if (error == EFBIG) {
+        return refuse(cf, cmd, "\"%V\" is too long; accepted are files of at most %uz bytes", &word,
+                      kLongestKeyFile);
     }
-    std::size_t size = 0;
-    while (error == 0 && size < content->size()) {
-        const ssize_t part = ngx_read_fd(fd, content->data() + size, content->size() - size);
-        error = part < 0 ? ngx_errno : 0;
-        if (part <= 0) {
-            break;
-        }
-        size += static_cast<std::size_t>(part);
-    }
-    if (fd != NGX_INVALID_FILE) {
-        ngx_close_file(fd);
-    }
-    content->resize(size);
     if (error != 0) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, error,
                            "\"%V\": \"%V\" cannot be read; accepted is a file with a key", &cmd->name, &name);
         return static_cast<char*>(NGX_CONF_ERROR);
-    }
-    if (size > kLongestKeyFile) {
-        return refuse(cf, cmd, "\"%V\" is too long; accepted are files of at most %uz bytes", &word,
-                      kLongestKeyFile);
     }
     return nullptr;
 }
@@ -88,7 +71,7 @@ char* add_keys(ngx_conf_t* cf, const ngx_command_t* cmd, double leeway, key::Ver
                       key::kAlgorithmsAccepted);
     }
     std::string content;
-    if (char* wrong = read_file(cf, cmd, words[2], &content)) {
+    if (char* wrong = read_key_file(cf, cmd, words[2], &content)) {
         return wrong;
     }
     std::vector<std::string> ignored;

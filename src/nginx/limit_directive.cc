@@ -4,6 +4,7 @@
 #include "nginx/jwt.h"
 #include "nginx/key.h"
 #include "nginx/shadow.h"
+#include "nginx/warnings.h"
 #include "store/memory.h"
 
 namespace rate_limit {
@@ -86,6 +87,7 @@ char* read_limit(ngx_conf_t* cf, ngx_command_t* cmd, ngx_array_t** limits, bool 
     }
     limit->fixed_cost = 1;
     limit->shadow = shadow;
+    limit->place = static_cast<ngx_http_conf_ctx_t*>(cf->ctx)->loc_conf;
     limit->file = cf->conf_file->file.name;
     limit->line = cf->conf_file->line;
     for (ngx_uint_t i = 1; i < cf->args->nelts; i++) {
@@ -257,6 +259,12 @@ bool resolve_configuration(ngx_conf_t* cf) {
                 &limits[i]->zone_name);
         }
     }
+    for (ngx_uint_t i = 0; i < conf->servers.nelts; i++) {
+        if (!check_redis_hosts(cf, *conf, *servers[i])) {
+            return false;
+        }
+        describe_consequence(*conf, servers[i]);
+    }
     // A client's level may stand as high as the most generous of its zone's limits let it rise.
     for (ngx_uint_t i = 0; i < conf->limits.nelts; i++) {
         std::uint32_t& ceiling = limits[i]->zone->policy.ceiling;
@@ -272,6 +280,7 @@ bool resolve_configuration(ngx_conf_t* cf) {
     for (ngx_uint_t i = 0; i < conf->locations.nelts; i++) {
         locations[i]->lone_limit = lone_limit(*locations[i]);
     }
+    warn_of_mistakes(cf, *conf);
     return true;
 }
 

@@ -1,4 +1,5 @@
 // The log lines, in the words of limit_req.
+#include "key/address.h"
 #include "nginx/answer.h"
 #include "nginx/clock.h"
 
@@ -12,6 +13,34 @@ u_char* print_wait(u_char* at, u_char* end, Micros wait) {
     const Micros milliseconds = (wait + 999) / 1000;
     return ngx_slprintf(at, end, "in %L.%03Ls", static_cast<int64_t>(milliseconds / 1000),
                         static_cast<int64_t>(milliseconds % 1000));
+}
+
+// What follows the client's address in a line.
+struct Details {
+    ngx_str_t text;
+    ngx_http_log_handler_pt rest;  // prints what nginx adds: the server, the request and so on
+};
+
+const Details* details = nullptr;  // of the line that this process is writing
+
+// Stands in for the request's own handler, which nginx calls after it has written the client's address.
+u_char* print_details(ngx_http_request_t* r, ngx_http_request_t* current, u_char* at, std::size_t room) {
+    u_char* end = ngx_snprintf(at, room, "%V", &details->text);
+    return details->rest(r, current, end, room - static_cast<std::size_t>(end - at));
+}
+
+// Logs a line with details behind the client's address: filters for limit_req, such as fail2ban's, expect the
+// address behind the zone.
+template <class... Arguments>
+void log_with_details(ngx_http_request_t* r, ngx_uint_t level, const ngx_str_t& text, const char* format,
+                      Arguments... arguments) {
+    ngx_http_request_t* main = r->main;
+    const Details own = {text, main->log_handler};
+    details = &own;
+    main->log_handler = print_details;
+    ngx_log_error(level, r->connection->log, 0, format, arguments...);
+    main->log_handler = own.rest;
+    details = nullptr;
 }
 
 }  // namespace
@@ -41,6 +70,13 @@ LogText::LogText(const ngx_str_t& text) {
     escaped = {static_cast<std::size_t>(at - buffer), buffer};
 }
 
+LogText::LogText(const Zone& zone, std::string_view client) {
+    char address[key::kLongestPlain];
+    const std::size_t size = zone.by_address ? key::print_plain_address(client, address) : 0;
+    u_char* at = size != 0 ? ngx_cpymem(buffer, address, size) : print_escaped(buffer, client);
+    escaped = {static_cast<std::size_t>(at - buffer), buffer};
+}
+
 void log_decision(ngx_http_request_t* r, const RequestState& state, std::uint32_t index,
                   const ngx_str_t& key) {
     const ngx_http_rate_limit_loc_conf_t* conf = location_conf(r);
@@ -55,18 +91,19 @@ void log_decision(ngx_http_request_t* r, const RequestState& state, std::uint32_
         return;
     }
     NameRoom room;
-    const LogText name(ngx_str(shown_name(view(key), &room)));
     const DecidedLimit& limit = state.limits[index];
-    u_char wait[64];
-    const Micros until = rejected ? limit.decision.retry_after : limit.decision.delay;
-    const ngx_str_t when = {static_cast<std::size_t>(print_wait(wait, wait + sizeof(wait), until) - wait),
-                            wait};
+    const LogText name(*limit.applied->zone, shown_name(view(key), &room));
+    u_char text[sizeof(LogText::buffer) + 128];
+    u_char* const text_end = text + sizeof(text);
+    u_char* end =
+        ngx_slprintf(text, text_end, ", key \"%V\", algorithm %s, %s ", &name.escaped,
+                     algorithm_name(limit.applied->policy.algorithm), rejected ? "may return" : "goes on");
+    end = print_wait(end, text_end, rejected ? limit.decision.retry_after : limit.decision.delay);
     const std::uint64_t excess = limit.decision.excess_milli;
-    ngx_log_error(level, log, 0, "%s%s, excess: %uL.%03uL%s by zone \"%V\", key \"%V\", algorithm %s, %s %V",
-                  rejected ? "limiting requests" : "delaying request", dry_run ? ", dry run" : "",
-                  excess / 1000, excess % 1000, rejected ? "" : ",", &limit.applied->zone->name,
-                  &name.escaped, algorithm_name(limit.applied->policy.algorithm),
-                  rejected ? "may return" : "goes on", &when);
+    log_with_details(r, level, {static_cast<std::size_t>(end - text), text},
+                     "%s%s, excess: %uL.%03uL%s by zone \"%V\"",
+                     rejected ? "limiting requests" : "delaying request", dry_run ? ", dry run" : "",
+                     excess / 1000, excess % 1000, rejected ? "" : ",", &limit.applied->zone->name);
 }
 
 }  // namespace rate_limit

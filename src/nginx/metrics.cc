@@ -121,11 +121,27 @@ void print_requests(const std::vector<ReadZone>& zones, std::string* text) {
     for (const ReadZone& zone : zones) {
         delayed.add({{"zone", zone.name}}, zone.totals.delayed);
     }
+    Metric aborted(text, "rate_limiter_aborted_total", "counter",
+                   "Requests that ended while they waited for Redis or for their turn; they are charged.");
+    for (const ReadZone& zone : zones) {
+        aborted.add({{"zone", zone.name}}, zone.totals.aborted);
+    }
     Metric dry_run(text, "rate_limiter_dry_run_total", "counter",
                    "Requests that a zone would have rejected or delayed but for rate_limit_dry_run.");
     for (const ReadZone& zone : zones) {
         dry_run.add({{"zone", zone.name}, {"outcome", "rejected"}}, zone.totals.dry_run_rejected);
         dry_run.add({{"zone", zone.name}, {"outcome", "delayed"}}, zone.totals.dry_run_delayed);
+    }
+}
+
+void print_bypasses(const std::vector<ReadZone>& zones, std::string* text) {
+    Metric bypassed(text, "rate_limiter_bypassed_total", "counter",
+                    "Requests that a zone did not apply to, by the reason.");
+    for (const ReadZone& zone : zones) {
+        for (const Bypass bypass : {Bypass::kEmptyKey, Bypass::kRateOff}) {
+            bypassed.add({{"zone", zone.name}, {"reason", bypass_name(bypass)}},
+                         zone.totals.bypassed[static_cast<unsigned>(bypass)]);
+        }
     }
 }
 
@@ -208,6 +224,13 @@ void print_tables(const std::vector<ReadZone>& zones, std::string* text) {
             overshoot.add({{"zone", zone.name}}, zone.owner->table->overshoot());
         }
     }
+    Metric lost(text, "rate_limiter_sync_lost_total", "counter",
+                "Requests that Redis was not told of, because their client was forgotten before.");
+    for (const ReadZone& zone : zones) {
+        if (zone.owner->sync != 0 && zone.owner->table != nullptr) {
+            lost.add({{"zone", zone.name}}, zone.owner->table->lost());
+        }
+    }
 }
 
 void print_health(const std::vector<ReadServer>& servers, std::string* text) {
@@ -260,6 +283,7 @@ std::string print_metrics(const ngx_http_rate_limit_main_conf_t& conf) {
     std::string text;
     const std::vector<ReadZone> zones = read_all<Zone, ZoneTotals>(conf.zones, zone_totals);
     print_requests(zones, &text);
+    print_bypasses(zones, &text);
     print_shadows(zones, &text);
     print_decisions(zones, &text);
     print_tables(zones, &text);

@@ -43,6 +43,7 @@ typedef struct {
     ngx_uint_t    log_level;         /* of a rejection */
     ngx_flag_t    dry_run;
     void         *api;               /* an ApiSettings; NULL without rate_limit_api; inherited by limit_except only */
+    ngx_http_conf_ctx_t  place;      /* what all modules have configured here; once it is merged */
 } ngx_http_rate_limit_loc_conf_t;
 
 

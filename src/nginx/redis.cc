@@ -1,4 +1,4 @@
-// Makes a worker's clients when they are first needed, and ends them with it.
+// Makes a worker's clients when it starts, or when they are first needed, and ends them with it.
 #include "nginx/redis.h"
 
 #include <new>
@@ -12,6 +12,23 @@
 #include "redis/tls.h"
 
 namespace rate_limit {
+namespace {
+
+// The master tells old workers to leave 100 ms after it has started new ones. So long old workers serve.
+constexpr redis::Milliseconds kOpenWithin = 80;
+
+bool is_opening(void* self) {
+    const auto* conf = static_cast<const ngx_http_rate_limit_main_conf_t*>(self);
+    auto** servers = static_cast<RedisServer**>(conf->servers.elts);
+    for (ngx_uint_t i = 0; i < conf->servers.nelts; i++) {
+        if (servers[i]->remote != nullptr && servers[i]->remote->service().opening()) {
+            return true;
+        }
+    }
+    return false;
+}
+
+}  // namespace
 
 RedisServer::~RedisServer() {
     stop_background(this);
@@ -63,6 +80,17 @@ Remote* redis_remote(RedisServer* server) {
         }
     }
     return server->remote;
+}
+
+void open_redis(ngx_http_rate_limit_main_conf_t* conf) {
+    auto** zones = static_cast<Zone**>(conf->zones.elts);
+    for (ngx_uint_t i = 0; i < conf->zones.nelts; i++) {
+        Remote* remote = asks_redis(*zones[i]) ? redis_remote(zones[i]->redis) : nullptr;
+        if (remote != nullptr) {
+            remote->service().open();
+        }
+    }
+    run_nginx_loop(kOpenWithin, is_opening, conf);
 }
 
 }  // namespace rate_limit

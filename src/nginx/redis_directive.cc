@@ -1,8 +1,10 @@
 // The directive rate_limit_redis.
 #include <algorithm>
+#include <cerrno>
 
 #include "nginx/board.h"
 #include "nginx/configuration.h"
+#include "nginx/file.h"
 #include "redis/command.h"
 #include "redis/resolver.h"
 #include "redis/tls.h"
@@ -14,6 +16,8 @@ namespace {
 constexpr std::uint64_t kMostBatch = 1024;
 constexpr std::size_t kLongestPassword = 4096;
 constexpr redis::Milliseconds kBackgroundTimeout = 1000;
+constexpr std::size_t kReply = 1U << 20;             // of 1024 limits, the most in a call, it has 32 KB
+constexpr std::size_t kBackgroundReply = 16U << 20;  // many thousand clients that were reset in a minute
 constexpr char kRedisForm[] = "NAME URL [option=value ...]";
 constexpr char kRedisOptions[] =
     "timeout=, connect_timeout=, prefix=, batch=, user=, db=, password_file=, sentinel_user=, "
@@ -31,6 +35,24 @@ std::string masked(const ngx_str_t& url) {
     return std::string(text.substr(0, start)) + "***" + std::string(text.substr(at));
 }
 
+// An unknown word for the log: it may be a password, or have one behind its "=". Shown are the name of what
+// looks like an option, a word that is an option without its "=", and a URL.
+std::string shown_word(std::string_view word) {
+    const auto is_letter = [](char c) { return (c >= 'a' && c <= 'z') || c == '_'; };
+    const std::string_view name = word.substr(0, word.find('='));
+    const std::string_view value = word.substr(name.size());  // with its "="
+    // What is encoded in base 64 may end with one or two of them.
+    if (value.size() > 1 && value != "==" && std::all_of(name.begin(), name.end(), is_letter)) {
+        return "\"" + std::string(name) + "=\"";
+    }
+    const bool is_url = word.find("://") != std::string_view::npos;
+    const bool is_option =
+        value.empty() &&
+        (", " + std::string(kRedisOptions)).find(" " + std::string(name) + "=") != std::string::npos;
+    return word.empty() || is_url || is_option ? "\"" + masked(ngx_str(word)) + "\""
+                                               : "a word that is not shown, since it may be a password,";
+}
+
 // A rate_limit_redis while it is being read.
 struct RedisReader {
     ngx_conf_t* cf;
@@ -38,16 +60,18 @@ struct RedisReader {
     RedisServer* server;
     redis::TlsFiles files = {};
     ngx_str_t tls_word = {};  // an option that only TLS has
-    ngx_str_t user_word = {}, db_word = {}, password_word = {}, sentinel_word = {};
+    ngx_str_t user_word = {}, db_word = {}, password_word = {}, sentinel_word = {}, timeout_word = {};
 
     char* read_word(const ngx_str_t& word);
     char* read_time(const ngx_str_t& word, const ngx_str_t& value, redis::Milliseconds* time) const;
+    char* read_timeout(const ngx_str_t& word, const ngx_str_t& value);
+    void warn_of_timeout() const;
     char* read_password(const ngx_str_t& word, ngx_str_t value, std::string* password) const;
     char* read_user(const ngx_str_t& word, const ngx_str_t& value, std::string* user) const;
     char* read_file_name(const ngx_str_t& word, ngx_str_t value, std::string* name) const;
     char* read_prefix(const ngx_str_t& word, const ngx_str_t& value) const;
     char* read_tls_word(const ngx_str_t& word, bool* taken);
-    char* find_hosts(const ngx_str_t& url) const;
+    void find_hosts() const;
     char* finish(const ngx_str_t& url) const;
     char* check(const ngx_str_t& url) const;
 };
@@ -61,6 +85,22 @@ char* RedisReader::read_time(const ngx_str_t& word, const ngx_str_t& value, redi
     }
     *time = static_cast<redis::Milliseconds>(milliseconds);
     return nullptr;
+}
+
+char* RedisReader::read_timeout(const ngx_str_t& word, const ngx_str_t& value) {
+    timeout_word = word;
+    return read_time(word, value, &server->settings.timeout);
+}
+
+void RedisReader::warn_of_timeout() const {
+    constexpr redis::Milliseconds kLong = 1000;
+    const redis::Milliseconds timeout = server->settings.timeout;
+    if (timeout >= kLong) {
+        warn(
+            cf, cmd,
+            "\"%V\" is %uLms, for which each request may wait for Redis; a time without a unit is in seconds",
+            &timeout_word, timeout);
+    }
 }
 
 char* RedisReader::read_file_name(const ngx_str_t& word, ngx_str_t value, std::string* name) const {
@@ -84,29 +124,32 @@ char* RedisReader::read_password(const ngx_str_t& word, ngx_str_t value, std::st
     if (char* wrong = read_file_name(word, value, &name)) {
         return wrong;
     }
-    char text[kLongestPassword + 1];
-    const ngx_fd_t fd = ngx_open_file(name.c_str(), NGX_FILE_RDONLY, NGX_FILE_OPEN, 0);
-    const ssize_t size = fd != NGX_INVALID_FILE ? ngx_read_fd(fd, text, sizeof(text)) : -1;
-    const ngx_err_t error = ngx_errno;
-    if (fd != NGX_INVALID_FILE) {
-        ngx_close_file(fd);
-    }
-    if (size < 0) {
+    const ngx_str_t file = ngx_str(name);
+    std::string content;
+    ngx_file_info_t info;
+    const ngx_err_t error = read_file(file, kLongestPassword, &content, &info);
+    if (error != 0 && error != EFBIG) {
         ngx_conf_log_error(
             NGX_LOG_EMERG, cf, error,
             "\"%V\": \"%V\" cannot be read; accepted is a file with the password in its first line",
             &cmd->name, &word);
         return static_cast<char*>(NGX_CONF_ERROR);
     }
-    const std::string_view content(text, static_cast<std::size_t>(size));
-    const std::string_view line = content.substr(0, content.find_first_of("\r\n"));
-    if (line.empty() || content.size() > kLongestPassword) {
+    const std::string_view line = std::string_view(content).substr(0, content.find_first_of("\r\n"));
+    if (line.empty() || error == EFBIG) {
         return refuse(cf, cmd,
                       "\"%V\" has no password; accepted is a file with the password in its first line, of at "
                       "most %uz bytes",
                       &word, kLongestPassword);
     }
+    if ((ngx_file_access(&info) & S_IROTH) != 0) {
+        ngx_conf_log_error(NGX_LOG_WARN, cf, 0,
+                           "\"%V\": every user may read the password in \"%V\"; give the "
+                           "file mode 600",
+                           &cmd->name, &word);
+    }
     *password = line;
+    explicit_bzero(content.data(), content.size());
     return nullptr;
 }
 
@@ -159,7 +202,7 @@ char* RedisReader::read_word(const ngx_str_t& word) {
     ngx_str_t value = {};
     std::uint64_t number = 0;
     if (option(word, "timeout", &value)) {
-        return read_time(word, value, &server->settings.timeout);
+        return read_timeout(word, value);
     }
     if (option(word, "connect_timeout", &value)) {
         return read_time(word, value, &server->settings.connect_timeout);
@@ -204,10 +247,8 @@ char* RedisReader::read_word(const ngx_str_t& word) {
     if (taken) {
         return wrong;
     }
-    // What follows may be a password.
-    const std::string name(view(word).substr(0, view(word).find('=')));
-    const std::string shown = name.size() < word.len ? name + "=" : masked(word);
-    return refuse(cf, cmd, "\"%s\" is not known; accepted are %s", shown.c_str(), kRedisOptions);
+    const std::string shown = shown_word(view(word));
+    return refuse(cf, cmd, "%s is not known; accepted are %s", shown.c_str(), kRedisOptions);
 }
 
 // What contradicts the URL or another option.
@@ -247,22 +288,56 @@ char* RedisReader::check(const ngx_str_t& url) const {
     return nullptr;
 }
 
-// Looks up the hosts of the URL.
-char* RedisReader::find_hosts(const ngx_str_t& url) const {
+// The module's part of the configuration that is being replaced; null if there is none.
+const ngx_http_rate_limit_main_conf_t* replaced_conf(ngx_conf_t* cf) {
+    const ngx_cycle_t* old = cf->cycle->old_cycle;
+    const bool had_module = old != nullptr && old->conf_ctx != nullptr && old->modules != nullptr &&
+                            std::find(old->modules, old->modules + old->modules_n,
+                                      &ngx_http_rate_limit_module) != old->modules + old->modules_n;
+    return had_module ? static_cast<ngx_http_rate_limit_main_conf_t*>(
+                            ngx_http_cycle_get_module_main_conf(old, ngx_http_rate_limit_module))
+                      : nullptr;
+}
+
+// The addresses that a host had in the configuration that is being replaced; empty if it was not in there.
+std::vector<std::string> addresses_before(ngx_conf_t* cf, const std::string& host) {
+    const ngx_http_rate_limit_main_conf_t* conf = replaced_conf(cf);
+    auto** servers = conf != nullptr ? static_cast<RedisServer**>(conf->servers.elts) : nullptr;
+    for (ngx_uint_t i = 0; conf != nullptr && i < conf->servers.nelts; i++) {
+        if (servers[i]->settings.address.host == host) {
+            return servers[i]->addresses;
+        }
+        for (const redis::Seed& seed : servers[i]->settings.address.seeds) {
+            if (seed.host == host) {
+                return seed.addresses;
+            }
+        }
+    }
+    return {};
+}
+
+// Looks up the hosts of the URL. Whether nginx starts without the address of one is for
+// check_redis_hosts() to say, once the zones are known.
+void RedisReader::find_hosts() const {
     redis::Address& address = server->settings.address;
-    const std::string* missing = nullptr;
+    const auto find = [&](const std::string& host, std::vector<std::string>* addresses) {
+        std::vector<std::string>& unresolved = server->unresolved;
+        const bool asked = std::find(unresolved.begin(), unresolved.end(), host) != unresolved.end();
+        *addresses = asked ? std::vector<std::string>() : redis::resolve(host);
+        if (addresses->empty()) {
+            *addresses = addresses_before(cf, host);
+            if (!asked) {
+                unresolved.push_back(host);
+            }
+        }
+        server->has_address = server->has_address || !addresses->empty();
+    };
     for (redis::Seed& seed : address.seeds) {
-        seed.addresses = redis::resolve(seed.host);
-        missing = seed.addresses.empty() ? &seed.host : missing;
+        find(seed.host, &seed.addresses);
     }
     if (address.path.empty() && address.seeds.empty()) {
-        server->addresses = redis::resolve(address.host);
-        missing = server->addresses.empty() ? &address.host : missing;
+        find(address.host, &server->addresses);
     }
-    return missing == nullptr
-               ? nullptr
-               : refuse(cf, cmd, "host \"%s\" in \"%s\" has no address; accepted are names that resolve",
-                        missing->c_str(), masked(url).c_str());
 }
 
 char* RedisReader::finish(const ngx_str_t& url) const {
@@ -271,9 +346,7 @@ char* RedisReader::finish(const ngx_str_t& url) const {
     }
     redis::Settings& settings = server->settings;
     redis::parse_address(view(url), &settings.address);
-    if (char* wrong = find_hosts(url)) {
-        return wrong;
-    }
+    find_hosts();
     if (settings.address.tls) {
         std::string wrong;
         settings.tls = redis::make_tls(files, &wrong);
@@ -284,22 +357,33 @@ char* RedisReader::finish(const ngx_str_t& url) const {
             settings.server_name = settings.address.host;
         }
     }
+    warn_of_timeout();
     server->options.budget = static_cast<Micros>(settings.timeout) * 1000;
     settings.probe_key = server->options.prefix + "probe";
     settings.name = view(server->name);
     settings.script = kScript;
+    settings.most_reply = kReply;
     settings.probe = redis::format_command({"SET", settings.probe_key, "1", "PX", "1"});
     settings.greet_by_probe = !settings.address.primary.empty();
+    settings.consequence = &server->consequence;
+    settings.journal = &server->journal;
     server->background = settings;
+    settings.spare = true;
+    server->background.consequence = &server->background_consequence;
     server->background.script = kSyncScript;
+    server->background.background = true;
     server->background.quiet = true;
+    server->background.most_reply = kBackgroundReply;
     server->background.timeout = std::max(settings.timeout, kBackgroundTimeout);
     redis::Settings& sentinels = server->sentinels;
     sentinels.name = settings.name;
     sentinels.connect_timeout = settings.connect_timeout;
+    sentinels.most_reply = kReply;
     sentinels.address.tls = settings.address.tls;
     sentinels.tls = settings.tls;
     sentinels.server_name = settings.server_name;
+    sentinels.consequence = settings.consequence;
+    sentinels.journal = settings.journal;
     server->background_sentinels = sentinels;
     server->background_sentinels.quiet = true;
     return nullptr;
@@ -339,9 +423,6 @@ char* read_redis(ngx_conf_t* cf, ngx_command_t* cmd, ngx_http_rate_limit_main_co
     if (find_redis(conf, words[1]) != nullptr) {
         return refuse(cf, cmd, "\"%V\" is defined twice; accepted is each name once", &words[1]);
     }
-    if (char* wrong = refuse_repeated(cf, cmd, 3)) {
-        return wrong;
-    }
     RedisServer* server = make_server(cf);
     auto** slot = static_cast<RedisServer**>(ngx_array_push(&conf->servers));
     if (server == nullptr || slot == nullptr) {
@@ -349,12 +430,18 @@ char* read_redis(ngx_conf_t* cf, ngx_command_t* cmd, ngx_http_rate_limit_main_co
     }
     *slot = server;
     server->name = words[1];
+    server->file = cf->conf_file->file.name;
+    server->line = cf->conf_file->line;
     server->options.prefix = "rate_limit:";
     RedisReader reader = {cf, cmd, server};
     for (ngx_uint_t i = 3; i < cf->args->nelts; i++) {
         if (char* wrong = reader.read_word(words[i])) {
             return wrong;
         }
+    }
+    // After unknown words, since this shows words whole.
+    if (char* wrong = refuse_repeated(cf, cmd, 3)) {
+        return wrong;
     }
     if (char* wrong = reader.finish(words[2])) {
         return wrong;
@@ -363,6 +450,37 @@ char* read_redis(ngx_conf_t* cf, ngx_command_t* cmd, ngx_http_rate_limit_main_co
 }
 
 }  // namespace
+
+bool check_redis_hosts(ngx_conf_t* cf, const ngx_http_rate_limit_main_conf_t& conf,
+                       const RedisServer& server) {
+    auto** zones = static_cast<Zone**>(conf.zones.elts);
+    bool used = false;
+    bool closed = true;  // every zone that uses the server fails closed
+    for (ngx_uint_t i = 0; i < conf.zones.nelts; i++) {
+        if (zones[i]->redis == &server) {
+            used = true;
+            closed = closed && zones[i]->on_error == OnError::kClosed && !zones[i]->shadow;
+        }
+    }
+    const bool refused = used && closed && !server.has_address;
+    for (const std::string& host : server.unresolved) {
+        if (refused) {
+            ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
+                          "\"rate_limit_redis\": host \"%s\" of \"%V\" has no address, and every zone that "
+                          "uses \"%V\" has on_error=closed; accepted are names that resolve in %V:%ui",
+                          host.c_str(), &server.name, &server.name, &server.file, server.line);
+            return false;
+        }
+        ngx_log_error(NGX_LOG_WARN, cf->log, 0,
+                      "\"rate_limit_redis\": host \"%s\" of \"%V\" has no address now; it is looked up again "
+                      "while nginx runs%s in %V:%ui",
+                      host.c_str(), &server.name,
+                      server.has_address ? "" : ", and until then its zones go by on_error", &server.file,
+                      server.line);
+    }
+    return true;
+}
+
 }  // namespace rate_limit
 
 extern "C" char* ngx_http_rate_limit_redis(ngx_conf_t* cf, ngx_command_t* cmd, void* conf) {

@@ -30,17 +30,22 @@ void count_limit(const CountedLimit& limit, bool admitted, bool dry_run, Micros 
     }
     if (!admitted) {
         NameRoom room;
-        board->hitters.add(short_name(limit.client, limit.is_short, &room), about_now(), zone_host());
+        const std::string_view shown = limit.is_shown ? limit.client : shown_name(limit.client, &room);
+        board->hitters.add(shown, about_now(), zone_host());
     }
 }
 
 void count_reason(const Zone& zone, Reason reason) { zone.board->statistics.count_reason(stripe(), reason); }
 
+void count_aborted(const Zone& zone) { zone.board->statistics.count_aborted(stripe()); }
+
+void count_bypass(const Zone& zone, Bypass bypass) { zone.board->statistics.count_bypass(stripe(), bypass); }
+
 void count_shadow(const Zone& zone, std::string_view client, bool live, bool candidate) {
     zone.board->statistics.count_shadow(stripe(), live, candidate);
     if (live && !candidate) {
         NameRoom room;
-        zone.board->hitters.add(short_name(client, &room), about_now(), zone_host());
+        zone.board->hitters.add(shown_name(client, &room), about_now(), zone_host());
     }
 }
 

@@ -24,7 +24,7 @@ struct CountedLimit {
     Source source;
     Reason reason;
     const Decision* decision;  // unless nobody decided
-    bool is_short = false;     // the client's name is as short_name gives it
+    bool is_shown = false;     // the client's name is as shown_name gives it
 };
 
 // Counts a limit of a request that all its limits together admitted or did not, `took` after the first was
@@ -33,6 +33,12 @@ void count_limit(const CountedLimit& limit, bool admitted, bool dry_run, Micros 
 
 // Counts a request that a zone could not decide.
 void count_reason(const Zone& zone, Reason reason);
+
+// Counts a request that ended, by its client or by an error, while it waited for Redis or for its turn.
+void count_aborted(const Zone& zone);
+
+// Counts a request that a zone did not apply to.
+void count_bypass(const Zone& zone, Bypass bypass);
 
 // Counts what a candidate would have done with a request of this client.
 void count_shadow(const Zone& zone, std::string_view client, bool live, bool candidate);
@@ -48,7 +54,7 @@ unsigned open_breakers(const RedisServer& server);
 bool is_up(const RedisServer& server);
 
 // The clients that a zone has rejected most in the last five minutes, at most so many, most first. Their
-// names are as in Redis: not escaped.
+// names are as shown_name gives them: not escaped.
 std::vector<Hitter> limited_clients(const Zone& zone, std::size_t most);
 
 // Whether a reason is one that a zone can have.

@@ -62,6 +62,24 @@ RequestState* make_request_state(ngx_http_request_t* r, std::size_t more) {
     return state;
 }
 
+bool add_zone(ngx_http_request_t* r, const Zone* zone, ngx_array_t** zones) {
+    if (*zones == nullptr) {
+        *zones = ngx_array_create(r->main->pool, 1, sizeof(Zone*));
+    }
+    if (*zones == nullptr) {
+        return false;
+    }
+    auto** known = static_cast<const Zone**>((*zones)->elts);
+    if (std::find(known, known + (*zones)->nelts, zone) != known + (*zones)->nelts) {
+        return false;
+    }
+    auto** slot = static_cast<const Zone**>(ngx_array_push(*zones));
+    if (slot != nullptr) {
+        *slot = zone;
+    }
+    return slot != nullptr;
+}
+
 u_char* print_policy_name(u_char* at, u_char* end, const DecidedLimit& limit, std::uint32_t rate) {
     at = ngx_slprintf(at, end, "%V", &limit.applied->zone->name);
     if (limit.rates->size == 1) {

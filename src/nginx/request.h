@@ -48,6 +48,7 @@ struct RequestState {
     ngx_array_t* shadows = nullptr;   // of pointers to Zone: candidates that have decided it; may be null
     // Of pointers to Zone: they could not be decided, and are not asked again; may be null.
     ngx_array_t* left_out = nullptr;
+    ngx_array_t* bypassed = nullptr;  // of pointers to Zone: counted as bypassed; may be null
 };
 
 inline const ngx_http_rate_limit_loc_conf_t* location_conf(ngx_http_request_t* r) {
@@ -76,6 +77,10 @@ inline RequestState* make_request_state(ngx_http_request_t* r) {
 
 // The same, with room for so many more limits.
 RequestState* make_request_state(ngx_http_request_t* r, std::size_t more);
+
+// Adds a zone to one of the lists of a request's state, which is made if it is null; false if the zone is in
+// it already, or there is no memory.
+bool add_zone(ngx_http_request_t* r, const Zone* zone, ngx_array_t** zones);
 
 // The limit whose numbers the client is told; null if no limit was decided.
 inline const DecidedLimit* binding_limit(const RequestState* state) {

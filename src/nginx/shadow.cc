@@ -143,29 +143,14 @@ void ask_memory(const Zone& zone, const Policy& policy, const ngx_str_t& client,
     }
 }
 
-// Whether a candidate has not decided the request before; if so, it has now.
-bool is_first(ngx_http_request_t* r, const Zone* zone, RequestState* state) {
-    if (state->shadows == nullptr) {
-        state->shadows = ngx_array_create(r->main->pool, 1, sizeof(Zone*));
-    }
-    if (state->shadows == nullptr) {
-        return false;
-    }
-    auto** zones = static_cast<const Zone**>(state->shadows->elts);
-    if (std::find(zones, zones + state->shadows->nelts, zone) != zones + state->shadows->nelts) {
-        return false;
-    }
-    auto** slot = static_cast<const Zone**>(ngx_array_push(state->shadows));
-    if (slot != nullptr) {
-        *slot = zone;
-    }
-    return slot != nullptr;
-}
-
 void check_shadow(ngx_http_request_t* r, const AppliedLimit& applied, RequestState* state, bool admitted) {
     Zone* zone = applied.zone;
     ngx_str_t key;
-    if (!is_first(r, zone, state) || !zone_key(r, *zone, &key) || key.len == 0) {
+    if (!add_zone(r, zone, &state->shadows) || !zone_key(r, *zone, &key)) {
+        return;
+    }
+    if (key.len == 0) {
+        count_bypass(*zone, Bypass::kEmptyKey);
         return;
     }
     const Policy* policy = policy_of(r, applied);

@@ -2,6 +2,7 @@
 #include "nginx/terms.h"
 
 #include "nginx/answer.h"
+#include "nginx/clock.h"
 
 namespace rate_limit {
 namespace {
@@ -34,10 +35,12 @@ std::uint32_t told_cost(ngx_http_request_t* r, const AppliedLimit& applied) {
     std::uint64_t cost = 1;
     if (ngx_http_complex_value(r, applied.cost, &text) == NGX_OK &&
         !parse_number(view(text), kMaxCost, &cost)) {
-        const LogText word(text);
-        ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
-                      "cost \"%V\" for zone \"%V\" is not a number from 0 to %uD: it counts as 1",
-                      &word.escaped, &applied.zone->name, kMaxCost);
+        if (applied.zone->board->bad_cost.is_due(wall_clock(), kComplainEvery)) {
+            const LogText word(text);
+            ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
+                          "cost \"%V\" for zone \"%V\" is not a number from 0 to %uD: it counts as 1",
+                          &word.escaped, &applied.zone->name, kMaxCost);
+        }
         cost = 1;
     }
     return static_cast<std::uint32_t>(cost);

@@ -138,7 +138,7 @@ ngx_int_t init_memory(ngx_shm_zone_t* shm, void* data) {
 }  // namespace
 
 const Host& zone_host() {
-    static Host host = {0, process_lives, yield_processor, steady_clock};
+    static Host host = {0, process_lives, yield_processor, steady_clock, true};
     host.self = static_cast<std::uint32_t>(ngx_pid);
     return host;
 }

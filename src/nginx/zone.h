@@ -16,6 +16,7 @@ struct Zone {
     ngx_str_t name;
     ngx_http_complex_value_t key;
     ngx_int_t key_variable;  // the index of the variable that the key is, and nothing else; or NGX_ERROR
+    bool by_address;         // the key is $binary_remote_addr, and nothing else
     ngx_http_complex_value_t* rate;  // of rate=$variable, else null and policy.rates is set
     ngx_str_t rate_text;             // what rate= says
     // Once the whole configuration is read, with the largest burst of its limits; with the rate that is live,
@@ -57,6 +58,8 @@ struct AppliedLimit {
     bool has_delay;  // nodelay or delay=
     std::uint32_t burst;
     std::uint32_t delay;
+    void** place;    // what all modules have configured where the directive stands
+    bool warned;     // of a variable in the key that is set too late
     ngx_str_t file;  // where the directive stands
     ngx_uint_t line;
 };

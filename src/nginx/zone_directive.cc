@@ -46,6 +46,7 @@ struct ZoneReader {
     char* read_deny_cache(const ngx_str_t& word, ngx_str_t value);
     char* read_sync(const ngx_str_t& word, ngx_str_t value);
     char* read_rate();
+    void warn_of_repeated_rate() const;
     char* check_options() const;
     char* check_sync() const;
     char* check_store() const;
@@ -236,6 +237,7 @@ char* ZoneReader::read_rate() {
     if (wrong != nullptr) {
         return refuse(cf, cmd, "rate \"%V\" is wrong: %s; %s", &rate_word, wrong, kRatesAccepted);
     }
+    warn_of_repeated_rate();
     zone->configured = zone->policy.rates;
     zone->shape = shape_of(zone->policy);
     if (zone->shape.log_entries > kMaxLogEntries) {
@@ -243,6 +245,19 @@ char* ZoneReader::read_rate() {
                       &rate_word, kMaxLogEntries);
     }
     return nullptr;
+}
+
+void ZoneReader::warn_of_repeated_rate() const {
+    const RateList& list = zone->policy.rates;
+    for (std::uint32_t i = 1; i < list.size; i++) {
+        const auto same = [&](const Rate& rate) {
+            return rate.count == list.rates[i].count && rate.period == list.rates[i].period;
+        };
+        if (std::any_of(list.rates, list.rates + i, same)) {
+            warn(cf, cmd, "\"rate=%V\" has the same rate twice, which limits no more than once", &rate_word);
+            return;
+        }
+    }
 }
 
 char* ZoneReader::unused(const ngx_str_t& word, const char* users) const {
@@ -366,6 +381,11 @@ bool find_key_variable(ngx_conf_t* cf, std::string_view key, ngx_int_t* index) {
     return *index != NGX_ERROR;
 }
 
+// Whether a key is the bytes of an address. nginx does not tell letters of variables apart by their case.
+bool is_binary_address(std::string_view key) {
+    return same_letters(key, "$binary_remote_addr") || same_letters(key, "${binary_remote_addr}");
+}
+
 char* read_zone(ngx_conf_t* cf, ngx_command_t* cmd, ngx_http_rate_limit_main_conf_t* conf) {
     auto* zone = pool_new<Zone>(cf->pool);
     if (zone == nullptr) {
@@ -382,6 +402,7 @@ char* read_zone(ngx_conf_t* cf, ngx_command_t* cmd, ngx_http_rate_limit_main_con
         return wrong;
     }
     zone->deny_for = kDefaultDenyFor;
+    zone->by_address = is_binary_address(view(words[1]));
     ZoneReader reader = {cf, cmd, zone};
     for (ngx_uint_t i = 2; i < cf->args->nelts; i++) {
         char* wrong = reader.read_word(&words[i]);
@@ -420,6 +441,10 @@ char* read_zone(ngx_conf_t* cf, ngx_command_t* cmd, ngx_http_rate_limit_main_con
         return static_cast<char*>(NGX_CONF_ERROR);
     }
     *slot = zone;
+    if (view(words[1]).find('$') == std::string_view::npos) {
+        warn(cf, cmd, "key \"%V\" of zone \"%V\" has no variable: all clients together have one quota",
+             &words[1], &zone->name);
+    }
     return NGX_CONF_OK;
 }
 

@@ -65,6 +65,26 @@ const char* parse_credentials(std::string_view text, Address* address) {
     return nullptr;
 }
 
+// Whether a text may be a name or an IPv4 address: labels with points between them, and perhaps one at the
+// end. Whether it has an address may change while nginx runs; what can never have one is a mistake.
+bool may_be_name(std::string_view text) {
+    constexpr std::size_t kLongestLabel = 63;
+    text.remove_suffix(!text.empty() && text.back() == '.' ? 1 : 0);
+    if (!is_host(text) || text.find_first_of(":%") != std::string_view::npos) {
+        return false;
+    }
+    while (true) {
+        const std::size_t size = std::min(text.find('.'), text.size());
+        if (size == 0 || size > kLongestLabel) {
+            return false;
+        }
+        if (size == text.size()) {
+            return true;
+        }
+        text.remove_prefix(size + 1);
+    }
+}
+
 const char* parse_host(std::string_view text, Address* address) {
     std::string_view port;
     bool has_port = false;
@@ -94,6 +114,9 @@ const char* parse_host(std::string_view text, Address* address) {
     }
     if (address->host.empty()) {
         return "the host is missing";
+    }
+    if (!is_numeric(address->host) && !may_be_name(address->host)) {
+        return "the host is neither an address nor a name of letters, digits, \"-\", \"_\" and \".\"";
     }
     std::uint32_t number = 0;
     if (has_port && (!parse_number(port, 65535, &number) || number == 0)) {

@@ -3,7 +3,6 @@
 
 #include <hiredis/async.h>
 
-#include <algorithm>
 #include <new>
 #include <utility>
 
@@ -12,7 +11,16 @@
 namespace rate_limit::redis {
 namespace {
 
-constexpr Milliseconds kComplainEvery = 10'000;
+// The address as configured, for as long as none was tried.
+std::string configured_place(const Address& address) {
+    if (!address.path.empty()) {
+        return "unix:" + address.path;
+    }
+    if (!address.host.empty()) {
+        return print_place(address.host, address.port);
+    }
+    return address.primary.empty() ? "cluster" : "primary \"" + address.primary + "\"";
+}
 
 // Whether an error tells of the call's keys alone, and nothing of the server.
 bool is_of_slot(Error error, std::string_view text) {
@@ -23,7 +31,12 @@ bool is_of_slot(Error error, std::string_view text) {
 }  // namespace
 
 Client::Client(const Settings& settings, std::unique_ptr<Locator> locator, Loop* loop)
-    : settings_(settings), loop_(loop), connection_(settings, loop, this), locator_(std::move(locator)) {
+    : settings_(settings),
+      loop_(loop),
+      lanes_{{settings, loop, this}, {settings, loop, this}},
+      locator_(std::move(locator)),
+      patience_(usual_patience()),
+      where_(configured_place(settings.address)) {
     locator_->set_owner(this);
 }
 
@@ -52,7 +65,9 @@ Client::~Client() {
     if (deadline_ != nullptr) {
         fail_waiting(Error::kClosed);
     }
-    connection_.close();
+    for (Lane& lane : lanes_) {
+        lane.close();
+    }
     if (settings_.watcher != nullptr && breaker_.open()) {
         settings_.watcher->on_close();
     }
@@ -63,6 +78,13 @@ Client::~Client() {
     }
     delete deadline_;
     delete retry_;
+}
+
+void Client::open() {
+    if (available() && first_ == nullptr && !has_connection() && !retry_->armed()) {
+        early_ = true;
+        retry_->arm(0);
+    }
 }
 
 Call* Client::make_call() {
@@ -94,34 +116,41 @@ void Client::send(Call* call, Call::Answer answer, void* self, Milliseconds sinc
 
 void Client::accept(Call* call) {
     call->sent_at = loop_->now();
+    early_ = false;
     counts_.calls++;
     enlist(call);
-    if (!deadline_->armed() || call->deadline < watched_) {
-        watch(call->deadline);
+    if (Lane* lane = way()) {
+        issue(call, lane);
+    } else {
+        waiting_ = true;
+        if (!has_connection() && !retry_->armed()) {
+            // Later, because it may fail at once.
+            retry_->arm(0);
+        }
     }
-    if (connection_.ready()) {
-        issue(call);
-    } else if (!connection_.connected() && !retry_->armed()) {
-        // Later, because it may fail at once.
-        retry_->arm(0);
+    const Milliseconds look = next_look();
+    if (!deadline_->armed() || look < watched_) {
+        watch(look);
     }
 }
 
-void Client::issue(Call* call) {
+void Client::issue(Call* call, Lane* lane) const {
     if (call->asking) {
-        connection_.send("*1\r\n$6\r\nASKING\r\n", nullptr, nullptr);
+        lane->send("*1\r\n$6\r\nASKING\r\n");
     }
     if (settings_.watcher != nullptr) {
         call->issued_at = settings_.watcher->now();
     }
     // If there is no memory, the deadline answers it.
-    call->issued = connection_.send(call->command.view(), on_reply, call);
+    call->lane = lane;
+    call->issued = lane->send(call->command.view(), on_reply, call);
 }
 
 void Client::on_reply(redisAsyncContext* context, void* reply, void* self) {
     auto* call = static_cast<Call*>(self);
     Client* client = call->client;
     call->issued = false;
+    call->lane->replied(reply);
     if (reply != nullptr) {
         client->answered(call, reply);
         return;
@@ -135,7 +164,7 @@ void Client::on_reply(redisAsyncContext* context, void* reply, void* self) {
 
 void Client::answered(Call* call, const void* answer) {
     const auto* reply = static_cast<const redisReply*>(answer);
-    heard_at_ = loop_->now();
+    heard(call->lane);
     if (settings_.watcher != nullptr) {
         settings_.watcher->on_round_trip(settings_.watcher->now() - call->issued_at);
     }
@@ -144,6 +173,7 @@ void Client::answered(Call* call, const void* answer) {
         finish(call, Error::kTimedOut, {});
         return;
     }
+    note_round_trip(heard_at_ - call->sent_at);
     if (reply->type == REDIS_REPLY_STRING) {
         const std::uint64_t distrusted = distrusted_;
         finish(call, Error::kNone, {reply->str, reply->len});
@@ -159,11 +189,12 @@ void Client::answered(Call* call, const void* answer) {
     }
     const std::string_view text(reply->str, reply->len);
     const Error error = classify(text);
+    lacks_rights_ = error == Error::kDenied ? redis::lacks_rights(text) : lacks_rights_;
     if (error == Error::kNoScript && !call->repeated) {
         call->repeated = true;
         count(error);
-        if (connection_.ready() && connection_.load_script()) {
-            issue(call);
+        if (call->lane->ready() && call->lane->load_script()) {
+            issue(call, call->lane);
             return;
         }
     }
@@ -254,15 +285,16 @@ void Client::distrust(Error error, std::string_view line) {
     }
 }
 
-// Answers a call, if that was not done before, and takes it back once hiredis has.
-void Client::finish(Call* call, Error error, std::string_view reply) {
+// Answers a call, if that was not done before, and takes it back once hiredis has. An error that is not
+// `of_server` says nothing of the server.
+void Client::finish(Call* call, Error error, std::string_view reply, bool of_server) {
     const Call::Answer answer = call->answer;
     if (answer != nullptr) {
         unlist(call);
         call->answer = nullptr;
         if (error != Error::kNone) {
             count(error);
-            if (breaker_.failure()) {
+            if (of_server && breaker_.failure()) {
                 on_open(error, "too many calls in a row have failed");
             }
         }
@@ -301,18 +333,19 @@ void Client::on_deadline() {
         // One that was passed on, or had waited for others before it, had only what was left of its time.
         const bool whole = first_->deadline - first_->sent_at >= settings_.timeout;
         stalled = stalled || (whole && heard_at_ <= first_->sent_at);
-        finish(first_, Error::kTimedOut, {});
+        finish(first_, Error::kTimedOut, {}, !is_held_up(*first_));
     }
     if (stalled) {
         // Nothing was heard since a call was sent that has timed out: no other call needs to wait for as
         // long.
         if (breaker_.trip()) {
-            on_open(Error::kTimedOut, "no answer");
+            on_open(Error::kTimedOut, way_->ready() ? "no answer" : way_->awaited());
         }
         fail_waiting(Error::kTimedOut);
     }
     if (first_ != nullptr) {
-        watch(first_->deadline);
+        look_at_way();
+        watch(next_look());
     }
 }
 
@@ -329,8 +362,10 @@ void Client::on_open(Error error, std::string_view line) {
     if (redirector_ != nullptr) {
         redirector_->on_trouble();
     }
-    if (connection_.ready() && !retry_->armed()) {
+    if (connected()) {
         retry_->arm(breaker_.next_delay(loop_->random()));
+    } else if (settings_.spare && retry_->armed()) {
+        retry_->arm(next_attempt_after());
     }
 }
 
@@ -340,50 +375,51 @@ void Client::succeed(bool closed) {
         if (settings_.watcher != nullptr) {
             settings_.watcher->on_close();
         }
-        retry_->disarm();
-        if (!settings_.quiet && (recovered_at_ == 0 || loop_->now() >= recovered_at_ + kComplainEvery)) {
-            recovered_at_ = loop_->now();
-            loop_->log(Severity::kNotice, "redis \"" + settings_.name + "\" answers again");
+        rest();
+        if ((!settings_.quiet || failing_) && journal().may_report_recovery(settings_.node, loop_->now())) {
+            loop_->log(Severity::kNotice,
+                       log_line(settings_.name, where_, "answers again",
+                                settings_.consequence != nullptr ? settings_.consequence->recovered : ""));
         }
+        failing_ = false;
     }
 }
 
 void Client::on_retry() {
-    if (connection_.connected() && !connection_.ready()) {
-        fail_connection(Error::kTimedOut, "no connection within connect_timeout");
-        return;
-    }
-    if (!connection_.connected()) {
-        if (breaker_.open() || first_ != nullptr) {
-            connect();
+    for (Lane& lane : lanes_) {
+        const bool trying = breaker_.open() ? lane.trying() : lane.connected() && !lane.ready();
+        if (trying && loop_->now() >= lane.tried_at() + settings_.connect_timeout) {
+            end_attempt(&lane);
         }
-        return;
     }
-    if (!breaker_.open()) {
-        return;
+    if (breaker_.open()) {
+        // With a spare, connect_timeout was pause enough.
+        if (settings_.spare || !retry_->armed()) {
+            try_again();
+        }
+    } else if (!has_connection() && (first_ != nullptr || early_)) {
+        connect(way_);
+    } else {
+        end_idle_spare();
+        rest();
     }
-    if (probing_) {
-        fail_connection(Error::kTimedOut, "the probe was not answered");
-        return;
-    }
-    probe();
 }
 
-void Client::probe() {
-    probing_ = connection_.send(
-        settings_.probe,
-        [](redisAsyncContext*, void* reply, void* self) { static_cast<Client*>(self)->on_probe(reply); },
-        this);
-    retry_->arm(settings_.connect_timeout);
+void Client::probe(Lane* lane) {
+    lane->probe(settings_.probe, [](redisAsyncContext*, void* reply, void* self) {
+        auto* probed = static_cast<Lane*>(self);
+        static_cast<Client*>(probed->owner())->on_probe(probed, reply);
+    });
 }
 
-void Client::on_probe(const void* answer) {
+void Client::on_probe(Lane* lane, const void* answer) {
     const auto* reply = static_cast<const redisReply*>(answer);
-    probing_ = false;
+    lane->end_probe();
+    lane->replied(reply);
     if (reply == nullptr) {
         return;
     }
-    heard_at_ = loop_->now();
+    heard(lane);
     const std::string_view text =
         reply->type == REDIS_REPLY_ERROR ? std::string_view(reply->str, reply->len) : std::string_view();
     const bool answers = redirector_ != nullptr && is_of_slot(classify(text), text);
@@ -399,84 +435,90 @@ void Client::on_probe(const void* answer) {
         retry_->arm(breaker_.next_delay(loop_->random()));
         return;
     }
-    succeed(breaker_.half_close());
+    close_breaker(lane);
 }
 
-void Client::connect() {
+void Client::connect(Lane* lane) {
     const Locator::Place place = locator_->place();
     if (place.address.empty() && place.trouble == nullptr) {
         // It will be known, and on_moved() called.
         retry_->arm(settings_.connect_timeout);
         return;
     }
+    where_ = place.address.empty() || !settings_.address.path.empty()
+                 ? configured_place(settings_.address)
+                 : print_place(place.address, place.port);
     if (place.address.empty()) {
-        fail_connection(place.error, place.trouble);
+        fail_connection(lane, place.error, place.trouble);
         return;
     }
     if (place.trouble != nullptr) {
-        complain(Error::kUnresolved, place.trouble);
+        complain(Error::kUnresolved, place.trouble, Effect::kNone);
     }
     std::string line;
-    if (!connection_.open(place, &line)) {
-        fail_connection(Error::kRefused, line);
+    if (!lane->open(place, &line)) {
+        fail_connection(lane, Error::kRefused, line);
     } else {
-        retry_->arm(settings_.connect_timeout);
+        retry_->arm(breaker_.open() ? next_attempt_after() : settings_.connect_timeout);
     }
 }
 
 // The server is elsewhere: whoever waits for the old one waits in vain.
 void Client::on_moved() {
-    if (connection_.connected()) {
-        greeted_ = false;
-        probing_ = false;
+    if (has_connection()) {
         fail_waiting(Error::kClosed);
-        connection_.close();
+        for (Lane& lane : lanes_) {
+            lane.close();
+        }
     }
-    if (breaker_.open() || first_ != nullptr) {
+    if (breaker_.open() || first_ != nullptr || early_) {
         retry_->arm(0);
     } else {
         retry_->disarm();
     }
 }
 
-void Client::on_ready() {
-    retry_->disarm();
-    greeted_ = true;
-    probing_ = false;
+void Client::on_ready(Lane* lane) {
+    early_ = false;
     heard_at_ = loop_->now();
-    succeed(breaker_.half_close());
-    for (Call* call = first_; call != nullptr; call = call->next) {
-        issue(call);
-    }
+    close_breaker(lane);
+    rest();
+    issue_waiting();
 }
 
-void Client::on_lost(Error error, std::string_view line) {
-    const bool idle = greeted_ && !breaker_.open();
-    greeted_ = false;
-    probing_ = false;
-    if (!idle) {
-        fail_connection(error, line);
+void Client::on_lost(Lane* lane, bool greeted, Error error, std::string_view line) {
+    if (breaker_.open() || (!greeted && !other_than(lane)->ready())) {
+        fail_connection(lane, error, line);
         return;
     }
-    if (error != Error::kClosed) {
-        complain(error, line);
+    if (!greeted || error != Error::kClosed) {
+        complain(error, line, Effect::kNone);
     }
-    retry_->disarm();
+    rest();
+    issue_waiting();
     // A connection that Redis closes is no failure: the next call makes a new one.
 }
 
-void Client::fail_connection(Error error, std::string_view line) {
+void Client::fail_connection(Lane* lane, Error error, std::string_view line) {
+    if (early_) {
+        // Nobody has asked yet. The first call tries again, and is told what is wrong.
+        early_ = false;
+        retry_->disarm();
+        lane->close();
+        return;
+    }
     const std::string kept(line);
     locator_->doubt();
-    greeted_ = false;
-    complain(error, kept);
+    lacks_rights_ = false;
+    complain(error, kept, Effect::kUnreachable);
     if (breaker_.trip()) {
         count_opened();
     }
     fail_waiting(error);
-    connection_.close();
-    probing_ = false;
-    retry_->arm(breaker_.next_delay(loop_->random()));
+    lane->close();
+    if (!other_than(lane)->trying() || !retry_->armed()) {
+        retry_->arm(breaker_.next_delay(loop_->random()));
+    }
 }
 
 // Calls that another client has passed on may be due before those that came earlier.
@@ -499,25 +541,27 @@ void Client::unlist(Call* call) {
 }
 
 // Says what is wrong, but not with every call.
-void Client::complain(Error error, std::string_view line) {
-    const auto index = static_cast<unsigned>(error);
-    const Milliseconds now = loop_->now();
-    if (settings_.quiet) {
+void Client::complain(Error error, std::string_view line, Effect effect) {
+    if (settings_.quiet && effect != Effect::kUnreachable) {
         return;
     }
-    if (complained_at_[index] != 0 && now < complained_at_[index] + kComplainEvery) {
-        unsaid_[index]++;
+    failing_ = failing_ || effect != Effect::kNone;
+    const bool requests =
+        effect == Effect::kUnreachable || (effect == Effect::kFailed && !settings_.background);
+    std::uint64_t left_out = 0;
+    if (!journal().may_complain(settings_.node, requests ? Journal::kRequests : Journal::kOther, error,
+                                loop_->now(), &left_out)) {
         return;
     }
-    std::string text = "redis \"" + settings_.name + "\": " + error_name(error) + ": " + std::string(line);
-    if (unsaid_[index] != 0) {
-        text += " (and " + std::to_string(unsaid_[index]) + " times more before)";
+    std::string_view consequence;
+    if (effect == Effect::kNone) {
+        consequence = "no request is affected";
+    } else if (settings_.consequence != nullptr) {
+        consequence = effect == Effect::kUnreachable ? settings_.consequence->unreachable
+                                                     : settings_.consequence->failed;
     }
-    std::replace_if(
-        text.begin(), text.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
-    complained_at_[index] = now;
-    unsaid_[index] = 0;
-    loop_->log(Severity::kError, text);
+    loop_->log(Severity::kError,
+               log_line(settings_.name, where_, describe(error, line, left_out), consequence));
 }
 
 }  // namespace rate_limit::redis

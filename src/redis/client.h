@@ -1,4 +1,4 @@
-// A worker's client of one Redis: one connection that all calls share, a deadline for each, and a breaker.
+// A worker's client of one Redis: a connection that all calls share, a deadline for each, and a breaker.
 //
 // Belongs to one thread. Nothing here waits: answers come later, from the loop.
 #pragma once
@@ -13,6 +13,7 @@
 #include "redis/buffer.h"
 #include "redis/connection.h"
 #include "redis/error.h"
+#include "redis/lane.h"
 #include "redis/locator.h"
 #include "redis/loop.h"
 #include "redis/service.h"
@@ -34,6 +35,7 @@ class Call {
     friend class Client;
 
     Client* client = nullptr;
+    Lane* lane = nullptr;     // by which it was issued
     Answer answer = nullptr;  // null once it was given, or given up
     void* self = nullptr;
     Milliseconds sent_at = 0;
@@ -67,7 +69,7 @@ struct Counts {
     std::uint64_t opened = 0;  // the breaker
 };
 
-class Client final : public Service, private Connection::Owner, private Locator::Owner {
+class Client final : public Service, private Lane::Owner, private Locator::Owner {
   public:
     static constexpr unsigned kMostMoves = 5;  // of a call
 
@@ -82,6 +84,8 @@ class Client final : public Service, private Connection::Owner, private Locator:
 
     bool split() const override { return false; }
     Client* client_of(Slot) override { return this; }
+    void open() override;
+    bool opening() const override { return early_; }
 
     // Whoever it is must outlive the client.
     void set_redirector(Redirector* redirector) { redirector_ = redirector; }
@@ -90,7 +94,11 @@ class Client final : public Service, private Connection::Owner, private Locator:
     bool available() const { return !breaker_.open(); }
 
     // Whether there is a connection that has been greeted. One that is idle may end without being missed.
-    bool connected() const { return connection_.ready(); }
+    bool connected() const { return lanes_[0].ready() || lanes_[1].ready(); }
+
+    // Whether the last call that Redis denied (kDenied) failed because the user has no right to it. If not,
+    // the password was missing or wrong.
+    bool lacks_rights() const { return lacks_rights_; }
 
     // An empty call; null if there is no memory.
     Call* make_call();
@@ -114,6 +122,13 @@ class Client final : public Service, private Connection::Owner, private Locator:
     // Whoever asked found that a reply makes no sense.
     void distrust(Error error, std::string_view line);
 
+    // The address that was last tried, for the log.
+    const std::string& where() const { return where_; }
+
+    // How long a connection may be silent while a call is in flight on it, before others leave by a second
+    // one, if the settings allow that: a quarter of the timeout, or longer if Redis usually takes longer.
+    Milliseconds patience() const { return patience_; }
+
     const Counts& counts() const { return counts_; }
     const Settings& settings() const { return settings_; }
 
@@ -121,20 +136,41 @@ class Client final : public Service, private Connection::Owner, private Locator:
     Client(const Settings& settings, std::unique_ptr<Locator> locator, Loop* loop);
 
     static void on_reply(redisAsyncContext* context, void* reply, void* self);
-    void on_ready() override;
-    void on_lost(Error error, std::string_view line) override;
+    void on_ready(Lane* lane) override;
+    void on_lost(Lane* lane, bool greeted, Error error, std::string_view line) override;
     void on_moved() override;
     void on_deadline();
     void on_retry();
-    void on_probe(const void* answer);
+    void on_probe(Lane* lane, const void* answer);
     void answered(Call* call, const void* answer);
     bool redirected(Call* call, Error error, std::string_view text);
     void accept(Call* call);
 
-    void connect();
-    void fail_connection(Error error, std::string_view line);
-    void issue(Call* call);
-    void finish(Call* call, Error error, std::string_view reply);
+    Lane* other_than(const Lane* lane) { return lane == lanes_ ? lanes_ + 1 : lanes_; }
+    const Lane* other_than(const Lane* lane) const { return lane == lanes_ ? lanes_ + 1 : lanes_; }
+    bool has_connection() const { return lanes_[0].connected() || lanes_[1].connected(); }
+    Lane* way();
+    Lane* choose_way();
+    void issue_waiting();
+    void note_round_trip(Milliseconds took);
+    Milliseconds usual_patience() const;
+    void heard(const Lane* lane);
+    bool is_held_up(const Call& call) const;
+    Milliseconds next_look() const;
+    void look_at_way();
+    void open_spare(Lane* lane);
+    static void on_nudge(redisAsyncContext* context, void* reply, void* self);
+    void connect(Lane* lane);
+    void fail_connection(Lane* lane, Error error, std::string_view line);
+    void end_attempt(Lane* lane);
+    void try_again();
+    Milliseconds next_attempt_after();
+    void watch_attempt(const Lane& lane);
+    void rest();
+    void end_idle_spare();
+    void close_breaker(Lane* lane);
+    void issue(Call* call, Lane* lane) const;
+    void finish(Call* call, Error error, std::string_view reply, bool of_server = true);
     void give_up(Call* call, Error error);
     void recycle(Call* call);
     void fail_waiting(Error error);
@@ -142,15 +178,20 @@ class Client final : public Service, private Connection::Owner, private Locator:
     void count(Error error);
     void count_opened();
     void succeed(bool closed);
-    void probe();
+    void probe(Lane* lane);
     void watch(Milliseconds deadline);
     void enlist(Call* call);
     void unlist(Call* call);
-    void complain(Error error, std::string_view line);
+    enum class Effect : std::uint8_t { kFailed, kUnreachable, kNone };  // on requests
+    void complain(Error error, std::string_view line, Effect effect = Effect::kFailed);
+    Journal& journal() { return settings_.journal != nullptr ? *settings_.journal : own_journal_; }
+
+    static constexpr Milliseconds kUsualParts = 8;
 
     const Settings& settings_;
     Loop* loop_;
-    Connection connection_;
+    Lane lanes_[2];       // the second only with settings_.spare
+    Lane* way_ = lanes_;  // by which calls leave
     Breaker breaker_;
     Counts counts_;
     Alarm* deadline_ = nullptr;
@@ -158,16 +199,21 @@ class Client final : public Service, private Connection::Owner, private Locator:
     Alarm* retry_ = nullptr;
     std::unique_ptr<Locator> locator_;
     Redirector* redirector_ = nullptr;
-    bool greeted_ = false;       // the connection was ready
-    bool probing_ = false;       // a probe is unanswered
-    Milliseconds heard_at_ = 0;  // when Redis last said anything
-    Call* first_ = nullptr;      // of those that wait
+    bool early_ = false;          // the connection is made before any call
+    bool lacks_rights_ = false;   // see lacks_rights()
+    Milliseconds heard_at_ = 0;   // when Redis last said anything
+    Milliseconds looked_at_ = 0;  // when the way was last found silent
+    Milliseconds usual_ = 0;      // how long an answer takes, in parts of a millisecond
+    Milliseconds patience_;       // see patience()
+    bool waiting_ = false;        // calls wait for a connection
+    bool useful_ = false;         // Redis has answered by one connection while the other was silent
+    Call* first_ = nullptr;       // of those that wait
     Call* last_ = nullptr;
     Call* free_ = nullptr;
-    Milliseconds complained_at_[kErrors] = {};
-    std::uint64_t unsaid_[kErrors] = {};
-    Milliseconds recovered_at_ = 0;  // when that was last said
-    std::uint64_t distrusted_ = 0;   // replies that made no sense
+    std::string where_;             // the address that was last tried, for the log
+    Journal own_journal_;           // unless the settings have one
+    bool failing_ = false;          // it has complained since Redis last answered
+    std::uint64_t distrusted_ = 0;  // replies that made no sense
 };
 
 }  // namespace rate_limit::redis

@@ -8,6 +8,7 @@
 
 #include "redis/command.h"
 #include "redis/host.h"
+#include "redis/log_limit.h"
 
 namespace rate_limit::redis {
 namespace {
@@ -17,7 +18,10 @@ constexpr Milliseconds kLookAgain = 200;  // while a slot has no node that answe
 constexpr Milliseconds kLookEvery = 2;    // whether a name was found
 constexpr Milliseconds kLongestPause = 1000;
 constexpr std::size_t kMostNodes = 1024;
-constexpr Milliseconds kComplainEvery = 10'000;
+constexpr std::size_t kMostStrangers = 64;    // nodes that only redirections name
+constexpr unsigned kMostTags = 1U << 16;      // that are tried for keys of probes
+constexpr std::size_t kMapReply = 64U << 20;  // a map of 16384 ranges with three replicas has less
+constexpr std::size_t kMostOpened = 32;       // nodes that are connected to before a call needs them
 
 // Splits "host:port" at its last colon, since addresses of IPv6 stand without brackets.
 bool split_place(std::string_view text, std::string* host, std::uint16_t* port) {
@@ -29,6 +33,11 @@ bool split_place(std::string_view text, std::string* host, std::uint16_t* port) 
     const auto parsed = std::from_chars(digits.data(), digits.data() + digits.size(), *port);
     *host = text.substr(0, colon);
     return parsed.ec == std::errc() && parsed.ptr == digits.data() + digits.size() && *port != 0;
+}
+
+// What tells a node from others.
+std::string place_key(const std::string& host, std::uint16_t port) {
+    return host + " " + std::to_string(port);
 }
 
 }  // namespace
@@ -104,13 +113,46 @@ class Cluster::Lobby final : public Locator {
     Error error_ = Error::kNone;
 };
 
+// The loop as nodes' clients have it. Each client logs little, but there may be many: whoever answers for
+// the cluster can name new ones all the time.
+class Cluster::NodeLoop final : public Loop {
+  public:
+    explicit NodeLoop(Loop* loop) : loop_(loop) {}
+
+    Alarm* make_timer(Handler handler, void* self, bool holds) override {
+        return loop_->make_timer(handler, self, holds);
+    }
+    Alarm* make_task(Handler handler, void* self) override { return loop_->make_task(handler, self); }
+    bool attach(redisAsyncContext* context) override { return loop_->attach(context); }
+    Milliseconds now() const override { return loop_->now(); }
+    std::uint32_t random() override { return loop_->random(); }
+    void log(Severity severity, std::string_view line) override {
+        std::string text(line);
+        if (limit_.admit(loop_->now(), &text)) {
+            loop_->log(severity, text);
+        }
+    }
+
+  private:
+    Loop* loop_;
+    LogLimit limit_;
+};
+
 struct Cluster::Node {
-    Settings settings;
-    std::string host;  // as the cluster says it
+    bool available() const { return client == nullptr || client->available(); }
+
+    // Its address as far as that is known now; else empty.
+    std::string address() const {
+        return member != nullptr ? member->known().address : is_numeric(host) ? host : std::string();
+    }
+
+    Settings settings;  // the client's, but for the probe's as soon as it has slots
+    std::string host;   // as the cluster says it
     std::uint16_t port = 0;
-    std::unique_ptr<Client> client;
-    Member* member = nullptr;  // the client's
-    unsigned slots = 0;        // that it has
+    std::string name;                // that a TLS server must prove to be
+    std::unique_ptr<Client> client;  // null until the node is asked
+    Member* member = nullptr;        // the client's
+    unsigned slots = 0;              // that it has
     bool probes = false;
     Slot probed = 0;  // the slot of its probe's key, if it probes
 };
@@ -119,6 +161,7 @@ Cluster::Cluster(const Settings& settings, const std::vector<Seed>& seeds, Loop*
     : settings_(settings), topology_settings_(settings), seeds_(seeds), loop_(loop) {
     topology_settings_.script = {};
     topology_settings_.most_elements = kSlots;
+    topology_settings_.most_reply = kMapReply;
     owners_.fill(kNobody);
 }
 
@@ -133,13 +176,14 @@ Cluster* Cluster::make(const Settings& settings, const std::vector<Seed>& seeds,
 
 bool Cluster::prepare() {
     timer_ = loop_->make_timer([](void* self) { static_cast<Cluster*>(self)->on_timer(); }, this, false);
+    node_loop_.reset(new (std::nothrow) NodeLoop(loop_));
     topology_.reset(Topology::make(topology_settings_, loop_, this));
     auto* lobby = new (std::nothrow) Lobby(this);
     lobby_place_ = lobby;
     if (lobby != nullptr) {
         lobby_.reset(Client::make_with(settings_, std::unique_ptr<Locator>(lobby), loop_));
     }
-    return timer_ != nullptr && topology_ != nullptr && lobby_ != nullptr;
+    return timer_ != nullptr && node_loop_ != nullptr && topology_ != nullptr && lobby_ != nullptr;
 }
 
 Cluster::~Cluster() {
@@ -154,7 +198,19 @@ Client* Cluster::client_of(Slot slot) {
         refresh(0);
         return lobby_.get();
     }
-    return owners_[slot] != kNobody ? nodes_[owners_[slot]]->client.get() : nullptr;
+    return owners_[slot] != kNobody ? client_at(owners_[slot]) : nullptr;
+}
+
+void Cluster::open() {
+    warm_ = true;
+    refresh(0);
+}
+
+bool Cluster::opening() const {
+    return warm_ && failures_ == 0 &&
+           (!known_ || std::any_of(nodes_.begin(), nodes_.end(), [](const auto& node) {
+               return node != nullptr && node->client != nullptr && node->client->opening();
+           }));
 }
 
 std::size_t Cluster::nodes() const {
@@ -184,11 +240,9 @@ void Cluster::on_timer() {
 std::vector<Locator::Place> Cluster::whom_to_ask() {
     std::vector<Locator::Place> places;
     for (const auto& node : nodes_) {
-        if (node != nullptr && node->client->available()) {
-            const std::string address = node->member->known().address;
-            if (!address.empty()) {
-                places.push_back({address, node->port, nullptr, node->settings.server_name});
-            }
+        const std::string address = node != nullptr && node->available() ? node->address() : std::string();
+        if (!address.empty()) {
+            places.push_back({address, node->port, nullptr, node->name});
         }
     }
     const auto rotate = [&](std::size_t from) {
@@ -210,53 +264,66 @@ std::vector<Locator::Place> Cluster::whom_to_ask() {
     return places;
 }
 
-std::unique_ptr<Cluster::Node> Cluster::make_node(const std::string& host, std::uint16_t port,
-                                                  const std::string& name) {
-    std::unique_ptr<Node> node(new (std::nothrow) Node);
-    if (node == nullptr) {
-        return nullptr;
-    }
-    node->host = host;
-    node->port = port;
+bool Cluster::is_known(const std::string& host, std::uint16_t port) const {
+    return places_.find(place_key(host, port)) != places_.end();
+}
+
+// A node's client, which is made when it is first needed; null if there is no memory.
+Client* Cluster::client_at(std::uint16_t place) {
+    Node* node = nodes_[place].get();
+    return node->client != nullptr || make_client(node) ? node->client.get() : nullptr;
+}
+
+bool Cluster::make_client(Node* node) {
+    std::string probe = std::move(node->settings.probe);
     node->settings = settings_;
-    node->settings.name += " " + host + ":" + std::to_string(port);
-    node->settings.address.host = host;
-    node->settings.address.port = port;
-    if (node->settings.server_name.empty()) {
-        node->settings.server_name = name;
+    if (node->probes) {
+        node->settings.probe = std::move(probe);
     }
+    node->settings.node = print_place(node->host, node->port);
+    node->settings.address.host = node->host;
+    node->settings.address.port = node->port;
+    node->settings.server_name = node->name;
     std::unique_ptr<Member> member(new (std::nothrow) Member(node->settings.address, this));
-    node->member = member.get();
+    Member* const place = member.get();
     if (member != nullptr && member->whole()) {
-        node->client.reset(Client::make_with(node->settings, std::move(member), loop_));
+        node->client.reset(Client::make_with(node->settings, std::move(member), node_loop_.get()));
     }
     if (node->client == nullptr) {
-        return nullptr;
+        return false;
     }
+    node->member = place;
     node->client->set_redirector(this);
-    return node;
+    return true;
 }
 
 // The place of a node in nodes_, which it is given if it has none; kNobody if there is no memory, or too many
 // are named.
 std::uint16_t Cluster::node_at(const std::string& host, std::uint16_t port, const std::string& name) {
-    std::size_t free = nodes_.size();
-    for (std::size_t i = 0; i < nodes_.size(); i++) {
-        if (nodes_[i] == nullptr) {
-            free = i;
-        } else if (nodes_[i]->port == port && nodes_[i]->host == host) {
-            return static_cast<std::uint16_t>(i);
-        }
+    const std::string key = place_key(host, port);
+    const auto known = places_.find(key);
+    if (known != places_.end()) {
+        return known->second;
     }
-    std::unique_ptr<Node> node = free < kMostNodes ? make_node(host, port, name) : nullptr;
+    if (free_.empty() && nodes_.size() == kMostNodes) {
+        return kNobody;
+    }
+    std::unique_ptr<Node> node(new (std::nothrow) Node);
     if (node == nullptr) {
         return kNobody;
     }
-    if (free == nodes_.size()) {
+    node->host = host;
+    node->port = port;
+    node->name = settings_.server_name.empty() ? name : settings_.server_name;
+    if (free_.empty()) {
+        free_.push_back(static_cast<std::uint16_t>(nodes_.size()));
         nodes_.emplace_back();
     }
-    nodes_[free] = std::move(node);
-    return static_cast<std::uint16_t>(free);
+    const std::uint16_t place = free_.back();
+    free_.pop_back();
+    nodes_[place] = std::move(node);
+    places_.emplace(key, place);
+    return place;
 }
 
 void Cluster::adopt(const std::vector<SlotRange>& ranges) {
@@ -275,26 +342,43 @@ void Cluster::adopt(const std::vector<SlotRange>& ranges) {
             nodes_[owner]->slots++;
         }
     }
-    for (std::size_t i = 0; i < nodes_.size(); i++) {
-        if (nodes_[i] != nullptr && nodes_[i]->slots != 0) {
-            set_probe(nodes_[i].get(), static_cast<std::uint16_t>(i));
+    set_probes();
+    std::size_t opened = 0;
+    for (std::size_t i = 0; warm_ && i < nodes_.size(); i++) {
+        const bool serves = nodes_[i] != nullptr && nodes_[i]->slots != 0;
+        if (serves && opened++ < kMostOpened) {
+            Client* client = client_at(static_cast<std::uint16_t>(i));
+            if (client != nullptr) {
+                client->open();
+            }
         }
     }
 }
 
-// A probe writes a key of a slot that the node has. One is found by trying: any will do, and the fewer slots
-// each node has, the more tries it takes.
-void Cluster::set_probe(Node* node, std::uint16_t place) const {
-    if (node->probes && owners_[node->probed] == place) {
-        return;
+// A probe writes a key of a slot that the node has. Keys are found by trying, for all nodes at once: any will
+// do, and the fewer slots a node has, the more tries it takes. A node for which none is found is probed with
+// a key that it does not have; that it says so is an answer, too.
+void Cluster::set_probes() {
+    std::size_t missing = 0;
+    for (std::size_t i = 0; i < nodes_.size(); i++) {
+        Node* node = nodes_[i].get();
+        if (node != nullptr && node->slots != 0) {
+            node->probes = node->probes && owners_[node->probed] == i;
+            missing += node->probes ? 0 : 1;
+        }
     }
-    std::string tag;
-    for (unsigned number = 0; tag.empty() || owners_[node->probed] != place; number++) {
-        tag = std::to_string(number);
-        node->probed = slot_of(tag);
+    for (unsigned number = 0; missing != 0 && number < kMostTags; number++) {
+        const std::string tag = std::to_string(number);
+        const Slot slot = slot_of(tag);
+        Node* node = owners_[slot] != kNobody ? nodes_[owners_[slot]].get() : nullptr;
+        if (node != nullptr && !node->probes) {
+            node->probes = true;
+            node->probed = slot;
+            node->settings.probe =
+                format_command({"SET", settings_.probe_key + "{" + tag + "}", "1", "PX", "1"});
+            missing--;
+        }
     }
-    node->probes = true;
-    node->settings.probe = format_command({"SET", settings_.probe_key + "{" + tag + "}", "1", "PX", "1"});
 }
 
 void Cluster::on_ranges(const std::vector<SlotRange>& ranges) {
@@ -326,22 +410,30 @@ void Cluster::leave_lobby() {
 
 // A node without slots goes as soon as nobody waits for it.
 void Cluster::drop_idle_nodes() {
-    for (auto& node : nodes_) {
-        if (node != nullptr && node->slots == 0 && !node->client->busy()) {
-            node.reset();
+    strangers_ = 0;
+    for (std::size_t i = 0; i < nodes_.size(); i++) {
+        Node* node = nodes_[i].get();
+        if (node == nullptr || node->slots != 0) {
+            continue;
         }
+        if (node->client != nullptr && node->client->busy()) {
+            strangers_++;
+            continue;
+        }
+        places_.erase(place_key(node->host, node->port));
+        nodes_[i].reset();
+        free_.push_back(static_cast<std::uint16_t>(i));
     }
 }
 
 // Whether each slot has a node that answers.
 bool Cluster::settled() const {
-    return std::all_of(owners_.begin(), owners_.end(), [&](std::uint16_t owner) {
-        return owner != kNobody && nodes_[owner]->client->available();
-    });
+    return std::all_of(owners_.begin(), owners_.end(),
+                       [&](std::uint16_t owner) { return owner != kNobody && nodes_[owner]->available(); });
 }
 
-void Cluster::on_no_ranges(Error error, std::string_view line) {
-    complain(line);
+void Cluster::on_no_ranges(const std::string& where, Error error, std::string_view line) {
+    complain(where, error, line);
     if (!known_) {
         lobby_place_->tell(error, "no node of the cluster answers");
     }
@@ -371,28 +463,36 @@ Client* Cluster::redirect(const Client& from, Error error, std::string_view text
     if (host.empty()) {
         host = from.settings().address.host;
     }
-    const std::uint16_t owner = is_host(host) ? node_at(host, port, name) : kNobody;
+    const std::size_t before = places_.size();
+    const bool may = is_host(host) && (strangers_ < kMostStrangers || is_known(host, port));
+    const std::uint16_t owner = may ? node_at(host, port, name) : kNobody;
     if (owner == kNobody) {
         return nullptr;
     }
+    strangers_ += places_.size() - before;
     if (error == Error::kMoved) {
         owners_[slot] = owner;
         refresh(0);
     }
-    return nodes_[owner]->client.get();
+    return client_at(owner);
 }
 
-void Cluster::complain(std::string_view line) {
-    const Milliseconds now = loop_->now();
-    if (settings_.quiet || (complained_at_ != 0 && now < complained_at_ + kComplainEvery)) {
+// As long as a map is known, requests go by that map.
+void Cluster::complain(const std::string& where, Error error, std::string_view line) {
+    Journal& journal = settings_.journal != nullptr ? *settings_.journal : own_journal_;
+    std::uint64_t left_out = 0;
+    if (!journal.may_complain("", Journal::kRequests, error, loop_->now(), &left_out)) {
         return;
     }
-    complained_at_ = now;
-    std::string text =
-        "redis \"" + settings_.name + "\": no node tells of the cluster's slots: " + std::string(line);
-    std::replace_if(
-        text.begin(), text.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
-    loop_->log(Severity::kError, text);
+    std::string_view consequence;
+    if (known_) {
+        consequence = "requests still go to the nodes that are known";
+    } else if (settings_.consequence != nullptr) {
+        consequence = settings_.consequence->unreachable;
+    }
+    const std::string what = "no node tells of the cluster's slots: " + std::string(line);
+    loop_->log(Severity::kError,
+               log_line(settings_.name, where, describe(error, what, left_out), consequence));
 }
 
 }  // namespace rate_limit::redis

@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "redis/address.h"
@@ -34,6 +35,8 @@ class Cluster final : public Service, private Topology::Owner, private Redirecto
 
     bool split() const override { return true; }
     Client* client_of(Slot slot) override;
+    void open() override;
+    bool opening() const override;
 
     // How many nodes have slots.
     std::size_t nodes() const;
@@ -41,6 +44,7 @@ class Cluster final : public Service, private Topology::Owner, private Redirecto
   private:
     class Member;
     class Lobby;
+    class NodeLoop;
     struct Node;
 
     static constexpr std::uint16_t kNobody = 0xffff;
@@ -49,7 +53,7 @@ class Cluster final : public Service, private Topology::Owner, private Redirecto
     bool prepare();
 
     void on_ranges(const std::vector<SlotRange>& ranges) override;
-    void on_no_ranges(Error error, std::string_view line) override;
+    void on_no_ranges(const std::string& where, Error error, std::string_view line) override;
     Client* redirect(const Client& from, Error error, std::string_view text) override;
     void on_trouble() override { refresh(0); }
     void on_timer();
@@ -58,13 +62,15 @@ class Cluster final : public Service, private Topology::Owner, private Redirecto
     Milliseconds look_after() const;
     std::vector<Locator::Place> whom_to_ask();
     std::uint16_t node_at(const std::string& host, std::uint16_t port, const std::string& name);
-    std::unique_ptr<Node> make_node(const std::string& host, std::uint16_t port, const std::string& name);
-    void set_probe(Node* node, std::uint16_t place) const;
+    bool is_known(const std::string& host, std::uint16_t port) const;
+    Client* client_at(std::uint16_t place);
+    bool make_client(Node* node);
+    void set_probes();
     void adopt(const std::vector<SlotRange>& ranges);
     void leave_lobby();
     void drop_idle_nodes();
     bool settled() const;
-    void complain(std::string_view line);
+    void complain(const std::string& where, Error error, std::string_view line);
 
     const Settings& settings_;
     Settings topology_settings_;
@@ -74,13 +80,18 @@ class Cluster final : public Service, private Topology::Owner, private Redirecto
     Alarm* timer_ = nullptr;  // until the map is asked for
     Lobby* lobby_place_ = nullptr;
     std::unique_ptr<Client> lobby_;
+    bool warm_ = false;      // connects to nodes before a call needs them
     bool known_ = false;     // the map
     unsigned failures_ = 0;  // to be told the map, in a row
     unsigned looks_ = 0;     // in a row that did not find a node for each slot
     Milliseconds asked_at_ = 0;
-    Milliseconds complained_at_ = 0;
-    std::vector<std::unique_ptr<Node>> nodes_;  // a place that is empty is used again
-    std::array<std::uint16_t, kSlots> owners_;  // places in nodes_
+    Journal own_journal_;  // unless the settings have one
+    std::unique_ptr<NodeLoop> node_loop_;
+    std::vector<std::unique_ptr<Node>> nodes_;               // a place that is empty is used again
+    std::vector<std::uint16_t> free_;                        // such places
+    std::unordered_map<std::string, std::uint16_t> places_;  // in nodes_, by place_key()
+    std::size_t strangers_ = 0;                              // nodes without slots
+    std::array<std::uint16_t, kSlots> owners_;               // places in nodes_
 };
 
 }  // namespace rate_limit::redis

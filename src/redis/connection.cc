@@ -17,10 +17,19 @@ constexpr int kKeepAlive = 15;  // seconds
 
 Connection* owner_of(const redisAsyncContext* context) { return static_cast<Connection*>(context->data); }
 
-constexpr std::string_view kUnexpected = "the server sent a reply that no command waits for";
+// The first byte of a TLS alert, as hiredis names it.
+constexpr std::string_view kTlsAlert = "got \"\\x15\"";
+
+std::string_view error_of(const redisReply& reply) {
+    return reply.type == REDIS_REPLY_ERROR ? std::string_view(reply.str, reply.len) : std::string_view();
+}
 
 std::string_view error_text(const redisAsyncContext* context) {
     return context->errstr != nullptr && context->errstr[0] != '\0' ? context->errstr : context->c.errstr;
+}
+
+bool was_hung_up(const redisAsyncContext* context) {
+    return context->c.err == REDIS_ERR_EOF || context->c.err == REDIS_ERR_IO;
 }
 
 }  // namespace
@@ -43,6 +52,7 @@ bool Connection::open(const Locator::Place& place, std::string* line) {
     }
     context->data = this;
     context->c.reader->maxelements = settings_.most_elements;
+    guard_.most = settings_.most_reply;
     guard_.watch(context);
     server_name_ = settings_.server_name.empty() ? place.name : settings_.server_name;
     context_ = context;
@@ -75,20 +85,35 @@ bool Connection::subscribe(std::string_view channel, Reply reply, void* self) {
 
 bool Connection::load_script() { return say({"SCRIPT", "LOAD", settings_.script}, nullptr); }
 
+std::string_view Connection::awaited() const {
+    if (context_ == nullptr) {
+        return "not connected";
+    }
+    if ((context_->c.flags & REDIS_CONNECTED) == 0) {
+        return "the connection was not accepted";
+    }
+    if (session_ != nullptr && !handshake_done(session_)) {
+        return "the TLS handshake was not answered: does this port want redis://?";
+    }
+    return "connected, but the first command was not answered";
+}
+
 Error Connection::loss(const redisAsyncContext* context) {
-    return context->c.err == REDIS_ERR_PROTOCOL || was_refused(context) ? Error::kProtocol : Error::kClosed;
+    return context->c.err == REDIS_ERR_PROTOCOL || refusal(context) != nullptr ? Error::kProtocol
+                                                                               : Error::kClosed;
 }
 
 std::string_view Connection::loss_line(const redisAsyncContext* context) {
-    if (was_refused(context)) {
-        return kUnexpected;
+    if (const char* refused = refusal(context)) {
+        return refused;
     }
     return context->c.err != 0 ? error_text(context) : "the connection was lost before the answer";
 }
 
-bool Connection::was_refused(const redisAsyncContext* context) {
+// Why a reply was refused; null if none was.
+const char* Connection::refusal(const redisAsyncContext* context) {
     const Connection* self = owner_of(context);
-    return self != nullptr && self->guard_.refused;
+    return self != nullptr ? self->guard_.refused : nullptr;
 }
 
 bool Connection::say(std::initializer_list<std::string_view> words, Reply reply) {
@@ -111,17 +136,22 @@ bool Connection::start_tls(const char** untrusted) {
         free_session(session_);
         session_ = nullptr;
     }
+    guard_.watch_reads();
     forget_tls_errors();
     return session_ != nullptr;
+}
+
+bool Connection::gives_password() const {
+    return !settings_.address.password.empty() || !settings_.address.user.empty();
 }
 
 bool Connection::greet() {
     const Address& address = settings_.address;
     bool said = true;
-    if (!address.password.empty() || !address.user.empty()) {
+    if (gives_password()) {
         greetings_++;
-        said = address.user.empty() ? say({"AUTH", address.password}, on_greeting)
-                                    : say({"AUTH", address.user, address.password}, on_greeting);
+        said = address.user.empty() ? say({"AUTH", address.password}, on_auth)
+                                    : say({"AUTH", address.user, address.password}, on_auth);
     }
     if (greetings_ == 0) {
         // A server that wants a password says so to a short command, but takes offence at one as long as a
@@ -167,24 +197,33 @@ void Connection::on_connect(redisAsyncContext* context, int status) {
 }
 
 void Connection::on_greeting(redisAsyncContext* context, void* answer, void* self_pointer) {
-    auto* self = static_cast<Connection*>(self_pointer);
     const auto* reply = static_cast<const redisReply*>(answer);
-    if (reply == nullptr || owner_of(context) == nullptr) {
+    if (reply != nullptr && owner_of(context) != nullptr) {
+        static_cast<Connection*>(self_pointer)->take_greeting(*reply, error_of(*reply));
+    }
+}
+
+void Connection::on_auth(redisAsyncContext* context, void* answer, void* self_pointer) {
+    const auto* reply = static_cast<const redisReply*>(answer);
+    if (reply != nullptr && owner_of(context) != nullptr) {
+        static_cast<Connection*>(self_pointer)->take_greeting(*reply, redact(error_of(*reply)));
+    }
+}
+
+// `text` is what the log may say of a reply that is an error.
+void Connection::take_greeting(const redisReply& reply, std::string_view text) {
+    if (reply.type == REDIS_REPLY_ERROR) {
+        fail(classify(error_of(reply)), text);
         return;
     }
-    if (reply->type == REDIS_REPLY_ERROR) {
-        const std::string_view text(reply->str, reply->len);
-        self->fail(classify(text), text);
+    if (reply.type != REDIS_REPLY_STATUS && reply.type != REDIS_REPLY_STRING) {
+        fail(Error::kShape, "the greeting was not answered as Redis answers it");
         return;
     }
-    if (reply->type != REDIS_REPLY_STATUS && reply->type != REDIS_REPLY_STRING) {
-        self->fail(Error::kShape, "the greeting was not answered as Redis answers it");
-        return;
-    }
-    self->greetings_--;
-    if (self->greetings_ == 0) {
-        self->ready_ = true;
-        self->owner_->on_ready();
+    greetings_--;
+    if (greetings_ == 0) {
+        ready_ = true;
+        owner_->on_ready();
     }
 }
 
@@ -194,28 +233,56 @@ void Connection::on_disconnect(const redisAsyncContext* context, int) {
         return;
     }
     if (self->session_ != nullptr && !self->ready_) {
-        self->lose(Error::kTls, self->handshake_error(error_text(context)));
+        self->lose(Error::kTls, self->handshake_error(context));
         return;
     }
-    if (self->guard_.refused) {
-        self->lose(Error::kProtocol, kUnexpected);
+    if (self->guard_.refused != nullptr) {
+        self->lose(Error::kProtocol, self->guard_.refused);
         return;
     }
+    const std::string_view line = self->ready_ ? error_text(context) : self->greeting_error(context);
     switch (context->c.err) {
         case REDIS_ERR_PROTOCOL:
-            return self->lose(Error::kProtocol, error_text(context));
+            return self->lose(Error::kProtocol, line);
         case REDIS_ERR_OTHER:
-            return self->lose(classify(error_text(context)), error_text(context));
+            return self->lose(classify(error_text(context)), line);
         default:
-            return self->lose(Error::kClosed, error_text(context));
+            return self->lose(Error::kClosed, line);
     }
 }
 
+// What hiredis says, without what a server may have repeated of AUTH.
+std::string_view Connection::shown_error(const redisAsyncContext* context) const {
+    const bool repeats = !ready_ && context->c.err == REDIS_ERR_OTHER && gives_password();
+    return repeats ? redact(error_text(context)) : error_text(context);
+}
+
+// Why a connection without TLS did not get ready.
+std::string_view Connection::greeting_error(const redisAsyncContext* context) const {
+    if (context->c.err == REDIS_ERR_PROTOCOL &&
+        error_text(context).find(kTlsAlert) != std::string_view::npos) {
+        return "the server answered with a TLS alert: this port wants rediss://";
+    }
+    if (was_hung_up(context) && settings_.address.path.empty()) {
+        return "the server closed the connection before it answered: does this port want rediss://?";
+    }
+    return shown_error(context);
+}
+
 // Why a connection with TLS did not get ready: the certificate, TLS itself, or what hiredis says.
-std::string_view Connection::handshake_error(std::string_view otherwise) const {
-    const char* line = verify_error(session_);
-    line = line != nullptr ? line : tls_error();
-    return line != nullptr ? line : otherwise;
+std::string_view Connection::handshake_error(const redisAsyncContext* context) const {
+    if (const char* untrusted = verify_error(session_)) {
+        return untrusted;
+    }
+    if (was_not_tls()) {
+        return "the answer is not TLS: this port wants redis://";
+    }
+    if (const char* line = tls_error()) {
+        return line;
+    }
+    return was_hung_up(context) && !handshake_done(session_)
+               ? "the server closed the connection during the TLS handshake: does this port want redis://?"
+               : shown_error(context);
 }
 
 // Gives a connection up from within one of its callbacks.

@@ -7,6 +7,7 @@
 
 #include "redis/address.h"
 #include "redis/error.h"
+#include "redis/journal.h"
 #include "redis/locator.h"
 #include "redis/loop.h"
 #include "redis/reply_guard.h"
@@ -22,6 +23,7 @@ namespace rate_limit::redis {
 // Everything that a client is told once. Lives as long as the clients.
 struct Settings {
     std::string name;  // in log lines
+    std::string node;  // of a cluster, HOST:PORT; empty for a single server
     Address address;
     std::string server_name;      // that a TLS server must prove to be; empty: what its place says
     ssl_ctx_st* tls = nullptr;    // if address.tls
@@ -30,11 +32,16 @@ struct Settings {
     std::string probe;            // a whole command in RESP that does so
     bool greet_by_probe = false;  // a server that cannot write is not greeted as if it could
     std::uint32_t most_elements =
-        1024;                   // of an array in a reply: memory for one is taken as soon as its size is told
-    Milliseconds timeout = 20;  // of a call
-    Milliseconds connect_timeout = 1000;  // until the greeting is answered
-    bool quiet = false;                   // others say what is wrong with this server
-    Watcher* watcher = nullptr;           // may be null
+        1024;  // of an array in a reply: memory for one is taken as soon as its size is told
+    std::size_t most_reply = 16U << 20;        // bytes of memory that a reply may take
+    Milliseconds timeout = 20;                 // of a call
+    Milliseconds connect_timeout = 1000;       // until the greeting is answered
+    bool background = false;                   // no request waits for its calls
+    bool quiet = false;                        // logs only that there is no connection
+    bool spare = false;                        // connects a second time while a connection is silent
+    Watcher* watcher = nullptr;                // may be null
+    const Consequence* consequence = nullptr;  // may be null
+    Journal* journal = nullptr;                // that clients of the same Redis share; may be null
 };
 
 class Connection {
@@ -75,6 +82,9 @@ class Connection {
     // once. False if there is no memory.
     bool subscribe(std::string_view channel, Reply reply, void* self);
 
+    // What a connection that is not ready waits for, for the log.
+    std::string_view awaited() const;
+
     // Loads the script once more. The commands that follow find it.
     bool load_script();
 
@@ -86,10 +96,15 @@ class Connection {
     static void on_connect(redisAsyncContext* context, int status);
     static void on_disconnect(const redisAsyncContext* context, int status);
     static void on_greeting(redisAsyncContext* context, void* answer, void* self_pointer);
+    static void on_auth(redisAsyncContext* context, void* answer, void* self_pointer);
 
-    static bool was_refused(const redisAsyncContext* context);
+    static const char* refusal(const redisAsyncContext* context);
     bool start_tls(const char** untrusted);
-    std::string_view handshake_error(std::string_view otherwise) const;
+    bool gives_password() const;
+    std::string_view shown_error(const redisAsyncContext* context) const;
+    std::string_view handshake_error(const redisAsyncContext* context) const;
+    std::string_view greeting_error(const redisAsyncContext* context) const;
+    void take_greeting(const redisReply& reply, std::string_view text);
     bool greet();
     bool say(std::initializer_list<std::string_view> words, Reply reply);
     void fail(Error error, std::string_view line);

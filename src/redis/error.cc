@@ -1,6 +1,9 @@
 // Names of the errors, and the words by which Redis tells them.
 #include "redis/error.h"
 
+#include <algorithm>
+#include <iterator>
+
 namespace rate_limit::redis {
 namespace {
 
@@ -32,13 +35,40 @@ constexpr struct {
     {"ERR Client sent AUTH", Error::kDenied},
 };
 
-// A user who may run the script but not what it calls: as Redis until 7 and from 7 on say it, and Valkey. And
-// a script that is too long for someone who has not given a password.
-constexpr std::string_view kDeniedParts[] = {
+// A user who may run the script but not what it calls: as Redis until 7 and from 7 on say it, and Valkey.
+constexpr std::string_view kRightsParts[] = {
     "The user executing the script can't",
     "ACL failure in script",
-    "Protocol error: unauthenticated",
 };
+
+// How servers answer AUTH, and what is logged of it.
+constexpr struct {
+    std::string_view start;
+    std::string_view shown;
+} kAuthAnswers[] = {
+    {"WRONGPASS", "WRONGPASS: the user or the password is wrong"},
+    {"ERR invalid password", "ERR invalid password"},
+    {"ERR AUTH", "ERR AUTH: the server has no password for the default user"},
+    {"ERR Client sent AUTH", "ERR Client sent AUTH, but no password is set"},
+    {"ERR unknown command", "ERR unknown command: the server does not know AUTH"},
+    {"ERR wrong number of arguments", "ERR wrong number of arguments: the server does not know users"},
+    {"ERR max number of clients", "ERR max number of clients reached"},
+    {"NOAUTH", "NOAUTH Authentication required"},
+    {"NOPERM", "NOPERM: the user may not run AUTH"},
+    {"DENIED", "DENIED: the server is in protected mode"},
+    {"LOADING", "LOADING: the server is loading its data"},
+    {"BUSY", "BUSY: the server runs a script"},
+};
+
+// A script that is too long for someone who has not given a password.
+constexpr std::string_view kTooLong = "Protocol error: unauthenticated";
+
+bool has(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
+
+bool has_rights_part(std::string_view text) {
+    return std::any_of(std::begin(kRightsParts), std::end(kRightsParts),
+                       [&](std::string_view part) { return has(text, part); });
+}
 
 bool starts_with(std::string_view text, std::string_view word) {
     return text.substr(0, word.size()) == word &&
@@ -59,16 +89,27 @@ Error by_first_word(std::string_view text) {
 const char* error_name(Error error) { return kNames[static_cast<unsigned>(error)]; }
 
 Error classify(std::string_view reply) {
-    for (const std::string_view part : kDeniedParts) {
-        if (reply.find(part) != std::string_view::npos) {
-            return Error::kDenied;
-        }
+    if (has_rights_part(reply) || has(reply, kTooLong)) {
+        return Error::kDenied;
     }
     if (!starts_with(reply, "ERR Error")) {
         return by_first_word(reply);
     }
     const std::size_t dash = reply.find(" -");
     return dash == std::string_view::npos ? Error::kOther : by_first_word(reply.substr(dash + 2));
+}
+
+std::string_view redact(std::string_view reply) {
+    for (const auto& known : kAuthAnswers) {
+        if (reply.substr(0, known.start.size()) == known.start) {
+            return known.shown;
+        }
+    }
+    return "AUTH was answered by an error that is not logged, as it may repeat the password";
+}
+
+bool lacks_rights(std::string_view reply) {
+    return classify(reply) == Error::kDenied && (has_rights_part(reply) || has(reply, "NOPERM"));
 }
 
 }  // namespace rate_limit::redis

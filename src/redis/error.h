@@ -37,4 +37,12 @@ const char* error_name(Error error);
 // inside a script came as "ERR Error running script (...): @user_script:1: -READONLY ...".
 Error classify(std::string_view reply);
 
+// What the log may say of the error that answers AUTH. Some servers repeat the password in it, in part or
+// whole; so the result is never the server's own text.
+std::string_view redact(std::string_view reply);
+
+// Whether an error reply that is kDenied says that Redis knows the user, but does not allow the command. If
+// not, the password is missing or wrong.
+bool lacks_rights(std::string_view reply);
+
 }  // namespace rate_limit::redis

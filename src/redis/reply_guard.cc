@@ -3,10 +3,20 @@
 
 #include <hiredis/async.h>
 
+#include <algorithm>
+#include <cstring>
+
 namespace rate_limit::redis {
 namespace {
 
 const redisReplyObjectFunctions* builder = nullptr;  // hiredis' own
+
+constexpr std::size_t kLongestText = 16U << 20;  // hiredis looks for the end of a line again with each packet
+
+constexpr int kDeepest = 6;  // arrays within each other; CLUSTER SLOTS has four
+
+constexpr char kUnexpected[] = "the server sent a reply that no command waits for";
+constexpr char kTooLarge[] = "the server sent a reply that is too large";
 
 ReplyGuard* guard_of(const redisReadTask* task) { return static_cast<ReplyGuard*>(task->privdata); }
 
@@ -46,24 +56,35 @@ bool may_hold(const ReplyGuard& guard, const redisReadTask* task, const std::str
     }
 }
 
-bool is_allowed(const redisReadTask* task, const std::string_view* text = nullptr) {
+const char* objection(ReplyGuard* guard, const redisReadTask* task, std::size_t size,
+                      const std::string_view* text) {
+    guard->taken = (task->parent == nullptr ? 0 : guard->taken) + sizeof(redisReply) + size;
+    if (guard->taken > guard->most || guard->context->c.reader->ridx > kDeepest) {
+        return kTooLarge;
+    }
+    const bool expected = task->parent == nullptr           ? may_begin(guard->context, task)
+                          : task->parent->parent == nullptr ? may_hold(*guard, task, text)
+                                                            : true;
+    return expected ? nullptr : kUnexpected;
+}
+
+// Whether a part of a reply may be built, which takes `size` bytes beside itself.
+bool is_allowed(const redisReadTask* task, std::size_t size = 0, const std::string_view* text = nullptr) {
     ReplyGuard* guard = guard_of(task);
-    const bool allowed = task->parent == nullptr           ? may_begin(guard->context, task)
-                         : task->parent->parent == nullptr ? may_hold(*guard, task, text)
-                                                           : true;
-    guard->refused = guard->refused || !allowed;
-    return allowed;
+    const char* refused = objection(guard, task, size, text);
+    guard->refused = guard->refused != nullptr ? guard->refused : refused;
+    return refused == nullptr;
 }
 
 void* create_string(const redisReadTask* task, char* at, std::size_t size) {
     const std::string_view text(at, size);
-    return is_allowed(task, task->type == REDIS_REPLY_STRING ? &text : nullptr)
+    return is_allowed(task, size, task->type == REDIS_REPLY_STRING ? &text : nullptr)
                ? builder->createString(task, at, size)
                : nullptr;
 }
 
 void* create_array(const redisReadTask* task, std::size_t elements) {
-    return is_allowed(task) ? builder->createArray(task, elements) : nullptr;
+    return is_allowed(task, elements * sizeof(redisReply*)) ? builder->createArray(task, elements) : nullptr;
 }
 
 void* create_integer(const redisReadTask* task, long long value) {
@@ -71,7 +92,7 @@ void* create_integer(const redisReadTask* task, long long value) {
 }
 
 void* create_double(const redisReadTask* task, double value, char* at, std::size_t size) {
-    return is_allowed(task) ? builder->createDouble(task, value, at, size) : nullptr;
+    return is_allowed(task, size) ? builder->createDouble(task, value, at, size) : nullptr;
 }
 
 void* create_nil(const redisReadTask* task) { return is_allowed(task) ? builder->createNil(task) : nullptr; }
@@ -85,14 +106,54 @@ void free_object(void* reply) { builder->freeObject(reply); }
 redisReplyObjectFunctions guarded = {create_string, create_array, create_integer, create_double,
                                      create_nil,    create_bool,  free_object};
 
+// hiredis' functions of a connection, and the same with a guarded read. There are two kinds: plain and TLS.
+struct Functions {
+    const redisContextFuncs* own = nullptr;
+    redisContextFuncs guarded = {};
+};
+Functions kinds[2];
+
+// What hiredis has read and cannot parse yet is part of one string or line. No more is read than a reply may
+// take.
+ssize_t read_guarded(redisContext* context, char* at, std::size_t size) {
+    auto* guard = static_cast<ReplyGuard*>(context->reader->privdata);
+    if (context->reader->len > std::min(guard->most, kLongestText)) {
+        guard->refused = kTooLarge;
+        context->err = REDIS_ERR_PROTOCOL;
+        std::memcpy(context->errstr, kTooLarge, sizeof(kTooLarge));
+        return -1;
+    }
+    const Functions& functions = context->funcs == &kinds[0].guarded ? kinds[0] : kinds[1];
+    return functions.own->read(context, at, size);
+}
+
 }  // namespace
 
 void ReplyGuard::watch(redisAsyncContext* watched) {
     context = watched;
-    refused = false;
+    taken = 0;
+    refused = nullptr;
     builder = watched->c.reader->fn;
     watched->c.reader->fn = &guarded;
     watched->c.reader->privdata = this;
+    watch_reads();
+}
+
+void ReplyGuard::watch_reads() const {
+    if (context->c.funcs->read == read_guarded) {
+        return;
+    }
+    for (Functions& kind : kinds) {
+        if (kind.own == nullptr) {
+            kind.own = context->c.funcs;
+            kind.guarded = *kind.own;
+            kind.guarded.read = read_guarded;
+        }
+        if (kind.own == context->c.funcs) {
+            context->c.funcs = &kind.guarded;
+            return;
+        }
+    }
 }
 
 }  // namespace rate_limit::redis

@@ -1,4 +1,4 @@
-// Looks names up by getaddrinfo, which follows the system's configuration but blocks: hence the thread.
+// Looks names up by getaddrinfo, which follows the system's configuration but blocks: hence the threads.
 #include "redis/resolver.h"
 
 #include <arpa/inet.h>
@@ -14,12 +14,48 @@
 
 namespace rate_limit::redis {
 
-// Belongs to the thread and to whoever asked; the last of them deletes it.
+namespace {
+
+struct Lock {
+    Lock() { pthread_mutex_lock(&mutex); }
+    ~Lock() { pthread_mutex_unlock(&mutex); }
+    Lock(const Lock&) = delete;
+    Lock& operator=(const Lock&) = delete;
+
+    static inline pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+};
+
+// Starts a thread that nobody waits for. Signals are for the process' own thread.
+bool start_thread(void* (*run)(void*)) {
+    pthread_attr_t detached;
+    pthread_attr_init(&detached);
+    pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
+    sigset_t all;
+    sigset_t before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    pthread_t thread;
+    const int failed = pthread_create(&thread, &detached, run, nullptr);
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    pthread_attr_destroy(&detached);
+    return failed == 0;
+}
+
+}  // namespace
+
+// Belongs to the thread that has taken it from the queue and to whoever asked; the last of them deletes it.
 struct Lookup::Shared {
     std::string host;
     std::vector<std::string> addresses;
     std::atomic<bool> done{false};
     std::atomic<int> owners{2};
+    bool queued = false;  // here and below: under the lock
+    Shared* previous = nullptr;
+    Shared* next = nullptr;
+
+    static inline Shared* first = nullptr;  // of those that wait
+    static inline Shared* last = nullptr;
+    static inline unsigned threads = 0;
 
     void let_go() {
         if (owners.fetch_sub(1) == 1) {
@@ -27,11 +63,39 @@ struct Lookup::Shared {
         }
     }
 
-    static void* run(void* self) {
-        auto* shared = static_cast<Shared*>(self);
-        shared->addresses = resolve(shared->host);
-        shared->done.store(true, std::memory_order_release);
-        shared->let_go();
+    void enqueue() {
+        queued = true;
+        previous = last;
+        (last != nullptr ? last->next : first) = this;
+        last = this;
+    }
+
+    void dequeue() {
+        queued = false;
+        (previous != nullptr ? previous->next : first) = next;
+        (next != nullptr ? next->previous : last) = previous;
+    }
+
+    // The next that waits; null, and the thread is no longer counted, if there is none.
+    static Shared* take() {
+        const Lock lock;
+        Shared* shared = first;
+        if (shared == nullptr) {
+            threads--;
+            return nullptr;
+        }
+        shared->queued = false;
+        first = shared->next;
+        (first != nullptr ? first->previous : last) = nullptr;
+        return shared;
+    }
+
+    static void* run(void*) {
+        while (Shared* shared = take()) {
+            shared->addresses = resolve(shared->host);
+            shared->done.store(true, std::memory_order_release);
+            shared->let_go();
+        }
         return nullptr;
     }
 };
@@ -80,19 +144,13 @@ Lookup* Lookup::start(const std::string& host) {
         return nullptr;
     }
     shared->host = host;
-    pthread_attr_t detached;
-    pthread_attr_init(&detached);
-    pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
-    // Signals are for the process' own thread.
-    sigset_t all;
-    sigset_t before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    pthread_t thread;
-    const int failed = pthread_create(&thread, &detached, Shared::run, shared);
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    pthread_attr_destroy(&detached);
-    if (failed != 0) {
+    const Lock lock;
+    shared->enqueue();
+    if (Shared::threads < kMostThreads && start_thread(Shared::run)) {
+        Shared::threads++;
+    }
+    if (Shared::threads == 0) {
+        shared->dequeue();
         delete shared;
         delete lookup;
         return nullptr;
@@ -105,8 +163,22 @@ bool Lookup::done() const { return shared_->done.load(std::memory_order_acquire)
 const std::vector<std::string>& Lookup::addresses() const { return shared_->addresses; }
 
 void Lookup::forget() {
-    shared_->let_go();
+    if (leave_queue()) {
+        delete shared_;
+    } else {
+        shared_->let_go();
+    }
     delete this;
+}
+
+// Whether it was still in the queue: then no thread has it.
+bool Lookup::leave_queue() {
+    const Lock lock;
+    const bool queued = shared_->queued;
+    if (queued) {
+        shared_->dequeue();
+    }
+    return queued;
 }
 
 }  // namespace rate_limit::redis

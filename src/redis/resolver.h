@@ -16,11 +16,14 @@ bool is_numeric(const std::string& host);
 // Whether a text that came from elsewhere may be a host's name or address.
 bool is_host(std::string_view text);
 
-// A look-up in a thread of its own. Whoever asks looks again until it is done, or forgets it: the thread then
-// ends by itself.
+// A look-up in a thread beside the loop. Whoever asks looks again until it is done, or forgets it. A process
+// has few such threads: further look-ups wait for their turn, and one that is forgotten before leaves the
+// queue. A thread ends when nothing waits.
 class Lookup {
   public:
-    // Null if no thread can be started.
+    static constexpr unsigned kMostThreads = 4;
+
+    // Null if there is no memory, or no thread can be started.
     static Lookup* start(const std::string& host);
 
     bool done() const;
@@ -35,6 +38,7 @@ class Lookup {
 
     explicit Lookup(Shared* shared) : shared_(shared) {}
     ~Lookup() = default;
+    bool leave_queue();
 
     Shared* shared_;
 };

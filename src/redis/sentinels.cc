@@ -15,7 +15,6 @@ namespace {
 constexpr Milliseconds kAskAgain = 100;  // the least time between two questions
 constexpr Milliseconds kLongestPause = 1000;
 constexpr Milliseconds kLookEvery = 20;  // whether a name was found
-constexpr Milliseconds kSayEvery = 10'000;
 
 std::string_view text_of(const redisReply* reply) {
     return reply->type == REDIS_REPLY_STRING ? std::string_view(reply->str, reply->len) : std::string_view();
@@ -53,9 +52,7 @@ Sentinels* Sentinels::make(const Settings& settings, const std::vector<Seed>& se
 
 Sentinels::~Sentinels() {
     connection_.close();
-    if (lookup_ != nullptr) {
-        lookup_->forget();
-    }
+    forget_lookup();
     delete timer_;
 }
 
@@ -75,26 +72,44 @@ void Sentinels::doubt() {
 }
 
 void Sentinels::on_timer() {
+    const bool follows = lookup_ != nullptr || pending_;
+    if (pending_) {
+        follow();
+    } else if (lookup_ != nullptr) {
+        end_lookup();
+    } else if (asking_) {
+        fail(Error::kTimedOut, connection_.ready() ? "no answer" : connection_.awaited());
+        return;
+    }
+    if (!follows || (!connection_.connected() && !timer_->armed())) {
+        ask();
+    }
+}
+
+// Takes what a look-up has found, if it is done. The Sentinel may have named another host meanwhile.
+void Sentinels::end_lookup() {
+    const bool other = looked_up_ != host_;
+    if (!lookup_->done() && (!other || loop_->now() < followed_at_ + kLongestPause)) {
+        timer_->arm(kLookEvery);
+        return;
+    }
+    const std::vector<std::string> found =
+        lookup_->done() ? lookup_->addresses() : std::vector<std::string>();
+    forget_lookup();
+    if (other) {
+        follow();
+    } else if (!found.empty()) {
+        settle(found[0]);
+    } else {
+        fail(Error::kUnresolved, "the primary's name \"" + host_ + "\" has no address");
+    }
+}
+
+void Sentinels::forget_lookup() {
     if (lookup_ != nullptr) {
-        if (!lookup_->done()) {
-            timer_->arm(kLookEvery);
-            return;
-        }
-        const std::vector<std::string> found = lookup_->addresses();
         lookup_->forget();
         lookup_ = nullptr;
-        if (!found.empty()) {
-            settle(found[0]);
-            return;
-        }
-        fail("the primary's name has no address");
-        return;
     }
-    if (asking_) {
-        fail("no answer");
-        return;
-    }
-    ask();
 }
 
 void Sentinels::ask() {
@@ -103,47 +118,55 @@ void Sentinels::ask() {
     const Seed& seed = seeds[next_++ % seeds.size()];
     asked_at_ = loop_->now();
     asking_ = true;
-    std::string line = "its name has no address";
-    if (seed.addresses.empty() ||
-        !connection_.open(
-            {seed.addresses[failures_ / seeds.size() % seed.addresses.size()], seed.port, nullptr, seed.host},
-            &line)) {
-        fail(line);
+    if (seed.addresses.empty()) {
+        where_ = "Sentinel " + print_place(seed.host, seed.port);
+        fail(Error::kUnresolved, "the host has no address");
+        return;
+    }
+    const std::string& address = seed.addresses[failures_ / seeds.size() % seed.addresses.size()];
+    where_ = "Sentinel " + print_place(address, seed.port);
+    std::string line;
+    if (!connection_.open({address, seed.port, nullptr, seed.host}, &line)) {
+        fail(Error::kRefused, line);
         return;
     }
     timer_->arm(settings_.connect_timeout);
 }
 
 // The Sentinel that was asked is of no use: another is asked, at once as long as there are some that were
-// not.
-void Sentinels::fail(std::string_view line) {
+// not. One that has answered may do so and fail all the time, so that is not undone at once.
+void Sentinels::fail(Error error, std::string_view line) {
     const std::vector<Seed>& seeds = seeds_.all();
-    const Seed& seed = seeds[(next_ - 1) % seeds.size()];
-    const std::string kept =
-        "Sentinel " + seed.host + ":" + std::to_string(seed.port) + ": " + std::string(line);
+    const std::string kept(line);
+    const bool answered = !asking_ && failures_ == 0;
     connection_.close();
     asking_ = false;
     failures_++;
     if (failures_ >= seeds.size()) {
-        say(Severity::kError, kept);
+        complain(error, kept);
         // Their names may have other addresses by now.
         seeds_.look_up();
     }
     const Milliseconds pause = std::min<Milliseconds>(
         kAskAgain << std::min<std::size_t>(failures_ / seeds.size(), 4), kLongestPause);
-    timer_->arm(failures_ % seeds.size() != 0 ? 0 : pause - loop_->random() % (pause / 2 + 1));
+    if (failures_ % seeds.size() == 0) {
+        timer_->arm(pause - loop_->random() % (pause / 2 + 1));
+        return;
+    }
+    const Milliseconds next = answered ? asked_at_ + kAskAgain : 0;
+    timer_->arm(next > loop_->now() ? next - loop_->now() : 0);
 }
 
 void Sentinels::on_ready() {
     const std::string question = format_command({"SENTINEL", "GET-MASTER-ADDR-BY-NAME", primary_});
     if (!connection_.send(question, on_primary, this)) {
-        fail("out of memory");
+        fail(Error::kOther, "out of memory");
     }
 }
 
-void Sentinels::on_lost(Error, std::string_view line) {
+void Sentinels::on_lost(Error error, std::string_view line) {
     const std::string kept(line);
-    fail(kept);
+    fail(error, kept);
 }
 
 void Sentinels::on_primary(redisAsyncContext*, void* answer, void* self_pointer) {
@@ -153,15 +176,17 @@ void Sentinels::on_primary(redisAsyncContext*, void* answer, void* self_pointer)
         return;
     }
     if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2) {
-        self->fail(reply->type == REDIS_REPLY_ERROR ? std::string_view(reply->str, reply->len)
-                                                    : std::string_view("it does not know the primary"));
+        const bool told = reply->type == REDIS_REPLY_ERROR;
+        const std::string_view text = told ? std::string_view(reply->str, reply->len)
+                                           : std::string_view("it does not know the primary");
+        self->fail(told ? classify(text) : Error::kOther, text);
         return;
     }
     self->timer_->disarm();
     self->asking_ = false;
     self->failures_ = 0;
     if (!self->connection_.subscribe("+switch-master", on_message, self)) {
-        self->fail("out of memory");
+        self->fail(Error::kOther, "out of memory");
         return;
     }
     self->learn(text_of(reply->element[0]), text_of(reply->element[1]));
@@ -187,19 +212,34 @@ void Sentinels::on_message(redisAsyncContext*, void* answer, void* self_pointer)
 void Sentinels::learn(std::string_view host, std::string_view port) {
     unsigned number = 0;
     const auto parsed = std::from_chars(port.data(), port.data() + port.size(), number);
-    if (host.empty() || parsed.ec != std::errc() || number == 0 || number > 65535) {
-        say(Severity::kError, "a Sentinel names no address of the primary");
+    if (!is_host(host) || parsed.ec != std::errc() || number == 0 || number > 65535) {
+        complain(Error::kShape, "it names no address of the primary");
         return;
     }
     port_ = static_cast<std::uint16_t>(number);
     host_ = host;
+    if (lookup_ != nullptr && !is_numeric(host_)) {
+        return;
+    }
+    const Milliseconds now = loop_->now();
+    if (followed_at_ != 0 && now < followed_at_ + kAskAgain) {
+        pending_ = true;
+        timer_->arm(followed_at_ + kAskAgain - now);
+        return;
+    }
+    follow();
+}
+
+// Goes to where the primary was last said to be.
+void Sentinels::follow() {
+    pending_ = false;
+    followed_at_ = loop_->now();
+    forget_lookup();
     if (is_numeric(host_)) {
         settle(host_);
         return;
     }
-    if (lookup_ != nullptr) {
-        lookup_->forget();
-    }
+    looked_up_ = host_;
     lookup_ = Lookup::start(host_);
     timer_->arm(kLookEvery);
 }
@@ -210,25 +250,31 @@ void Sentinels::settle(const std::string& address) {
     }
     const bool moved = !place_.address.empty();
     place_ = {address, port_, nullptr, host_};
-    if (moved && !settings_.quiet) {
-        loop_->log(Severity::kNotice, "redis \"" + settings_.name + "\": the primary is now " + address +
-                                          ":" + std::to_string(port_));
+    std::string line = log_line(settings_.name, where_, "the primary is now " + print_place(address, port_),
+                                "requests are decided there");
+    if (moved && !settings_.quiet && moves_.admit(loop_->now(), &line)) {
+        loop_->log(Severity::kNotice, line);
     }
     if (owner_ != nullptr) {
         owner_->on_moved();
     }
 }
 
-void Sentinels::say(Severity severity, std::string_view line) {
-    const Milliseconds now = loop_->now();
-    if (settings_.quiet || (said_at_ != 0 && now < said_at_ + kSayEvery)) {
+// As long as a primary is known, requests do not need the Sentinels.
+void Sentinels::complain(Error error, std::string_view line) {
+    Journal& journal = settings_.journal != nullptr ? *settings_.journal : own_journal_;
+    std::uint64_t left_out = 0;
+    if (!journal.may_complain("Sentinels", Journal::kRequests, error, loop_->now(), &left_out)) {
         return;
     }
-    said_at_ = now;
-    std::string text = "redis \"" + settings_.name + "\": " + std::string(line);
-    std::replace_if(
-        text.begin(), text.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
-    loop_->log(severity, text);
+    std::string consequence;
+    if (!place_.address.empty()) {
+        consequence = "requests are still decided at " + print_place(place_.address, place_.port);
+    } else if (settings_.consequence != nullptr) {
+        consequence = settings_.consequence->unreachable;
+    }
+    loop_->log(Severity::kError,
+               log_line(settings_.name, where_, describe(error, line, left_out), consequence));
 }
 
 }  // namespace rate_limit::redis

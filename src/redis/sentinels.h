@@ -8,13 +8,16 @@
 #include "redis/address.h"
 #include "redis/connection.h"
 #include "redis/locator.h"
+#include "redis/log_limit.h"
 #include "redis/resolver.h"
 #include "redis/seeds.h"
 
 namespace rate_limit::redis {
 
 // Keeps one connection, to any Sentinel that answers: it asks for the primary and then listens for
-// +switch-master. When the connection is lost, or the primary in doubt, the next Sentinel is asked.
+// +switch-master. When the connection is lost, or the primary in doubt, the next Sentinel is asked. However
+// often a Sentinel names another primary, it is followed ten times a second at most, and one name is looked
+// up at a time.
 class Sentinels final : public Locator, private Connection::Owner {
   public:
     // `settings` are those of the Sentinels, not of the servers that they watch, and live as long as this.
@@ -40,10 +43,13 @@ class Sentinels final : public Locator, private Connection::Owner {
     void on_timer();
 
     void ask();
-    void fail(std::string_view line);
+    void end_lookup();
+    void forget_lookup();
+    void follow();
+    void fail(Error error, std::string_view line);
     void learn(std::string_view host, std::string_view port);
     void settle(const std::string& address);
-    void say(Severity severity, std::string_view line);
+    void complain(Error error, std::string_view line);
 
     const Settings& settings_;
     Seeds seeds_;
@@ -57,10 +63,15 @@ class Sentinels final : public Locator, private Connection::Owner {
     bool asking_ = false;    // a Sentinel is expected to answer
     Milliseconds asked_at_ = 0;
     Place place_;
-    std::string host_;        // of the primary, as the Sentinels say it
-    std::uint16_t port_ = 0;  // of a primary whose name is being looked up
+    std::string host_;        // of the primary, as the Sentinels last said it
+    std::uint16_t port_ = 0;  // of it
+    bool pending_ = false;    // it was said so soon after the last time that it is yet to be followed
+    std::string looked_up_;   // the name that is being looked up, if one is
     Lookup* lookup_ = nullptr;
-    Milliseconds said_at_ = 0;
+    std::string where_;    // the Sentinel that was last asked, for the log
+    Journal own_journal_;  // unless the settings have one
+    Milliseconds followed_at_ = 0;
+    LogLimit moves_;
 };
 
 }  // namespace rate_limit::redis

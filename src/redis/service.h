@@ -25,6 +25,12 @@ class Service {
     // Who answers for a slot at present; null if that is nobody, or not known. Good until the loop's next
     // turn.
     virtual Client* client_of(Slot slot) = 0;
+
+    // Makes connections before the first call needs them.
+    virtual void open() {}
+
+    // Whether connections that open() began to make may still be ready soon.
+    virtual bool opening() const { return false; }
 };
 
 }  // namespace rate_limit::redis

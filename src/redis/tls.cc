@@ -1,9 +1,15 @@
 // Sets OpenSSL up: hiredis leaves it to its callers to check whose certificate it is.
 #include "redis/tls.h"
 
+#include <fcntl.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <openssl/x509v3.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
 
 #include "redis/resolver.h"
 
@@ -16,7 +22,32 @@ std::string reason(const char* what, const std::string& file) {
            "\" cannot be used: " + (why != nullptr ? why : "unknown error");
 }
 
+// Whether a file can be read. OpenSSL would say "system lib" of one that is missing, and wait for a pipe.
+bool is_readable(const char* what, const std::string& file, std::string* wrong) {
+    struct stat info = {};
+    const int fd = open(file.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    const bool found = fd >= 0 && fstat(fd, &info) == 0;
+    const int error = errno;
+    if (fd >= 0) {
+        close(fd);
+    }
+    if (!found || !S_ISREG(info.st_mode)) {
+        *wrong = std::string(what) + " \"" + file +
+                 "\" cannot be used: " + (found ? "it is not a regular file" : std::strerror(error));
+    }
+    return wrong->empty();
+}
+
+bool are_readable(const TlsFiles& files, std::string* wrong) {
+    return (files.ca.empty() || is_readable("ca=", files.ca, wrong)) &&
+           (files.certificate.empty() ||
+            (is_readable("cert=", files.certificate, wrong) && is_readable("key=", files.key, wrong)));
+}
+
 bool load_files(SSL_CTX* tls, const TlsFiles& files, std::string* wrong) {
+    if (!are_readable(files, wrong)) {
+        return false;
+    }
     if (files.ca.empty()) {
         SSL_CTX_set_default_verify_paths(tls);
     } else if (SSL_CTX_load_verify_locations(tls, files.ca.c_str(), nullptr) != 1) {
@@ -86,6 +117,15 @@ const char* verify_error(const SSL* session) {
     }
     const long result = SSL_get_verify_result(session);
     return result == X509_V_OK ? nullptr : X509_verify_cert_error_string(result);
+}
+
+bool handshake_done(const SSL* session) { return SSL_is_init_finished(session) == 1; }
+
+bool was_not_tls() {
+    const unsigned long error = ERR_peek_last_error();
+    const int why = ERR_GET_REASON(error);
+    return ERR_GET_LIB(error) == ERR_LIB_SSL &&
+           (why == SSL_R_WRONG_VERSION_NUMBER || why == SSL_R_PACKET_LENGTH_TOO_LONG);
 }
 
 const char* tls_error() { return ERR_reason_error_string(ERR_peek_last_error()); }

@@ -27,6 +27,12 @@ void free_session(ssl_st* session);
 // Why the server's certificate was not believed; null if it was.
 const char* verify_error(const ssl_st* session);
 
+// Whether both sides have agreed on how to speak.
+bool handshake_done(const ssl_st* session);
+
+// Whether the last error in TLS is that what came was not TLS.
+bool was_not_tls();
+
 // What last went wrong in TLS; null if nothing is known.
 const char* tls_error();
 

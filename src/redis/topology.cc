@@ -72,7 +72,7 @@ void Topology::ask(std::vector<Locator::Place> nodes) {
 
 void Topology::on_timer() {
     if (waiting_) {
-        fail(Error::kTimedOut, "no answer");
+        fail(Error::kTimedOut, connection_.ready() ? "no answer" : connection_.awaited());
         return;
     }
     ask_next();
@@ -101,8 +101,10 @@ void Topology::fail(Error error, std::string_view line) {
         return;
     }
     timer_->disarm();
+    const std::string where =
+        nodes_.empty() ? "cluster" : print_place(nodes_.back().address, nodes_.back().port);
     nodes_.clear();
-    owner_->on_no_ranges(error, kept);
+    owner_->on_no_ranges(where, error, kept);
 }
 
 void Topology::on_ready() {

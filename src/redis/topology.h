@@ -30,8 +30,8 @@ class Topology final : private Connection::Owner {
       public:
         // Called from the loop.
         virtual void on_ranges(const std::vector<SlotRange>& ranges) = 0;
-        // None of the nodes has answered; what the last one did instead.
-        virtual void on_no_ranges(Error error, std::string_view line) = 0;
+        // None of the nodes has answered; what the last one, at `where`, did instead.
+        virtual void on_no_ranges(const std::string& where, Error error, std::string_view line) = 0;
 
       protected:
         ~Owner() = default;

@@ -42,8 +42,15 @@ RateList Account::rates() const {
     return list;
 }
 
+void Account::set_excess(std::uint64_t excess, std::uint32_t rested_at) {
+    constexpr std::uint64_t kMost = 0xffff;
+    excess_ = static_cast<std::uint16_t>(std::min(excess, kMost));
+    rested_at_ = rested_at;
+}
+
 void Account::clear() {
     amounts_.store(0, std::memory_order_release);
+    excess_ = 0;
     name_size_.store(0, std::memory_order_release);
     rates_.store(0, std::memory_order_release);
 }
@@ -81,6 +88,14 @@ void Account::add(std::uint32_t amount) {
     } while (!amounts_.compare_exchange_weak(before, after, std::memory_order_release));
 }
 
+void Account::take_back(std::uint32_t amount) {
+    std::uint64_t before = amounts();
+    std::uint64_t after = 0;
+    do {
+        after = before - std::min<std::uint64_t>(before & kLowHalf, amount);
+    } while (!amounts_.compare_exchange_weak(before, after, std::memory_order_release));
+}
+
 void Account::send(std::uint32_t amount, std::uint64_t sender, std::uint64_t sequence) {
     sender_ = sender;
     sequence_ = sequence;
@@ -97,6 +112,8 @@ void Account::continue_from(const Account& other, std::uint32_t unsent) {
     enter_name(other.name());
     sender_ = other.sender_;
     sequence_ = other.sequence_;
+    excess_ = other.excess_;
+    rested_at_ = other.rested_at_;
     amounts_.store(unsent | std::uint64_t{other.sending()} << kSendingShift, std::memory_order_release);
 }
 
@@ -111,7 +128,9 @@ Accounts::Accounts(const Shape& shape, std::uint64_t slots, std::uint64_t sender
       sender_(sender),
       sequence_(0),
       overshoot_(0),
-      ahead_(0) {}
+      lost_(0),
+      ahead_(0),
+      alone_at_(0) {}
 
 std::uint64_t Accounts::next_marked(std::uint64_t slot) {
     while (slot < slots_) {

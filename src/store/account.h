@@ -24,6 +24,7 @@ class Account {
     std::uint32_t unsent() const { return static_cast<std::uint32_t>(amounts()); }
     std::uint32_t sending() const { return static_cast<std::uint32_t>(amounts() >> 32); }
     bool owes() const { return amounts() != 0; }
+    std::uint64_t owed() const { return std::uint64_t{unsent()} + sending(); }
 
     // The call that `sending` is in: who has numbered it, and how.
     std::uint64_t sender() const { return sender_; }
@@ -38,6 +39,12 @@ class Account {
     // Those that the client last had, where rates differ between clients; none if they were never entered.
     RateList rates() const;
 
+    // The largest excess over a limit that was counted already, and the moment, in seconds, at which the
+    // client has rested so that the next one counts again.
+    std::uint32_t excess() const { return excess_; }
+    std::uint32_t rested_at() const { return rested_at_; }
+    void set_excess(std::uint64_t excess, std::uint32_t rested_at);
+
     // Forgets everything.
     void clear();
 
@@ -49,6 +56,9 @@ class Account {
 
     // Adds to what is unsent, which stays at the most that it can be.
     void add(std::uint32_t amount);
+
+    // Takes `amount` off what is unsent, or all of it if that is less.
+    void take_back(std::uint32_t amount);
 
     // `amount` is on its way, and nothing is unsent. Only while nothing is on its way.
     void send(std::uint32_t amount, std::uint64_t sender, std::uint64_t sequence);
@@ -76,6 +86,8 @@ class Account {
     std::atomic<std::uint8_t> name_size_;
     std::atomic<std::uint8_t> rates_;
     char name_[kLongestName];
+    std::uint16_t excess_;  // at most what it can be
+    std::uint32_t rested_at_;
     // If rates differ between clients, words follow: a rate's count in the low half, its period in seconds
     // in the high one.
 };
@@ -130,12 +142,25 @@ class alignas(64) Accounts {
     void add_overshoot(std::uint32_t amount) { overshoot_.fetch_add(amount, std::memory_order_relaxed); }
     std::uint64_t overshoot() const { return overshoot_.load(std::memory_order_relaxed); }
 
+    // Unsent requests of clients that had to give way.
+    void add_lost(std::uint32_t amount) {
+        if (amount != 0) {
+            lost_.fetch_add(amount, std::memory_order_relaxed);
+        }
+    }
+    std::uint64_t lost() const { return lost_.load(std::memory_order_relaxed); }
+
     // Which process may send.
     Leader& leader() { return leader_; }
 
     // How far Redis' clock is ahead of this machine's.
     Micros ahead() const { return ahead_.load(std::memory_order_relaxed); }
     void set_ahead(Micros ahead) { ahead_.store(ahead, std::memory_order_relaxed); }
+
+    // When a request was last decided without Redis, which should have been asked, by the host's clock; 0 if
+    // none was.
+    Micros alone_at() const { return alone_at_.load(std::memory_order_relaxed); }
+    void set_alone_at(Micros now) { alone_at_.store(now, std::memory_order_relaxed); }
 
   private:
     std::atomic<std::uint64_t>* words() { return reinterpret_cast<std::atomic<std::uint64_t>*>(this + 1); }
@@ -151,7 +176,9 @@ class alignas(64) Accounts {
     std::uint64_t sender_;
     std::atomic<std::uint64_t> sequence_;  // the last that was used
     std::atomic<std::uint64_t> overshoot_;
+    std::atomic<std::uint64_t> lost_;
     std::atomic<Micros> ahead_;
+    std::atomic<Micros> alone_at_;
     Leader leader_;
 };
 

@@ -5,6 +5,7 @@
 #include "store/instances.h"
 #include "store/live_rate.h"
 #include "store/rates.h"
+#include "store/reminder.h"
 #include "store/statistics.h"
 
 namespace rate_limit {
@@ -14,6 +15,7 @@ struct ZoneBoard {
     ZoneStatistics statistics;
     LiveRate live;
     Hitters hitters;
+    Reminder bad_cost;  // of cost=$variable
 };
 
 struct RedisBoard {

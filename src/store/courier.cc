@@ -14,7 +14,6 @@
 namespace rate_limit {
 namespace {
 
-constexpr std::size_t kClientsInCall = 200;  // so that a call keeps Redis from others for a millisecond or so
 constexpr std::size_t kCallsInCluster = 128;  // under way, of one client each
 constexpr std::size_t kFailuresInRound = 1024;
 static_assert(kClientsInCall <= kMaxPolicies, "each client may have rates of its own");

@@ -1,7 +1,9 @@
 // A request's limits, wherever their state is: decided together, all or nothing, though Redis answers later.
 //
-// Memory is checked first and charged last, when every Redis has admitted; what a Redis was charged is given
-// back if another limit then rejects.
+// Limits are charged in the order of their rates, the lowest first, and what was charged is given back if
+// another limit then rejects. A limit that many clients share has a higher rate than a client's own, so that
+// a client who is over its own limit does not take from the others, not even for the moment until that is
+// given back. Memory is looked at before anything is charged.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +22,8 @@ namespace rate_limit {
 // What a zone does while its Redis cannot be asked.
 enum class OnError : std::uint8_t { kOpen, kClosed, kLocal };
 
-// One of a request's limits. Everything that it points to must live until the group is decided or forgotten.
+// One of a request's limits. Client, policy and shape must live until the group is decided, forgotten or
+// left; everything else that it points to, as long as the process.
 struct GroupLimit {
     std::string_view zone;    // its name
     std::string_view client;  // the client's
@@ -37,6 +40,7 @@ struct GroupLimit {
     Decision decision;          // and what
     Reason reason = kNoReason;  // why not whom the zone asks first
     bool is_short = false;      // the client's name is as short_name gives it
+    void* data = nullptr;       // of whoever asks
 };
 
 enum class Progress : std::uint8_t {
@@ -50,8 +54,8 @@ struct MemoryLimits;
 
 class Group {
   public:
-    // `limits`, `room` for as many, and the group itself must live until it is decided or forgotten; they are
-    // no more than kMaxLimits. `wall` reads the time of day.
+    // `limits`, `room` for as many, and the group itself must live until it is decided, forgotten or left;
+    // they are no more than kMaxLimits. `wall` reads the time of day.
     Group(GroupLimit* limits, RemoteLimit* room, std::size_t count, const Host& host, Micros (*wall)(),
           void (*done)(Group* group));
 
@@ -59,8 +63,13 @@ class Group {
     // if it is known already that no denial is remembered.
     Progress start(bool undenied = false);
 
-    // The request has gone.
+    // Nobody wants to know: what is charged already stays so.
     void forget();
+
+    // The request has gone. A copy of the group decides what is left, so that all limits are charged or none,
+    // and is given to `gone`, which may be null, when it is decided.
+    using Gone = void (*)(const Group& group);
+    void leave(Gone gone);
 
     Progress progress() const { return progress_; }
 
@@ -73,25 +82,38 @@ class Group {
     // When it was started, by the host's clock.
     Micros started_at() const { return started_at_; }
 
+    const GroupLimit* begin() const { return limits_; }
+    const GroupLimit* end() const { return limits_ + count_; }
+
     void* data = nullptr;  // of whoever asks
 
   private:
     static void on_answer(Question* question);
+    static void end_copy(Group* copy);
+    Group* copy() const;
     RemoteLimit remote_limit(std::size_t index) const;
     bool together(std::size_t a, std::size_t b) const;
+    bool precedes(std::size_t a, std::size_t b) const;
+    void arrange();
     bool denied();
-    void gather_memory(bool fallback, MemoryLimits* memory) const;
+    Limit* add_memory_limit(std::size_t index, MemoryLimits* memory) const;
+    void gather_memory(std::size_t end, MemoryLimits* memory) const;
     void copy_decisions(const MemoryLimits& memory);
-    Progress check_memory_first();
-    bool choose_next();
+    Progress look_at_memory();
+    std::size_t next_place() const;
+    void choose(std::size_t place);
     Progress ask_next();
     Progress take_answer();
+    bool tell_memory();
+    Progress reject_for_memory();
     bool must_refuse();
-    Progress check_memory_last();
+    Progress charge_memory(std::size_t end);
+    Progress leave_memory_out(const MemoryLimits& memory);
     Progress reject();
     void note_rejection();
     bool is_refundable(std::size_t index) const;
     void give_back();
+    void give_back_to_memory();
 
     GroupLimit* limits_;
     std::size_t count_;
@@ -99,15 +121,20 @@ class Group {
     Micros (*wall_)();
     void (*done_)(Group* group);
     Question question_;
+    Gone gone_ = nullptr;
     Remote* asked_ = nullptr;  // whom the question is for
     redis::Slot slots_[kMaxLimits];
+    std::uint8_t order_[kMaxLimits];  // in which limits are charged
     std::uint8_t asked_indices_[kMaxLimits];
     Progress progress_ = Progress::kWaiting;
     redis::Error error_ = redis::Error::kNone;
     Micros decided_at_ = 0;               // 0 while nobody has
     Micros started_at_ = 0;               // by the host's clock
     bool waited_ = false;                 // for an answer
+    bool has_tables_ = false;             // memory may have a part in it
+    bool scattered_ = false;              // its limits are in several places
     bool tried_[kMaxLimits] = {};         // its Redis was asked, or could not be
+    bool in_memory_[kMaxLimits] = {};     // memory has decided it, or could not
     Micros charged_at_[kMaxLimits] = {};  // by the host's clock; 0 if it was not, or no longer is
 };
 

@@ -19,7 +19,7 @@
 namespace rate_limit {
 
 struct Hitter {
-    std::string name;        // as short_name gives it
+    std::string name;        // as it was added
     std::uint64_t rejected;  // requests, in the minutes that list the client
     std::uint64_t error;     // by so many at most that is too high
 };
@@ -31,8 +31,8 @@ class Hitters {
     static constexpr unsigned kMinutes = 5;   // the one that has begun and those before it
     static constexpr unsigned kClients = 64;  // on the list of a minute
 
-    // A request of this client was rejected; its name is as short_name gives it. Waits for nobody: a client
-    // that is not on the list is missed if another process is putting somebody there.
+    // A request of this client was rejected; its name has at most kLongestName bytes. Waits for nobody: a
+    // client that is not on the list is missed if another process is putting somebody there.
     void add(std::string_view client, Micros now, const Host& host);
 
     // The clients that were rejected most, at most so many, by what is certain of each.

@@ -12,6 +12,7 @@ struct Host {
     bool (*alive)(std::uint32_t process);  // whether a process that holds a slot may still let it go
     void (*yield)();                       // lets another process run
     Micros (*clock)();                     // a clock that is never set back
+    bool clock_is_shared = false;          // by all processes that use a table
 };
 
 }  // namespace rate_limit

@@ -33,6 +33,11 @@ enum class Ending : std::uint8_t {
     return std::min(limit.cost, look.evaluate(policy, limit.table->shape(), slot.state, now, 0).remaining);
 }
 
+// Before any client is locked.
+void note_time(const Limit& limit, Micros now, const Host& host) {
+    limit.table->note_time(now + limit.ahead, *limit.policy, host);
+}
+
 // A limit while its client is locked.
 struct Held {
     Limit* limit;
@@ -88,6 +93,7 @@ struct Held {
 };
 
 Verdict check_one(Limit* limit, Micros now, const Host& host, Ending if_allowed) {
+    note_time(*limit, now, host);
     Held held;
     if (!held.take(limit, now, host)) {
         return Verdict::kBusy;
@@ -102,6 +108,7 @@ Verdict check_all(Limit* limits, std::size_t count, Micros now, const Host& host
     Limit* ordered[kMaxLimits];
     for (std::size_t i = 0; i < count; i++) {
         ordered[i] = &limits[i];
+        note_time(limits[i], now, host);
     }
     std::sort(ordered, ordered + count, [](const Limit* a, const Limit* b) { return a->table < b->table; });
 
@@ -144,6 +151,60 @@ Verdict precheck(Limit* limits, std::size_t count, Micros now, const Host& host)
 
 Verdict note_refusal(Limit* limits, std::size_t count, Micros now, const Host& host) {
     return check_all(limits, count, now, host, Ending::kRefuse);
+}
+
+bool follow_redis(Limit* limit, const Decision& said, std::uint32_t left, Micros now, const Host& host) {
+    Table& table = *limit->table;
+    const Policy& policy = *limit->policy;
+    const Slot slot = table.acquire(limit->client, policy, now, host);
+    if (slot.state == nullptr) {
+        return true;
+    }
+    const std::uint64_t owed = !slot.fresh && table.has_accounts() ? table.account_of(slot).owed() : 0;
+    const Micros alone_at = table.has_accounts() ? table.accounts().alone_at() : 0;
+    const bool settled = owed == 0 && (alone_at == 0 || host.clock() - alone_at >= kSettling);
+    Check check;
+    const auto evaluate = [&](std::uint32_t cost) {
+        return check.evaluate(policy, table.shape(), slot.state, now, cost);
+    };
+    if (!settled && said.allowed && !evaluate(limit->cost).allowed) {
+        limit->decision = check.decision();
+        Table::keep(slot, host);
+        return false;
+    }
+    left -= static_cast<std::uint32_t>(std::min<std::uint64_t>(left, owed));
+    const Decision own = evaluate(0);
+    if (own.rate == said.rate && own.remaining > left) {
+        evaluate(own.remaining - left);
+        check.impose(slot.state);
+    } else if (slot.fresh) {
+        Table::drop(slot, host);
+        return true;
+    } else if (own.rate == said.rate && own.remaining < left && settled && policy.min_interval == 0) {
+        evaluate(left - own.remaining);
+        check.give_back(slot.state);
+    }
+    Table::keep(slot, host);
+    return true;
+}
+
+void give_back(Limit* limits, std::size_t count, Micros now, const Host& host) {
+    for (std::size_t i = 0; i < count; i++) {
+        Limit& limit = limits[i];
+        Table& table = *limit.table;
+        const Slot slot = table.find(limit.client, host);
+        if (slot.state == nullptr) {
+            continue;
+        }
+        Check check;
+        check.evaluate(*limit.policy, table.shape(), slot.state, now + limit.ahead, limit.cost);
+        check.give_back(slot.state);
+        if (table.has_accounts()) {
+            table.account_of(slot).take_back(limit.cost);
+            table.unmark(slot);
+        }
+        Table::keep(slot, host);
+    }
 }
 
 }  // namespace rate_limit

@@ -86,6 +86,7 @@ Verdict check_by_name(Table* table, const Policy& policy, std::string_view clien
     }
     const bool owes = table->has_accounts();
     now += owes ? table->accounts().ahead() : 0;
+    table->note_time(now, policy, host);
     const Slot slot = table->acquire(table->hash(client), policy, now, host);
     if (slot.state == nullptr) {
         return Verdict::kBusy;
@@ -104,6 +105,17 @@ Verdict check_by_name(Table* table, const Policy& policy, std::string_view clien
 
 // Decides as check does, but charges nothing if it admits: the request has to ask elsewhere too.
 Verdict precheck(Limit* limits, std::size_t count, Micros now, const Host& host);
+
+// Redis has decided a limit whose table decides while Redis cannot be asked: the table then goes on from what
+// Redis has said. `left` is this instance's part of what Redis says is left. False if the table rejects what
+// Redis has admitted. That can be only while Redis may not know yet what this and other instances have
+// admitted without it: as long as the client owes something, and for kSettling after the last such request.
+constexpr Micros kSettling = 2 * kSecond;
+bool follow_redis(Limit* limit, const Decision& said, std::uint32_t left, Micros now, const Host& host);
+
+// Gives back what an admitted request was charged, as well as can be: what a table with accounts has sent to
+// Redis meanwhile stays charged. The decisions mean nothing afterwards.
+void give_back(Limit* limits, std::size_t count, Micros now, const Host& host);
 
 // Decides and notes a request that was rejected elsewhere, where rejected requests count.
 Verdict note_refusal(Limit* limits, std::size_t count, Micros now, const Host& host);

@@ -40,6 +40,7 @@ constexpr std::string_view kChange =
     "return old\n";
 
 constexpr std::string_view kDelete = "return tostring(redis.call('DEL', KEYS[1]))\n";
+constexpr std::string_view kFind = "return tostring(redis.call('EXISTS', KEYS[1]))\n";
 
 // Each reset has a moment of its own, so that nobody who has seen the one misses the other.
 constexpr std::string_view kAnnounce =
@@ -52,6 +53,8 @@ constexpr std::string_view kAnnounce =
     "redis.call('ZADD', KEYS[1], string.format('%.0f', moment), ARGV[1])\n"
     "redis.call('PEXPIRE', KEYS[1], 60000)\n"
     "return 'OK'\n";
+
+constexpr redis::Milliseconds kEveryAway = 100;  // while Redis cannot be asked, whether it can again
 
 // Who has no rights may get them; until then its failures should not keep others who share the connection.
 constexpr redis::Milliseconds kEveryDenied = 30'000;
@@ -95,6 +98,14 @@ std::string text_of(const RateList& rates) {
 }
 
 void ignore(void*, redis::Error, std::string_view) {}
+
+// Runs a script on a client's key.
+Errand errand_of(std::string_view script, std::string_view prefix, std::string_view zone, Algorithm algorithm,
+                 std::string_view client) {
+    redis::Buffer key;
+    append_key_text(prefix, zone, algorithm, client, &key);
+    return {redis::format_command({"EVAL", script, "1", key.view()}), redis::slot_of(key.view())};
+}
 
 }  // namespace
 
@@ -141,6 +152,8 @@ void Follower::stop() {
     timer_->disarm();
 }
 
+redis::Slot Follower::slot() const { return redis::slot_of(rates_key(options_.prefix)); }
+
 std::string Follower::question() const {
     redis::Buffer command;
     command.append("*");
@@ -158,6 +171,11 @@ std::string Follower::question() const {
     return std::string(command.view());
 }
 
+// Who has the key of the rates; null if that is nobody at present.
+redis::Client* Follower::client() const {
+    return service_ != nullptr ? service_->client_of(slot()) : nullptr;
+}
+
 void Follower::on_timer() {
     timer_->arm(kEvery);
     if (options_.each_time != nullptr) {
@@ -166,9 +184,9 @@ void Follower::on_timer() {
     if (asking_ || following_->leader().lead(*host_) == Leader::Lead::kNo) {
         return;
     }
-    const redis::Slot slot = redis::slot_of(rates_key(options_.prefix));
-    redis::Client* client = service_->client_of(slot);
+    redis::Client* client = this->client();
     if (client == nullptr || !client->available()) {
+        timer_->arm(kEveryAway);
         return;
     }
     if (denied_at_ != 0 && loop_->now() < denied_at_ + kEveryDenied && client->connected()) {
@@ -181,7 +199,7 @@ void Follower::on_timer() {
         return;
     }
     call->command.append(question());
-    call->slot = slot;
+    call->slot = slot();
     asking_ = true;
     changes_ = following_->changes();
     client->send(call, on_answer, this);
@@ -190,15 +208,23 @@ void Follower::on_timer() {
 void Follower::on_answer(void* self, redis::Error error, std::string_view reply) {
     auto* follower = static_cast<Follower*>(self);
     follower->asking_ = false;
-    if (error == redis::Error::kDenied) {
+    // A wrong password is another matter: the connection fails, and so do its other calls, until it is right.
+    const redis::Client* client = error == redis::Error::kDenied ? follower->client() : nullptr;
+    const bool denied = client != nullptr && client->lacks_rights();
+    if (denied) {
         if (follower->denied_at_ == 0) {
-            follower->loop_->log(redis::Severity::kWarning,
-                                 "Redis does not let this user read rates that are changed while nginx runs, "
-                                 "which are not followed");
+            follower->loop_->log(
+                redis::Severity::kWarning,
+                redis::log_line(client->settings().name, client->where(),
+                                "Redis does not let this user read rates that are changed while nginx runs",
+                                "changed rates are not followed"));
         }
         follower->denied_at_ = follower->loop_->now();
     }
-    if (error == redis::Error::kNone || error == redis::Error::kDenied) {
+    if (error == redis::Error::kNone) {
+        follower->denied_at_ = 0;
+    }
+    if (error == redis::Error::kNone || denied) {
         follower->following_->set_heard(follower->host_->clock());
     }
     if (error == redis::Error::kNone && follower->changes_ == follower->following_->changes()) {
@@ -297,9 +323,12 @@ Errand change_rate(std::string_view prefix, std::string_view zone, std::string_v
 
 Errand delete_client(std::string_view prefix, std::string_view zone, Algorithm algorithm,
                      std::string_view client) {
-    redis::Buffer key;
-    append_key_text(prefix, zone, algorithm, client, &key);
-    return {redis::format_command({"EVAL", kDelete, "1", key.view()}), redis::slot_of(key.view())};
+    return errand_of(kDelete, prefix, zone, algorithm, client);
+}
+
+Errand find_client(std::string_view prefix, std::string_view zone, Algorithm algorithm,
+                   std::string_view client) {
+    return errand_of(kFind, prefix, zone, algorithm, client);
 }
 
 Errand announce_reset(std::string_view prefix, bool split, std::uint64_t instance, std::string_view zone,
@@ -314,6 +343,14 @@ bool forget_client(Table* table, Denials* denials, std::string_view client, cons
         denials->forget(denials->hash(client));
     }
     return table != nullptr && table->forget(table->hash(client), host);
+}
+
+bool knows_client(Table* table, std::string_view client, const Host& host) {
+    const Slot slot = table != nullptr ? table->find(table->hash(client), host) : Slot();
+    if (slot.state != nullptr) {
+        Table::keep(slot, host);
+    }
+    return slot.state != nullptr;
 }
 
 }  // namespace rate_limit

@@ -93,6 +93,8 @@ class Follower {
 
     static void on_answer(void* self, redis::Error error, std::string_view reply);
     void on_timer();
+    redis::Slot slot() const;  // of what it asks for
+    redis::Client* client() const;
     std::string question() const;
     bool follow(std::string_view reply);
     void follow_rate(FollowedZone* zone, std::string_view text);
@@ -106,7 +108,7 @@ class Follower {
     const Host* host_;
     redis::Alarm* timer_ = nullptr;
     bool asking_ = false;
-    redis::Milliseconds denied_at_ = 0;  // when Redis last did not let it ask; 0 if it never did
+    redis::Milliseconds denied_at_ = 0;  // when the user last had no right to ask; 0 if it has
     std::uint64_t changes_ = 0;          // as of the question
 };
 
@@ -119,9 +121,12 @@ struct Errand {
 // Changes the rate of a zone; with an empty `rate`, back to the configuration.
 Errand change_rate(std::string_view prefix, std::string_view zone, std::string_view rate);
 
-// Deletes a client's key. Here and below a client's name is as short_name gives it.
+// Deletes a client's key, or looks for it; the answer is "1", or "0" if there is none. Here and below a
+// client's name is as short_name gives it.
 Errand delete_client(std::string_view prefix, std::string_view zone, Algorithm algorithm,
                      std::string_view client);
+Errand find_client(std::string_view prefix, std::string_view zone, Algorithm algorithm,
+                   std::string_view client);
 
 // Tells the other instances to forget a client.
 Errand announce_reset(std::string_view prefix, bool split, std::uint64_t instance, std::string_view zone,
@@ -129,5 +134,8 @@ Errand announce_reset(std::string_view prefix, bool split, std::uint64_t instanc
 
 // Forgets a client in memory; either may be null. Whether the table knew it.
 bool forget_client(Table* table, Denials* denials, std::string_view client, const Host& host);
+
+// Whether a table, which may be null, knows a client.
+bool knows_client(Table* table, std::string_view client, const Host& host);
 
 }  // namespace rate_limit

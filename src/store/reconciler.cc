@@ -278,13 +278,16 @@ void Reconciler::failed(const Batch& batch) {
 void Reconciler::settle(const Batch& batch, std::size_t index, const std::uint64_t* state, Micros time,
                         std::uint32_t overshoot) {
     unsettled_ -= std::min<std::size_t>(unsettled_, 1);
-    if (overshoot != 0) {
-        table_->accounts().add_overshoot(overshoot);
-    }
     if (index + kClientsAhead < batch.entries.size()) {
         table_->prefetch(batch.entries[index + kClientsAhead].slot);
     }
     const Slot slot = table_->find(batch.entries[index].client, batch.entries[index].slot, *host_);
+    if (overshoot != 0) {
+        Policy room;
+        table_->accounts().add_overshoot(
+            beyond_limit(policy_of(batch.entries[index], &room), state, time, overshoot,
+                         slot.state != nullptr ? &table_->account_of(slot) : nullptr));
+    }
     if (slot.state == nullptr) {
         return;
     }
@@ -293,10 +296,53 @@ void Reconciler::settle(const Batch& batch, std::size_t index, const std::uint64
         // The state first: who dies between the two leaves what will come again.
         if (mode_ == Mode::kSync) {
             take_over(slot, account, state, time);
+            weigh(slot, account, time);
         }
         account.arrive();
     }
     let_go(slot);
+}
+
+// Of the requests that did not fit, those that the client is admitted more than its limit for good.
+std::uint32_t Reconciler::beyond_limit(const Policy& policy, const std::uint64_t* state, Micros time,
+                                       std::uint32_t overshoot, Account* account) const {
+    if (mode_ != Mode::kSync || state == nullptr) {
+        return overshoot;
+    }
+    if (is_level(policy.algorithm)) {
+        return account != nullptr ? beyond_level(policy, state, time, overshoot, account) : overshoot;
+    }
+    return static_cast<std::uint32_t>(
+        std::min<std::uint64_t>(overshoot, window_excess(policy, table_->shape(), state, time)));
+}
+
+// A level that is too full keeps the client waiting until it has drained. When instances take what has
+// drained since, each for itself, it is too full again, but no more was admitted than before. So only a
+// larger excess counts, until the client has rested for a period after its whole quota was back. What may be
+// owed has an end, and what is beyond that is never made up for.
+std::uint32_t Reconciler::beyond_level(const Policy& policy, const std::uint64_t* state, Micros time,
+                                       std::uint32_t overshoot, Account* account) const {
+    Policy one = policy;
+    one.min_interval = 0;
+    one.rates.size = 1;
+    std::uint64_t excess = 0;
+    bool is_most = false;
+    Micros rested = 0;
+    for (std::uint32_t i = 0; i < policy.rates.size; i++) {
+        const Rate& rate = one.rates.rates[0] = policy.rates.rates[i];
+        const std::uint64_t limit = capacity_of(one, rate);
+        const std::uint64_t used = used_of(one, table_->shape(), state, time);
+        Check look;
+        rested = std::max(
+            rested, time + look.evaluate(one, table_->shape(), state, time, 0).reset_after + rate.period);
+        excess = std::max(excess, used - std::min(used, limit));
+        is_most = is_most || used >= limit + std::max<std::uint64_t>(limit, rate.count);
+    }
+    const std::uint64_t counted = time / kSecond < account->rested_at() ? account->excess() : 0;
+    account->set_excess(std::max(excess, counted),
+                        static_cast<std::uint32_t>(std::min<std::uint64_t>(rested / kSecond, kMostAmount)));
+    const std::uint64_t more = excess - std::min(excess, counted);
+    return is_most ? overshoot : static_cast<std::uint32_t>(std::min<std::uint64_t>(overshoot, more));
 }
 
 bool Reconciler::is_fuller(const std::uint64_t* state, const std::uint64_t* than, const Policy& policy,
@@ -324,6 +370,18 @@ void Reconciler::replace(const Slot& slot, const std::uint64_t* state) const {
     } else {
         std::fill_n(slot.state, words, 0);
     }
+}
+
+// A client that other instances have admitted weighs what it has used of them all.
+void Reconciler::weigh(const Slot& slot, const Account& account, Micros time) const {
+    if (!varied()) {
+        return;
+    }
+    Policy policy = *policy_;
+    policy.rates = account.rates();
+    Check look;
+    look.evaluate(policy, table_->shape(), slot.state, time, 0);
+    look.write_weight(slot.state);
 }
 
 // Redis' state, and on top of it what was admitted since the batch was made. A level that is fuller here is

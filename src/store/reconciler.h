@@ -43,6 +43,9 @@ struct Batch {
     std::vector<Entry> entries;  // each of another client
 };
 
+// The most clients in one call: more would keep Redis from others for over a millisecond or so.
+constexpr std::size_t kClientsInCall = 200;
+
 // Belongs to one thread. Of the processes that share a table one at a time sends, whichever asks first.
 class Reconciler {
   public:
@@ -87,8 +90,9 @@ class Reconciler {
     void failed(const Batch& batch);
 
     // An entry was applied, now or before. `state`, of the table's shape, is what Redis has of the client at
-    // its own `time`, null if nothing; unused, as the time, by kFallback. `overshoot` is how far this has
-    // exceeded a limit. Does nothing to a client that is no longer in the batch.
+    // its own `time`, null if nothing; unused, as the time, by kFallback. `overshoot` is how many of the
+    // requests did not fit; those of them are counted that the client does not make up for by waiting. Does
+    // nothing to a client that is no longer in the batch.
     void settle(const Batch& batch, std::size_t index, const std::uint64_t* state, Micros time,
                 std::uint32_t overshoot);
 
@@ -124,6 +128,11 @@ class Reconciler {
     bool is_fuller(const std::uint64_t* state, const std::uint64_t* than, const Policy& policy,
                    Micros time) const;
     void replace(const Slot& slot, const std::uint64_t* state) const;
+    void weigh(const Slot& slot, const Account& account, Micros time) const;
+    std::uint32_t beyond_limit(const Policy& policy, const std::uint64_t* state, Micros time,
+                               std::uint32_t overshoot, Account* account) const;
+    std::uint32_t beyond_level(const Policy& policy, const std::uint64_t* state, Micros time,
+                               std::uint32_t overshoot, Account* account) const;
     void take_over(const Slot& slot, const Account& account, const std::uint64_t* state, Micros time) const;
     void let_go(const Slot& slot) const;
 

@@ -92,8 +92,9 @@ Remote* Remote::make(redis::Service* service, const Options& options, redis::Loo
     }
     remote->flush_ = loop->make_task([](void* self) { static_cast<Remote*>(self)->flush(); }, remote);
     remote->wake_ = loop->make_task([](void* self) { static_cast<Remote*>(self)->wake(); }, remote);
+    remote->hold_ = loop->make_timer([](void* self) { static_cast<Remote*>(self)->flush(); }, remote, false);
     remote->whole_ = remote->split_ ? nullptr : remote->node_of(nullptr);
-    if (remote->flush_ == nullptr || remote->wake_ == nullptr ||
+    if (remote->flush_ == nullptr || remote->wake_ == nullptr || remote->hold_ == nullptr ||
         remote->split_ != (remote->whole_ == nullptr)) {
         remote->service_ = nullptr;
         delete remote;
@@ -126,10 +127,14 @@ Remote::~Remote() {
     while (first_done_ != nullptr) {
         Waiting* waiting = first_done_;
         first_done_ = waiting->next;
-        if (waiting->question != nullptr) {
-            waiting->question->waiting = nullptr;
-        }
+        Question* question = waiting->question;
         delete waiting;
+        if (question != nullptr) {
+            question->waiting = nullptr;
+            if (question->lost != nullptr) {
+                question->lost(question);
+            }
+        }
     }
     while (free_waiting_ != nullptr) {
         Waiting* waiting = free_waiting_;
@@ -143,6 +148,7 @@ Remote::~Remote() {
     }
     delete flush_;
     delete wake_;
+    delete hold_;
 }
 
 Remote::Batch* Remote::make_batch() {
@@ -323,6 +329,14 @@ void Remote::forget(Question* question) {
     }
 }
 
+void Remote::hand_over(Question* question, Question* copy) {
+    copy->waiting = question->waiting;
+    question->waiting = nullptr;
+    if (copy->waiting != nullptr) {
+        copy->waiting->question = copy;
+    }
+}
+
 void Remote::count(const RemoteLimit* limits, std::size_t count) {
     if (available(slot_of(limits[0]))) {
         add(limits, count, false, nullptr);
@@ -335,10 +349,30 @@ void Remote::give_back(const RemoteLimit* limits, std::size_t count) {
     }
 }
 
+// Whether what has gathered for a node waits on. An answer that is late may be held up by a packet that was
+// lost: then it leaves by itself.
+bool Remote::holds(const Node& node) {
+    if (!node.must_wait()) {
+        return false;
+    }
+    const redis::Client* client = service_->client_of(node.open->slot);
+    if (client == nullptr || !client->settings().spare) {
+        return true;
+    }
+    const redis::Milliseconds until = node.open->since + client->patience();
+    if (until <= loop_->now()) {
+        return false;
+    }
+    if (!hold_->armed()) {
+        hold_->arm(until - loop_->now());
+    }
+    return true;
+}
+
 void Remote::flush() {
     for (Node** link = &first_open_; *link != nullptr;) {
         Node* node = *link;
-        if (node->must_wait()) {
+        if (holds(*node)) {
             link = &node->next_open;
             continue;
         }
@@ -502,13 +536,13 @@ void Remote::finish(Batch* batch, redis::Error error, std::string_view reply) {
         (last_done_ != nullptr ? last_done_->next : first_done_) = waiting;
         last_done_ = waiting;
     }
-    recycle(batch);
     if (answered && error != redis::Error::kNone) {
         redis::Client* client = service_->client_of(batch->slot);
         if (client != nullptr) {
             client->distrust(error, "a reply is not as long as its decisions");
         }
     }
+    recycle(batch);
     if (first_done_ != nullptr) {
         wake_->arm(0);
     }

@@ -40,6 +40,8 @@ struct Question {
     redis::Error error = redis::Error::kNone;  // the answer, if not kNone: nothing was decided
     Micros time = 0;                           // else Redis' own, at which it decided
     Waiting* waiting = nullptr;                // while it asks
+    // Called instead of `done` if the Remote ends before; may be null.
+    void (*lost)(Question* question) = nullptr;
 };
 
 class RedisCounter;
@@ -69,8 +71,11 @@ class Remote {
     // Decides and charges, all of the question's limits or none. False if there is no memory.
     bool ask(Question* question);
 
-    // The request has gone: `done` is not called.
+    // `done` is not called.
     static void forget(Question* question);
+
+    // The answer to a question goes to a copy of it.
+    static void hand_over(Question* question, Question* copy);
 
     // Decides and charges, and tells nobody: for a request that was rejected elsewhere, where rejected
     // requests count.
@@ -108,6 +113,7 @@ class Remote {
     Node* node_of(const redis::Client* client);
     void close(Batch* batch);
     void flush();
+    bool holds(const Node& node);
     void leave(Batch* batch);
     void send(Batch* batch);
     void ask_apart(Batch* batch);
@@ -127,11 +133,12 @@ class Remote {
     redis::Loop* loop_;
     redis::Alarm* flush_ = nullptr;
     redis::Alarm* wake_ = nullptr;
-    Node* whole_ = nullptr;       // if the service is not split: the only one
-    Node* nodes_[kLists] = {};    // in lists by their clients
-    Node* first_open_ = nullptr;  // of those that have a batch that is being filled
-    Batch* open_[kLists] = {};    // others that are being filled, in lists by their slots
-    std::uint64_t filled_ = 0;    // a bit for each list of these that may have any
+    redis::Alarm* hold_ = nullptr;  // until a batch that waits for an answer leaves without it
+    Node* whole_ = nullptr;         // if the service is not split: the only one
+    Node* nodes_[kLists] = {};      // in lists by their clients
+    Node* first_open_ = nullptr;    // of those that have a batch that is being filled
+    Batch* open_[kLists] = {};      // others that are being filled, in lists by their slots
+    std::uint64_t filled_ = 0;      // a bit for each list of these that may have any
     redis::Buffer key_;
     Batch* free_batches_ = nullptr;
     Waiting* free_waiting_ = nullptr;

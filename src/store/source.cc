@@ -19,4 +19,6 @@ const char* reason_name(Reason reason) {
     }
 }
 
+const char* bypass_name(Bypass bypass) { return bypass == Bypass::kEmptyKey ? "empty_key" : "rate_off"; }
+
 }  // namespace rate_limit

@@ -32,4 +32,11 @@ inline Reason reason_of(redis::Error error) { return static_cast<Reason>(error);
 // One word for metrics and the API.
 const char* reason_name(Reason reason);
 
+// Why a limit did not apply to a request.
+enum class Bypass : std::uint8_t { kEmptyKey, kRateOff };
+constexpr unsigned kBypasses = 2;
+
+// One word for metrics.
+const char* bypass_name(Bypass bypass);
+
 }  // namespace rate_limit

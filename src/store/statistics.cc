@@ -56,6 +56,7 @@ ZoneTotals ZoneStatistics::read() const {
         totals.allowed += load(stripe.requests[0]);
         totals.rejected += load(stripe.requests[1]);
         totals.delayed += load(stripe.delayed);
+        totals.aborted += load(stripe.aborted);
         totals.dry_run_rejected += load(stripe.dry_run[0]);
         totals.dry_run_delayed += load(stripe.dry_run[1]);
         add_all(stripe.sources, totals.sources);
@@ -63,6 +64,7 @@ ZoneTotals ZoneStatistics::read() const {
         add_histogram<kTimeBounds>(stripe.checks, stripe.checks_sum, &totals.checks);
         add_all(stripe.shadows[0], totals.shadows[0]);
         add_all(stripe.shadows[1], totals.shadows[1]);
+        add_all(stripe.bypassed, totals.bypassed);
     }
     return totals;
 }

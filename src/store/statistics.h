@@ -47,12 +47,14 @@ struct ZoneTotals {
     std::uint64_t allowed;  // requests that the zone and all others admitted
     std::uint64_t rejected;
     std::uint64_t delayed;           // of those that were allowed
+    std::uint64_t aborted;           // ended while they waited
     std::uint64_t dry_run_rejected;  // of those above: in a dry run
     std::uint64_t dry_run_delayed;
     std::uint64_t sources[kSources];  // who decided them, by Source
     std::uint64_t reasons[kReasons];  // why it was not whom the configuration says, by Reason
     TimeTotals checks;                // how long it took
     std::uint64_t shadows[2][2];      // as a candidate: what the live limits admitted, and what it would have
+    std::uint64_t bypassed[kBypasses];  // requests that the zone did not apply to, by Bypass
 };
 
 // Made in memory that is all zero.
@@ -63,6 +65,7 @@ class ZoneStatistics {
 
     // Beside its decision.
     void count_delay(unsigned stripe) { add(&at(stripe).delayed); }
+    void count_aborted(unsigned stripe) { add(&at(stripe).aborted); }
     void count_dry_run(unsigned stripe, bool rejected) { add(&at(stripe).dry_run[rejected ? 0 : 1]); }
 
     // A request was not decided by whom it should be, and perhaps by nobody.
@@ -71,6 +74,11 @@ class ZoneStatistics {
     // A candidate would have admitted a request or not, as the live limits have or not.
     void count_shadow(unsigned stripe, bool live, bool candidate) {
         add(&at(stripe).shadows[live ? 1 : 0][candidate ? 1 : 0]);
+    }
+
+    // The zone did not apply to a request.
+    void count_bypass(unsigned stripe, Bypass bypass) {
+        add(&at(stripe).bypassed[static_cast<unsigned>(bypass)]);
     }
 
     ZoneTotals read() const;
@@ -82,9 +90,11 @@ class ZoneStatistics {
         Counter checks_sum = 0;
         Counter checks[kTimeBounds + 1] = {};
         Counter delayed = 0;
+        Counter aborted = 0;
         Counter dry_run[2] = {};  // rejected, delayed
         Counter reasons[kReasons] = {};
         Counter shadows[2][2] = {};  // by what the live limits said, and the candidate
+        Counter bypassed[kBypasses] = {};
     };
 
     Stripe& at(unsigned stripe) { return stripes_[stripe % kStripes]; }

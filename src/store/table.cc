@@ -73,7 +73,9 @@ Table::Table(const Shape& shape, const HashKey& key, std::uint64_t sets, bool ac
       set_size_(set_size(shape)),
       accounts_at_(accounts_offset(sets, set_size_)),
       evictions_(0),
-      reminded_(0) {
+      reminded_(0),
+      noted_(0),
+      offset_(0) {
     if (accounts) {
         new (&this->accounts()) Accounts(shape, slots(), siphash(key, "sender"));
     }
@@ -144,9 +146,20 @@ bool Table::lock(const Place& place, std::uint64_t hash, const Host& host, Slot*
     }
 }
 
+// The client that has used the smaller part of its quota gives way first. Of two that have used the same, the
+// one that owes nothing does: Redis has its counts, while counts that are owed would be lost. What is owed
+// must not decide before that: every new client owes, and a flood of them would wash out all others.
+bool Table::Choice::gives_way_before(const Choice& other) const {
+    const std::uint64_t used = used_part_of(weight);
+    const std::uint64_t used_by_other = used_part_of(other.weight);
+    if (used != used_by_other) {
+        return used < used_by_other;
+    }
+    return owes != other.owes ? other.owes : weight < other.weight;
+}
+
 // Where a new client goes: a free slot of its first set, if that has some to spare, or of the emptier one, or
-// else the slot whose loss forgets least. One that owes something gives way last, unless that no longer
-// counts.
+// else the slot whose loss forgets least.
 bool Table::choose(std::uint64_t hash, const Policy& policy, Micros now, Choice* choice) const {
     const std::uint64_t sets[2] = {first_set(hash), second_set(hash)};
     *choice = {};
@@ -185,10 +198,9 @@ bool Table::choose(std::uint64_t hash, const Policy& policy, Micros now, Choice*
             const Place place = {set, way, index};
             const std::uint64_t victim = set->hashes[way].load(std::memory_order_acquire);
             const std::uint64_t weight = weight_of(policy, shape_, state_of(place), now);
-            const bool owes = weight != 0 && (owing >> way & 1) != 0;
-            if (choice->place.set == nullptr || owes < choice->owes ||
-                (owes == choice->owes && weight < choice->weight)) {
-                *choice = {place, victim, weight, owes};
+            const Choice candidate = {place, victim, weight, weight != 0 && (owing >> way & 1) != 0};
+            if (choice->place.set == nullptr || candidate.gives_way_before(*choice)) {
+                *choice = candidate;
             }
             if (weight == 0) {
                 return true;
@@ -266,6 +278,9 @@ bool Table::insert(std::uint64_t hash, const Policy& policy, Micros now, const H
     }
     if (choice.victim != 0 && choice.weight != 0) {
         evictions_.fetch_add(1, std::memory_order_relaxed);
+        if (has_accounts_) {
+            accounts().add_lost(account_of(*slot).unsent());
+        }
     }
     return claim(choice, hash, host, slot);
 }
@@ -417,6 +432,8 @@ void Table::import_account(Table& other, const Place& from, const RateList& rate
 
 void Table::import(Table& other, const RateList& rates, const Policy& policy, Micros now, const Host& host) {
     key_ = other.key_;
+    noted_.store(other.noted_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+    offset_.store(other.offset_.load(std::memory_order_relaxed), std::memory_order_relaxed);
     // While clients come in, those that are there weigh by the rates that they were used with, if the new are
     // not known.
     Policy weighing = policy;
@@ -441,6 +458,42 @@ void Table::import(Table& other, const RateList& rates, const Policy& policy, Mi
                 keep(slot, host);
             }
         }
+    }
+}
+
+// A clock that is never set back tells how far the other was, even if nobody asked meanwhile.
+void Table::note_time_later(Micros now, const Policy& policy, const Host& host) {
+    if (!host.clock_is_shared) {
+        return;
+    }
+    const Micros offset = now - host.clock();
+    Micros noted = noted_.load(std::memory_order_relaxed);
+    if (!noted_.compare_exchange_strong(noted, now, std::memory_order_relaxed)) {
+        return;
+    }
+    const Micros back = offset_.exchange(offset, std::memory_order_relaxed) - offset;
+    if (noted != 0 && back > kClockSlack) {
+        clear_ended(policy, now + back, now, host);
+    }
+}
+
+// Clears the states that had ended at the moment `ended`, but would matter at `now`. If this process was
+// stopped after it had read the clock, `ended` is in the past, and what had ended by then has ended.
+void Table::clear_ended(const Policy& policy, Micros ended, Micros now, const Host& host) {
+    for (std::uint64_t number = 0; number < slots(); number++) {
+        const Place place = place_at(number);
+        const std::uint64_t hash = place.set->hashes[place.way].load(std::memory_order_acquire);
+        const std::uint64_t* state = state_of(place);
+        Slot slot;
+        // States are read without their locks, and those to be cleared once more.
+        if (hash == 0 || weight_of(policy, shape_, state, ended) != 0 ||
+            weight_of(policy, shape_, state, now) == 0 || !lock(place, hash, host, &slot)) {
+            continue;
+        }
+        if (weight_of(policy, shape_, state, ended) == 0) {
+            std::fill_n(slot.state, words_, 0);
+        }
+        keep(slot, host);
     }
 }
 

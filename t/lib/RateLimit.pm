@@ -11,7 +11,7 @@
 #   port      its port (the next one of RL_PORTS)           log_level of error_log (info)
 #   module    0: do not load the module                  connections   of a worker (256)
 #   shutdown  worker_shutdown_timeout (10s)
-#   clock     1: its clock stands still until advance(); see RateLimit::Clock
+#   clock     1: its clock stands still until advance(); see RateLimit::Clock. 'day': only the time of day does
 #
 # In them, %PORT% stands for the server's port, %PORT1% … %PORT4% for further free ports, %DIR% for the folder of this
 # nginx, which holds nginx.conf, error.log, access.log, nginx.pid and the files of its root, html/.
@@ -175,7 +175,7 @@ sub start_nginx {
     $self->{clock} = RateLimit::Clock->new("$self->{dir}/clock") if $conf{clock};
     my $pid = fork // croak "fork: $!";
     if (!$pid) {
-        %ENV = (%ENV, $self->{clock}->environment) if $conf{clock};
+        %ENV = (%ENV, $self->{clock}->environment($conf{clock} eq 'day')) if $conf{clock};
         open STDERR, '>', "$self->{dir}/stderr" or die "stderr: $!\n";
         open STDOUT, '>&', \*STDERR or die "stdout: $!\n";
         exec binary(), '-e', 'stderr', '-p', $self->{dir}, '-c', "$self->{dir}/nginx.conf" or POSIX::_exit(127);

@@ -13,7 +13,7 @@ async function launch() {
         executablePath: process.env.RL_CHROMIUM || '/usr/bin/chromium',
         // Nothing but this machine is asked for, whatever Chromium itself would like to know.
         args: ['--disable-gpu', '--disable-dev-shm-usage', '--disable-lcd-text',
-            '--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1'],
+            '--host-resolver-rules=MAP *.test 127.0.0.1 , MAP * ~NOTFOUND , EXCLUDE 127.0.0.1'],
         timeout: 120000,
     });
 }

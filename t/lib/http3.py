@@ -1,6 +1,6 @@
 # Asks 127.0.0.1 for all PATHs at once, over one HTTP/3 connection, and prints the headers of the answers as gtlsclient does.
 #
-#   python3 t/lib/http3.py PORT all|first|cancel PATH…
+#   python3 t/lib/http3.py PORT all|first|cancel METHOD PATH…
 #
 # Closes the connection once all answers have come, or the first; `cancel` says instead that no answer is wanted any more
 # (STOP_SENDING), once nginx has had time to let the requests wait, prints "cancelled" and stays connected until SIGTERM.
@@ -17,7 +17,7 @@ from aioquic.h3.events import DataReceived, HeadersReceived
 from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.events import ConnectionTerminated, ProtocolNegotiated
 
-port, mode, paths = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
+port, mode, method, paths = int(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4:]
 
 
 class Client(QuicConnectionProtocol):
@@ -44,7 +44,7 @@ class Client(QuicConnectionProtocol):
     def ask(self, path):
         stream = self._quic.get_next_available_stream_id()
         target = [(b":scheme", b"https"), (b":authority", b"localhost"), (b":path", path.encode())]
-        self.http.send_headers(stream, [(b":method", b"GET"), *target], end_stream=True)
+        self.http.send_headers(stream, [(b":method", method.encode()), *target], end_stream=True)
         self.open.add(stream)
 
     def cancel(self):

@@ -128,6 +128,51 @@ void test_the_longest_name_fits(void**) {
                 "ip:ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffe/127");
 }
 
+// The text of bytes, between guards as above; empty if they are no address.
+std::string plain(const std::string& bytes) {
+    struct {
+        char before[16];
+        char text[kLongestPlain];
+        char after[16];
+    } memory;
+    std::memset(&memory, 0x5a, sizeof(memory));
+    const std::size_t size = print_plain_address(bytes, memory.text);
+    assert_true(size < sizeof(memory.text));
+    for (std::size_t i = 0; i < sizeof(memory.before); i++) {
+        assert_int_equal(memory.before[i], 0x5a);
+        assert_int_equal(memory.after[i], 0x5a);
+    }
+    return {memory.text, size};
+}
+
+std::string parsed(std::string_view text) {
+    char bytes[16];
+    return {bytes, parse_plain_address(text, bytes)};
+}
+
+void test_a_plain_address_is_read_as_it_was_written(void**) {
+    for (const char* text :
+         {"192.0.2.7", "0.0.0.0", "255.255.255.255", "125.1.2.3", "2001:db8::1", "::", "::1", "::ff",
+          "::ffff:192.0.2.7", "fe80::1:2", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"}) {
+        const Bytes bytes = bytes_of(text);
+        const std::string packed(bytes.begin(), bytes.end());
+        assert_string_equal(plain(packed).c_str(), text);
+        assert_true(parsed(text) == packed);
+    }
+}
+
+void test_what_is_no_plain_address_is_refused(void**) {
+    for (const char* text : {"", "user", "192.0.2", "192.0.2.256", "192.0.2.7 ", "192.0.2.7/32", "0x7f.1",
+                             "1", "[::1]", "fe80::1%lo", ":::", "2001:db8::12345", "unix:"}) {
+        assert_true(parsed(text).empty());
+    }
+    assert_true(parsed(std::string_view("192.0.2.7\0", 10)).empty());
+    assert_true(parsed(std::string(1000, '1')).empty());
+    for (const std::size_t size : {0, 1, 3, 5, 15, 17, 1000}) {
+        assert_true(plain(std::string(size, 'x')).empty());
+    }
+}
+
 // Another way to name an IPv6 address: groups as text, and the longest run of zeros found by trying each.
 std::string rfc5952(const Bytes& bytes) {
     std::array<std::string, 8> groups;
@@ -227,6 +272,16 @@ void test_a_name_reads_back_as_its_network(void**) {
         RC_ASSERT(inet_pton(AF_INET6, name.substr(0, name.find('/')).c_str(), read.data()) == 1);
         RC_ASSERT(read == network(bytes, length));
         RC_ASSERT((name.find('/') == std::string::npos) == (length == 128));
+    });
+    assert_true(kept);
+}
+
+void test_every_plain_address_is_read_back(void**) {
+    setenv("RC_PARAMS", "max_success=500", 0);
+    const bool kept = rc::check("an address reads back", [] {
+        const Bytes bytes = *any_address(*rc::gen::element<std::size_t>(4, 16));
+        const std::string packed(bytes.begin(), bytes.end());
+        RC_ASSERT(parsed(plain(packed)) == packed);
     });
     assert_true(kept);
 }
@@ -338,6 +393,9 @@ int main() {
         cmocka_unit_test(test_a_full_length_has_no_suffix),
         cmocka_unit_test(test_ipv6_is_written_as_rfc_5952_says),
         cmocka_unit_test(test_the_longest_name_fits),
+        cmocka_unit_test(test_a_plain_address_is_read_as_it_was_written),
+        cmocka_unit_test(test_every_plain_address_is_read_back),
+        cmocka_unit_test(test_what_is_no_plain_address_is_refused),
         cmocka_unit_test(test_every_address_has_the_name_of_its_network_for_all_lengths),
         cmocka_unit_test(test_a_name_reads_back_as_its_network),
         cmocka_unit_test(test_clients_of_one_network_share_a_name_and_others_do_not),

@@ -43,6 +43,20 @@ local function keep(key, value, moment, same)
         redis.call('DEL', key)
     end
 end
+local function read_part(key, first, last)
+    local moment = redis.call('GETRANGE', key, 0, 7)
+    if first == 0 and #moment == 8 and struct.unpack('<I8', moment) <= now then
+        redis.call('DEL', key)
+    end
+    return redis.call('GETRANGE', key, first + 8, last < 0 and last or last + 8)
+end
+local function write_part(key, first, text)
+    redis.call('SETRANGE', key, first + 8, text)
+end
+local function keep_until(key, moment)
+    assert(moment % 1 == 0)
+    redis.call('SETRANGE', key, 0, struct.pack('<I8', moment))
+end
 )lua";
 
 inline std::uint64_t steps = 0;  // limits that were decided, given back or charged
@@ -51,10 +65,16 @@ inline std::string sha;
 inline std::string sync_sha;
 inline bool declared = true;  // the keys of calls that decide
 
+// Scripts that keep a log whole unless it may have more than `whole` entries; see script_text.
+inline void load_scripts(long whole) {
+    Connection& connection = server->connection();
+    sha = text_of(*connection.call({"SCRIPT", "LOAD", script_text("ORDER", kTestKeys, whole)}));
+    sync_sha = text_of(*connection.call({"SCRIPT", "LOAD", script_text("ORDER.sync", kTestKeys, whole)}));
+}
+
 inline void start_server(const std::string& program) {
     server = std::make_unique<Server>(program);
-    sha = text_of(*server->connection().call({"SCRIPT", "LOAD", script_text("ORDER", kTestKeys)}));
-    sync_sha = text_of(*server->connection().call({"SCRIPT", "LOAD", script_text("ORDER.sync", kTestKeys)}));
+    load_scripts(-1);
 }
 
 // What one script call has to do at one moment: groups that it decides, or one that it charges as it is.
@@ -340,6 +360,22 @@ struct Kind {
     unsigned bits;
     std::uint32_t zones;
 };
+
+// Logs that are rings in Redis: all of them, those of more than a few entries, and those of a variable rate.
+template <class Kinds>
+void compare_rings(const Kinds& kinds) {
+    start_server(server_programs()[0]);
+    bool kept = true;
+    for (const long whole : {0, 8, 60}) {
+        load_scripts(whole);
+        for (const Kind& kind : kinds) {
+            kept &= rc::check(
+                "whole up to " + std::to_string(whole) + ", " + kind.name + ": Redis agrees",
+                [&] { redis_agrees(*any_scenario(Algorithm::kSlidingLog, kind.bits, kind.zones)); });
+        }
+    }
+    assert_true(kept);
+}
 
 template <class Kinds>
 void compare_with(const std::string& program, const Kinds& kinds) {

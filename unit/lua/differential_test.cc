@@ -52,6 +52,14 @@ void test_redis_decides_the_same_for_keys_that_are_not_declared(void**) {
     declared = true;
 }
 
+void test_a_ring_decides_as_core_does(void**) { compare_rings(kKinds); }
+
+void test_a_ring_decides_the_same_if_its_key_is_not_declared(void**) {
+    declared = false;
+    compare_rings(std::vector<Kind>{kKinds[0], kKinds[std::size(kKinds) - 1]});
+    declared = true;
+}
+
 // Another server runs the same script by the same rules: what counts is that it does so at all.
 void test_valkey_decides_as_core_does(void**) {
     const std::vector<std::string> programs = server_programs();
@@ -70,6 +78,8 @@ int main() {
         cmocka_unit_test_teardown(test_redis_decides_as_core_does, stop_server),
         cmocka_unit_test_teardown(test_what_overlaps_of_the_window_before_is_exact, stop_server),
         cmocka_unit_test_teardown(test_redis_decides_the_same_for_keys_that_are_not_declared, stop_server),
+        cmocka_unit_test_teardown(test_a_ring_decides_as_core_does, stop_server),
+        cmocka_unit_test_teardown(test_a_ring_decides_the_same_if_its_key_is_not_declared, stop_server),
         cmocka_unit_test_teardown(test_valkey_decides_as_core_does, stop_server),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -115,7 +115,7 @@ class MirroredClient {
             end = std::max(end, static_cast<Micros>(words[interval_index(shape)]) + policy.min_interval);
         }
         if (present_ && has_lives(shape_) && has_lives(shape) && keeps_others(policy, shape, places, words)) {
-            end = std::max(end, lives_);
+            end = std::max(end, believed(shape.algorithm, now));
         }
         present_ = end > now;
         shape_ = shape;
@@ -125,6 +125,13 @@ class MirroredClient {
     }
 
   private:
+    // A level is kept for no longer than three of the longest periods on behalf of other rates; all else ends
+    // before.
+    Micros believed(Algorithm algorithm, Micros now) const {
+        const Micros last = now + 3 * kMaxPeriod;
+        return lives_ <= last ? lives_ : is_level(algorithm) ? last : 0;
+    }
+
     // The rate that one place was used with, as far as its words tell.
     RateList left_by(const Policy& policy, const Shape& shape) const {
         RateList rates = {};

@@ -8,8 +8,8 @@
 namespace rate_limit {
 
 // `order` is the file of lua/ that names the parts; `keys` is what stands for lua/keys.lua, if it is not
-// null.
-inline std::string script_text(const std::string& order, const char* keys) {
+// null; `whole` is how many entries a log may have that is kept whole, if not as many as the script says.
+inline std::string script_text(const std::string& order, const char* keys, long whole = -1) {
     std::string text;
     FILE* joined = popen(("scripts/join-lua " + order).c_str(), "r");
     char piece[4096];
@@ -21,7 +21,15 @@ inline std::string script_text(const std::string& order, const char* keys) {
     }
     if (keys != nullptr) {
         const std::size_t begin = text.find("\n-- keys.lua\n") + 1;
-        text.replace(begin, text.find("\n-- algorithms.lua\n") + 1 - begin, keys);
+        text.replace(begin, text.find("\n-- log_ring.lua\n") + 1 - begin, keys);
+    }
+    if (whole >= 0) {
+        const std::string large = "local LARGE = ";
+        const std::size_t begin = text.find(large) + large.size();
+        text.replace(begin, text.find('\n', begin) - begin, std::to_string(whole));
+        // Few entries are read and written at once, so that small logs take several steps as well.
+        const std::string at_once = "RUN, MOST, FORMAT = 44, 32, 4096,";
+        text.replace(text.find(at_once), at_once.size(), "RUN, MOST, FORMAT = 44, 4, 3,");
     }
     return text;
 }

@@ -174,6 +174,34 @@ void test_a_value_that_cannot_be_read_is_a_client_never_seen(void**) {
     }
 }
 
+// A value that other rates need tells until when.
+void test_no_value_makes_its_key_last_for_longer_than_any_rate_needs_it(void**) {
+    for (const Algorithm algorithm : kEveryAlgorithm) {
+        const Policy policy = policy_of(algorithm, "100r/h");
+        const Policy other = policy_of(algorithm, "90r/40d");
+        const Shape shape = shape_of(policy, 4, 200);
+        const std::string key = algorithm_name(algorithm);
+        assert_true(run(request(other, shape, key, 80)).decisions[0].allowed);
+        assert_true(run(request(policy, shape, key)).decisions[0].allowed);
+        const long long kept = integer({"PTTL", key});
+        assert_true(kept > 3 * kDay / 1000);
+        std::string value = text_of(*connection().call({"GET", key}));
+        for (const char* end : {"\xff\xff\xff\xff\xff\xff\xff\xff", "\x01\x02\x03\x04\x05\x06\x1f\x80",
+                                "\xff\xff\xff\xff\xff\xff\x0f\x01"}) {
+            value.replace(0, 8, end, 8);
+            connection().call({"SET", key, value});
+            assert_true(run(request(policy, shape, key)).decisions[0].allowed);
+            const long long longest =
+                algorithm <= Algorithm::kGcra ? 3 * kMaxPeriod / 1000 + 1 : 2 * kHour / 1000;
+            const long long now_kept = integer({"PTTL", key});
+            if (now_kept > longest) {
+                print_error("%s: %lld days\n", algorithm_name(algorithm), now_kept / (kDay / 1000));
+            }
+            assert_true(now_kept > 0 && now_kept <= longest);
+        }
+    }
+}
+
 // Whatever the bytes are, also those that begin like a real value and are cut off or overwritten.
 void test_no_value_makes_the_script_fail(void**) {
     std::mt19937 random(20231113);
@@ -307,6 +335,8 @@ int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_a_key_expires_when_it_no_longer_matters, forget_all),
         cmocka_unit_test_setup(test_a_key_lives_as_long_as_any_rate_or_the_interval_needs_it, forget_all),
+        cmocka_unit_test_setup(test_no_value_makes_its_key_last_for_longer_than_any_rate_needs_it,
+                               forget_all),
         cmocka_unit_test_setup(test_an_old_server_is_told_how_long_and_not_until_when, forget_all),
         cmocka_unit_test_setup(test_what_is_given_back_is_forgotten, forget_all),
         cmocka_unit_test_setup(test_a_call_asks_no_more_of_redis_than_it_must, forget_all),

@@ -18,6 +18,8 @@ constexpr Kind kKinds[] = {
 
 void test_redis_charges_as_core_does(void**) { compare_with(server_programs()[0], kKinds); }
 
+void test_a_ring_is_charged_as_core_does(void**) { compare_rings(kKinds); }
+
 void test_valkey_charges_as_core_does(void**) {
     const std::vector<std::string> programs = server_programs();
     assert_int_equal(programs.size(), 2);
@@ -147,6 +149,7 @@ int main() {
     set_parameters("100");
     const CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_redis_charges_as_core_does, stop_server),
+        cmocka_unit_test_teardown(test_a_ring_is_charged_as_core_does, stop_server),
         cmocka_unit_test_teardown(test_valkey_charges_as_core_does, stop_server),
         cmocka_unit_test_teardown(test_what_redis_does_not_believe_nobody_takes_over, stop_server),
     };

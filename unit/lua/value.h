@@ -58,6 +58,10 @@ class ValueReader {
 
     // Nothing if it is not as it should be.
     std::optional<Content> read() {
+        if (shape_.algorithm == Algorithm::kSlidingLog && value_.size() >= kRingHeader &&
+            value_[8] == '\xc0') {
+            return read_ring();
+        }
         if (!has_lives(shape_) && !shape_.interval) {
             read_place(value_.size());
             return finish();
@@ -168,6 +172,38 @@ class ValueReader {
             content_.push_back(take(shape_.log_bytes));
         }
     }
+
+    // A log in the form of lua/log_ring.lua.
+    std::optional<Content> read_ring() {
+        lives_ = take(8);
+        take(1);
+        const std::uint64_t bytes = take(1) - 16;
+        const std::uint64_t admitted = take(8);
+        content_.push_back(take(8));
+        const std::uint64_t shift = take(6);
+        const std::uint64_t room = take(4);
+        const std::uint64_t head = take(4);
+        const std::uint64_t size = take(4);
+        if ((bytes != 4 && bytes != 6) || bytes < shape_.log_bytes || head >= room || size > room ||
+            (!has_lives(shape_) && lives_ != 0) || (!shape_.interval && admitted != 0)) {
+            return {};
+        }
+        for (std::uint64_t i = 0; i < size; ++i) {
+            const std::size_t at = kRingHeader + (head + i) % room * bytes;
+            if (at + bytes > value_.size()) {
+                return {};
+            }
+            // Wider entries than core's stay as they are.
+            const std::uint64_t time = bytes_at(value_, at, bytes) - shift;
+            content_.push_back(time & ((std::uint64_t{1} << (shape_.log_bytes * 8)) - 1));
+        }
+        if (shape_.interval) {
+            content_.push_back(admitted);
+        }
+        return content_;
+    }
+
+    static constexpr std::size_t kRingHeader = 44;
 
     const Shape& shape_;
     std::string_view value_;

@@ -152,6 +152,23 @@ void test_a_host_is_needed(void**) {
     }
 }
 
+void test_a_host_is_what_may_have_an_address(void**) {
+    const std::string label(63, 'x');
+    for (const std::string& host : {std::string("a"), std::string("cache-1.example.com"), std::string("a_b"),
+                                    std::string("127.1"), std::string("nowhere.invalid."), label,
+                                    label + "." + label + "." + label + "." + std::string(61, 'x')}) {
+        assert_string_equal(parsed("redis://" + host + ":1/2").host.c_str(), host.c_str());
+    }
+    for (const std::string& host :
+         {std::string("a b"), std::string("a?db=1"), std::string("a#1"), std::string("a,b"), std::string("."),
+          std::string("a..b"), std::string(".a"), std::string("a.."), std::string("127.0.0.1%lo"),
+          std::string("a%62"), std::string("\xc3\xa4"), std::string("a\n"), label + "x", label + "x.test",
+          label + "." + label + "." + label + "." + std::string(62, 'x')}) {
+        assert_refused("redis://" + host, "the host");
+        assert_refused("redis+sentinel://b," + (host == "a,b" ? "a;b" : host) + "/limits", "the host");
+    }
+}
+
 void test_a_unix_socket_is_a_whole_path(void**) {
     const Address address = parsed("unix:/run/redis/a@b:c?d%20.sock");
     assert_string_equal(address.path.c_str(), "/run/redis/a@b:c?d%20.sock");
@@ -307,6 +324,7 @@ int main() {
         cmocka_unit_test(test_ports_are_1_to_65535),
         cmocka_unit_test(test_databases_are_numbers),
         cmocka_unit_test(test_a_host_is_needed),
+        cmocka_unit_test(test_a_host_is_what_may_have_an_address),
         cmocka_unit_test(test_a_unix_socket_is_a_whole_path),
         cmocka_unit_test(test_other_schemes_are_refused),
         cmocka_unit_test(test_sentinels_and_the_name_of_their_primary),

@@ -87,6 +87,25 @@ void test_permissions_that_the_script_lacks_are_told(void**) {
     });
 }
 
+void test_missing_permissions_are_told_from_a_wrong_or_missing_password(void**) {
+    for (const char* text :
+         {"NOPERM this user has no permissions to run the 'eval' command or its subcommand", "NOPERM",
+          "NOPERM User bob has no permissions to run the 'hmget' command",
+          "ERR Error running script (call to f_9): @user_script:1: -NOPERM No permissions to access a key",
+          "ERR Error running script (call to f_9): @user_script:1: @user_script: 1: The user executing the "
+          "script can't run this command or subcommand ",
+          "ERR ACL failure in script: User bob has no permissions to run the 'hmget' command script: 9"}) {
+        assert_true(lacks_rights(text));
+    }
+    for (const char* text :
+         {"", "NOAUTH Authentication required.",
+          "WRONGPASS invalid username-password pair or user is disabled.", "ERR invalid password",
+          "ERR Client sent AUTH, but no password is set", "DENIED Redis is running in protected mode",
+          "ERR Protocol error: unauthenticated bulk length", "READONLY NOPERM", "ERR NOPERM"}) {
+        assert_false(lacks_rights(text));
+    }
+}
+
 void test_what_redis_5_and_6_wrap_is_told_by_what_is_wrapped(void**) {
     assert_all({
         {Error::kReadOnly,
@@ -216,6 +235,7 @@ int main() {
         cmocka_unit_test(test_errors_of_plain_commands_are_told_by_their_first_word),
         cmocka_unit_test(test_a_wrong_or_missing_password_and_missing_permissions_are_one),
         cmocka_unit_test(test_permissions_that_the_script_lacks_are_told),
+        cmocka_unit_test(test_missing_permissions_are_told_from_a_wrong_or_missing_password),
         cmocka_unit_test(test_what_redis_5_and_6_wrap_is_told_by_what_is_wrapped),
         cmocka_unit_test(test_what_redis_7_and_later_say_of_a_script_is_told_by_the_first_word),
         cmocka_unit_test(test_all_else_is_other),

@@ -1,5 +1,6 @@
 // What a server may say in place of the answer, told apart, counted and logged.
 #include "calls.h"
+#include "hiredis_memory.h"
 
 namespace rate_limit::redis {
 namespace {
@@ -77,8 +78,9 @@ void test_errors_of_calls_are_told_apart_and_counted(void**) {
             assert_int_equal(calls.errors(each.error), i);
         }
         assert_int_equal(loop.lines.size(), 1);
-        assert_int_equal(
-            loop.said(std::string("redis \"fleet\": ") + error_name(each.error) + ": " + each.text), 1);
+        assert_string_equal(loop.lines[0].text.c_str(), ("redis \"fleet\" unix:" + server.path() + ": " +
+                                                         error_name(each.error) + " (" + each.text + ")")
+                                                            .c_str());
         assert_int_equal(loop.lines[0].severity, Severity::kError);
         assert_true(calls->available());
         server.answer = echo_back;
@@ -215,6 +217,55 @@ void test_a_reply_of_another_type_is_of_the_wrong_shape(void**) {
     }
 }
 
+void test_a_reply_that_is_too_large_is_refused_before_it_takes_memory(void**) {
+    std::string arrays;
+    for (unsigned i = 0; i < 1000; i++) {
+        arrays += "*1000\r\n";
+    }
+    std::string deep;
+    for (unsigned i = 0; i < 1'000'000; i++) {
+        deep += "*1\r\n";
+    }
+    std::string strings = "*100\r\n";
+    for (unsigned i = 0; i < 100; i++) {
+        strings += bulk(std::string(20'000, 'x'));
+    }
+    const std::string long_text(8U << 20, 'x');
+    for (const std::string& reply : {bulk(long_text), "$1200000000\r\n" + long_text, "+" + long_text,
+                                     "-ERR " + long_text, arrays, deep, strings}) {
+        const HiredisMemory memory;
+        TestLoop loop;
+        FakeServer server(&loop);
+        server.answer = [&](const Words& command) {
+            return command[3] == "large" ? reply : echo_back(command);
+        };
+        Settings settings = settings_for(server.path(), 5000);
+        settings.most_reply = 1U << 20;
+        Calls calls(settings, &loop);
+        assert_int_equal(calls.ask_echo("warm").error, Error::kNone);
+        assert_int_equal(calls.ask_echo("large").error, Error::kProtocol);
+        if (HiredisMemory::most > 4U << 20) {
+            fail_msg("%zu bytes for a reply that starts with %.12s", HiredisMemory::most, reply.c_str());
+        }
+        assert_int_equal(loop.said("protocol (the server sent a reply that is too large"), 1);
+        assert_true(calls.await_open(false));
+        assert_string_equal(calls.ask_echo("x").reply.c_str(), "x");
+    }
+}
+
+void test_a_reply_as_large_as_may_be_is_read(void**) {
+    TestLoop loop;
+    FakeServer server(&loop);
+    server.answer = echo_back;
+    Settings settings = settings_for(server.path(), 5000);
+    settings.most_reply = 1U << 20;
+    Calls calls(settings, &loop);
+    assert_int_equal(calls.ask_echo(std::string(1'000'000, 'x')).reply.size(), 1'000'000);
+    settings.most_reply = 16U << 20;
+    Calls more(settings, &loop);
+    assert_int_equal(more.ask_echo(std::string(15'000'000, 'x')).reply.size(), 15'000'000);
+}
+
 void test_a_reply_that_no_command_waits_for_ends_the_connection_and_nothing_else(void**) {
     for (const char* text : {"+OK\r\n", "$1\r\nx\r\n", ":1\r\n", "*2\r\n+a\r\n+b\r\n", "$-1\r\n", "*0\r\n",
                              "*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nm\r\n", "#t\r\n", ",1.5\r\n", "_\r\n",
@@ -285,18 +336,19 @@ void test_a_log_line_comes_once_in_ten_seconds_and_says_how_many_were_left_out(v
     for (unsigned i = 0; i < 30; i++) {
         calls.ask_echo(i % 3 == 0 ? "good" : "bad");
     }
-    assert_int_equal(loop.said(": oom: "), 1);
+    assert_int_equal(loop.said(": oom ("), 1);
     loop.jump(9'000);
     calls.ask_echo("bad");
-    assert_int_equal(loop.said(": oom: "), 1);
+    assert_int_equal(loop.said(": oom ("), 1);
     loop.jump(1'000);
     calls.ask_echo("bad");
-    assert_int_equal(loop.said(": oom: "), 2);
+    assert_int_equal(loop.said(": oom ("), 2);
+    const std::string line = "redis \"fleet\" unix:" + server.path() + ": oom (OOM command not allowed)";
     assert_string_equal(loop.lines.back().text.c_str(),
-                        "redis \"fleet\": oom: OOM command not allowed (and 20 times more before)");
+                        (line + ", 20 more times since the last line").c_str());
     loop.jump(10'000);
     calls.ask_echo("bad");
-    assert_string_equal(loop.lines.back().text.c_str(), "redis \"fleet\": oom: OOM command not allowed");
+    assert_string_equal(loop.lines.back().text.c_str(), line.c_str());
 }
 
 }  // namespace
@@ -314,6 +366,8 @@ int main() {
         cmocka_unit_test(test_a_promise_of_many_elements_costs_nothing),
         cmocka_unit_test(test_a_reply_that_breaks_off_is_closed),
         cmocka_unit_test(test_a_reply_of_another_type_is_of_the_wrong_shape),
+        cmocka_unit_test(test_a_reply_that_is_too_large_is_refused_before_it_takes_memory),
+        cmocka_unit_test(test_a_reply_as_large_as_may_be_is_read),
         cmocka_unit_test(test_a_reply_that_no_command_waits_for_ends_the_connection_and_nothing_else),
         cmocka_unit_test(test_an_error_that_no_command_waits_for_is_why_the_connection_ends),
         cmocka_unit_test(test_a_push_that_nobody_waits_for_is_passed_over),

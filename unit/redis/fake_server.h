@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <functional>
 #include <list>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -101,13 +102,15 @@ class FakeServer {
         }
     }
 
-    // Closes all connections.
-    void hang_up() {
+    // Closes all connections, or one of them.
+    void hang_up(unsigned connection = 0) {
         for (Peer& peer : peers_) {
-            close(peer.watch->fd);
-            peer.watch->gone = true;
+            if (connection == 0 || peer.number == connection) {
+                close(peer.watch->fd);
+                peer.watch->gone = true;
+            }
         }
-        peers_.clear();
+        peers_.remove_if([](const Peer& peer) { return peer.watch->gone; });
     }
 
     // Says something unasked to the latest connection.
@@ -117,9 +120,33 @@ class FakeServer {
         write(&peers_.back());
     }
 
+    // Says something to a connection, if it is still there.
+    void say(const std::string& text, unsigned connection) {
+        for (Peer& peer : peers_) {
+            if (peer.number == connection) {
+                peer.output += text;
+                write(&peer);
+            }
+        }
+    }
+
+    // The connection whose command is being answered.
+    unsigned serving() const { return serving_; }
+
     // Takes what is sent to it, or leaves it in the socket.
     void read(bool on) {
         reads_ = on;
+        for (Peer& peer : peers_) {
+            write(&peer);
+        }
+    }
+
+    // What a connection is to be told is kept back from now on, as if a packet was lost: the first is 1.
+    void hold(unsigned connection) { held_.insert(connection); }
+
+    // Lets a connection have all that was kept back.
+    void let_go(unsigned connection) {
+        held_.erase(connection);
         for (Peer& peer : peers_) {
             write(&peer);
         }
@@ -157,6 +184,7 @@ class FakeServer {
         TestLoop::Watch* watch;
         std::string input;
         std::string output;
+        unsigned number;
     };
 
     int bind_path() const {
@@ -195,7 +223,7 @@ class FakeServer {
             return;
         }
         accepted++;
-        peers_.push_back({nullptr, {}, {}});
+        peers_.push_back({nullptr, {}, {}, accepted});
         Peer* peer = &peers_.back();
         peer->watch = loop_->watch(fd, POLLIN, [this, peer](short events) { serve(peer, events); });
     }
@@ -218,6 +246,7 @@ class FakeServer {
         received += static_cast<std::size_t>(size);
         peer->input.append(buffer, static_cast<std::size_t>(size));
         Words words;
+        serving_ = peer->number;
         while (take(&peer->input, &words)) {
             commands.push_back(words);
             const std::string greeted = greeting ? greeting(words) : "";
@@ -233,6 +262,10 @@ class FakeServer {
     }
 
     void write(Peer* peer) {
+        if (held_.count(peer->number) != 0) {
+            peer->watch->events = static_cast<short>(reads_ ? POLLIN : 0);
+            return;
+        }
         const ssize_t size = ::send(peer->watch->fd, peer->output.data(), peer->output.size(), MSG_NOSIGNAL);
         peer->output.erase(0, size > 0 ? static_cast<std::size_t>(size) : 0);
         peer->watch->events =
@@ -283,6 +316,8 @@ class FakeServer {
     bool reads_ = true;
     TestLoop::Watch* listener_ = nullptr;
     std::list<Peer> peers_;
+    std::set<unsigned> held_;
+    unsigned serving_ = 0;
 };
 
 }  // namespace rate_limit::redis

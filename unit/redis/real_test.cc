@@ -246,8 +246,8 @@ void test_passwords(void**) {
     Calls named(settings, &loop);
     assert_int_equal(named.ask_echo("x").error, Error::kNone);
     assert_int_equal(loop.said("secret"), 0);
-    assert_int_equal(loop.said("\"fleet\": auth: NOAUTH"), 1);
-    assert_int_equal(loop.said("\"fleet\": auth: WRONGPASS"), 1);
+    assert_int_equal(loop.said("\"fleet\" unix:" + settings.address.path + ": auth (NOAUTH"), 1);
+    assert_int_equal(loop.said("\"fleet\" unix:" + settings.address.path + ": auth (WRONGPASS"), 1);
 }
 
 void test_a_password_where_none_is_set_is_denied(void**) {
@@ -313,7 +313,7 @@ void test_a_cluster_node_says_that_a_key_has_moved(void**) {
     Calls calls(settings_of(first), &loop);
     assert_int_equal(calls.ask({"EVALSHA", sha1_of(kEcho), "1", "foo", "x"}).error, Error::kMoved);
     assert_int_equal(calls.ask({"EVALSHA", sha1_of(kEcho), "1", "hello", "x"}).error, Error::kNone);
-    assert_int_equal(loop.said("moved: MOVED 12182 127.0.0.1:" + there[1]), 1);
+    assert_int_equal(loop.said("moved (MOVED 12182 127.0.0.1:" + there[1] + ")"), 1);
 }
 
 void test_too_many_clients(void**) {

@@ -22,7 +22,7 @@ void test_a_refused_connection_fails_all_calls_at_once_and_opens_the_breaker(voi
     assert_false(calls->available());
     assert_int_equal(calls.errors(Error::kRefused), 3);
     assert_int_equal(calls->counts().opened, 1);
-    assert_int_equal(loop.said("redis \"fleet\": refused: "), 1);
+    assert_int_equal(loop.said("redis \"fleet\" 127.0.0.1:1: refused (Connection refused)"), 1);
 }
 
 // Late answers are of no use to anybody, so they are no sign that Redis keeps up; a probe behind them is.
@@ -76,7 +76,7 @@ void test_an_open_breaker_closes_by_a_probe(void**) {
     assert_true(calls.await_open(false, 500));
     assert_int_equal(server.count("SET"), 1);
     assert_int_equal(server.accepted, 1);
-    assert_int_equal(loop.said("redis \"fleet\" answers again"), 1);
+    assert_int_equal(loop.said("redis \"fleet\" unix:" + server.path() + ": answers again"), 1);
 }
 
 void test_probes_that_fail_come_ever_less_often(void**) {
@@ -180,7 +180,7 @@ void test_an_address_that_was_known_is_kept_when_the_host_has_none_any_more(void
     settings.address.port = 1;
     Calls calls(settings, &loop, {"127.0.0.1"});
     assert_int_equal(calls.ask_echo("x").error, Error::kRefused);
-    assert_true(loop.run_until([&] { return loop.said("unresolved: the host has no address now") == 1; }));
+    assert_true(loop.run_until([&] { return loop.said("unresolved (the host has no address now)") == 1; }));
     assert_true(loop.run_until([&] { return loop.attached == 1; }));
     assert_true(loop.run_until([&] { return loop.attached == 0; }));
 }

@@ -2,15 +2,34 @@
 #include "redis/resolver.h"
 
 #include <dirent.h>
+#include <dlfcn.h>
+#include <netdb.h>
 #include <pthread.h>
 #include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <fstream>
 #include <string>
 
 #include "test.h"
+
+namespace {
+std::atomic<bool> name_server_answers{true};
+std::atomic<unsigned> questions{0};
+}  // namespace
+
+// The system's own, but it waits while a test lets the name server be silent.
+extern "C" int getaddrinfo(const char* host, const char* service, const addrinfo* hints, addrinfo** found) {
+    using Function = int (*)(const char*, const char*, const addrinfo*, addrinfo**);
+    static const auto system = reinterpret_cast<Function>(dlsym(RTLD_NEXT, "getaddrinfo"));
+    questions++;
+    while (!name_server_answers) {
+        usleep(1000);
+    }
+    return system(host, service, hints, found);
+}
 
 namespace rate_limit::redis {
 namespace {
@@ -124,6 +143,33 @@ void test_lookups_that_are_forgotten_end_by_themselves(void**) {
     assert_true(await_threads(1));
 }
 
+void test_few_threads_look_up_many_names(void**) {
+    name_server_answers = false;
+    questions = 0;
+    std::vector<Lookup*> lookups;
+    for (unsigned i = 0; i < 3000; i++) {
+        lookups.push_back(Lookup::start("localhost"));
+        assert_non_null(lookups.back());
+        if (i % 500 == 0) {
+            assert_true(threads() <= 1 + Lookup::kMostThreads);
+        }
+    }
+    assert_true(threads() <= 1 + Lookup::kMostThreads);
+    // One that is forgotten while it waits is not looked up.
+    for (unsigned i = 100; i < lookups.size(); i++) {
+        lookups[i]->forget();
+    }
+    lookups.resize(100);
+    name_server_answers = true;
+    for (Lookup* lookup : lookups) {
+        assert_true(await(lookup));
+        assert_false(lookup->addresses().empty());
+        lookup->forget();
+    }
+    assert_true(await_threads(1));
+    assert_int_equal(questions, 100);
+}
+
 // Takes from `*blocked` what another thread of this process does not block, as the kernel has it; false if
 // there is no other.
 bool look_beside(std::uint64_t* blocked) {
@@ -191,6 +237,7 @@ int main() {
         cmocka_unit_test(test_a_lookup_finds_what_resolve_finds),
         cmocka_unit_test(test_a_lookup_that_finds_nothing_is_done_too),
         cmocka_unit_test(test_lookups_that_are_forgotten_end_by_themselves),
+        cmocka_unit_test(test_few_threads_look_up_many_names),
         cmocka_unit_test(test_signals_are_left_to_the_process_own_thread),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -1,8 +1,23 @@
 // A client that asks Sentinels for its primary follows it, whatever they say.
 #include "redis/sentinels.h"
 
+#include <dlfcn.h>
+#include <netdb.h>
+
+#include <iterator>
+#include <random>
+
 #include "calls.h"
 #include "real_server.h"
+
+// The system's own, but no name server is asked for what a test makes up.
+extern "C" int getaddrinfo(const char* host, const char* service, const addrinfo* hints, addrinfo** found) {
+    using Function = int (*)(const char*, const char*, const addrinfo*, addrinfo**);
+    static const auto system = reinterpret_cast<Function>(dlsym(RTLD_NEXT, "getaddrinfo"));
+    addrinfo numeric = hints != nullptr ? *hints : addrinfo();
+    numeric.ai_flags |= std::string_view(host) == "localhost" ? 0 : AI_NUMERICHOST;
+    return system(host, service, &numeric, found);
+}
 
 namespace rate_limit::redis {
 namespace {
@@ -32,6 +47,41 @@ class FakeSentinel : public FakeServer {
     std::string reply;  // instead of host and primary
     std::vector<Words> asked;
 };
+
+// What is left of a text after some of its bytes were changed, left out, repeated or put in: most often such
+// as mean something in RESP.
+std::string mutated(std::string text, std::mt19937* random) {
+    const std::string bytes = std::string("*$:+->,#_%~=(") + "0123456789\r\n" + std::string("\0\xff", 2);
+    const std::string whole[] = {":1\r\n", "$-1\r\n", "*-1\r\n",       "*0\r\n", "$11\r\nunsubscribe\r\n",
+                                 "*3\r\n", ">3\r\n",  "$3\r\nabc\r\n", "_\r\n",  "-ERR x\r\n"};
+    for (unsigned changes = (*random)() % 4; changes != 0 && !text.empty(); changes--) {
+        const std::size_t at = (*random)() % text.size();
+        switch ((*random)() % 6) {
+            case 0:
+                text[at] = bytes[(*random)() % bytes.size()];
+                break;
+            case 1:
+                text.erase(at, 1 + (*random)() % 8);
+                break;
+            case 2:
+                text.insert(at, text.substr(at, 1 + (*random)() % 16));
+                break;
+            case 3:
+                text.insert(at, whole[(*random)() % std::size(whole)]);
+                break;
+            default: {
+                // A whole element in place of another.
+                const std::size_t start = text.find_first_of("*$:", at);
+                const std::size_t end = text.find_first_of("*$:", start + 1);
+                if (start != std::string::npos && end != std::string::npos) {
+                    text.replace(start, end - start, whole[(*random)() % std::size(whole)]);
+                }
+                break;
+            }
+        }
+    }
+    return text;
+}
 
 Settings sentinel_settings() {
     Settings settings;
@@ -149,6 +199,106 @@ void test_a_malformed_message_makes_the_client_ask_again(void**) {
         assert_true(loop.run_until([&] { return found.sentinels->place().port == 7002; }));
         assert_int_equal(loop.said("the server sent a reply that no command waits for"), 1);
     }
+}
+
+// A session as a real Sentinel has it, of which each round changes something.
+void test_no_mutation_of_a_session_harms_anybody(void**) {
+    const std::string message =
+        "*3\r\n" + bulk("message") + bulk("+switch-master") + bulk("limits 127.0.0.1 7001 127.0.0.1 7002");
+    unsigned listened = 0;
+    for (unsigned seed = 0; seed < 3000; seed++) {
+        std::mt19937 random(seed);
+        TestLoop loop;
+        FakeSentinel sentinel(&loop, 7001);
+        const FakeServer::Answer usual = sentinel.answer;
+        const unsigned stage = random() % 3;  // all is changed, or what follows SUBSCRIBE, or messages alone
+        sentinel.answer = [&](const Words& command) {
+            const std::string text = usual(command);
+            return stage == 2 || (stage == 1 && command[0] != "SUBSCRIBE") ? text : mutated(text, &random);
+        };
+        Found found(&loop, seeds_of({&sentinel}));
+        found.sentinels->place();
+        loop.run_for(10);
+        if (sentinel.count("SUBSCRIBE") != 0 && sentinel.connections() != 0) {
+            sentinel.say(mutated(message, &random));
+            sentinel.say(mutated(message, &random));
+            loop.run_for(2);
+            listened++;
+        }
+        sentinel.answer = usual;
+        sentinel.hang_up();
+        sentinel.primary = 7003;
+        // A thread that looks a name up takes real time.
+        assert_true(loop.run_until([&] { return found.sentinels->place().port == 7003; }, 600'000));
+    }
+    assert_in_range(listened, 1000, 3000);
+}
+
+void test_a_sentinel_that_answers_and_hangs_up_is_not_asked_all_the_time(void**) {
+    TestLoop loop;
+    FakeSentinel first(&loop, 7001);
+    FakeSentinel second(&loop, 7001);
+    for (FakeSentinel* sentinel : {&first, &second}) {
+        const FakeServer::Answer usual = sentinel->answer;
+        sentinel->answer = [usual](const Words& command) {
+            return command[0] == "SUBSCRIBE" ? "*3\r\n:1\r\n:2\r\n:3\r\n" : usual(command);
+        };
+    }
+    Found found(&loop, seeds_of({&first, &second}));
+    found.sentinels->place();
+    loop.run_for(2000);
+    assert_in_range(first.asked.size() + second.asked.size(), 10, 22);
+}
+
+void test_however_often_the_primary_moves_little_is_done_and_said(void**) {
+    TestLoop loop;
+    FakeSentinel sentinel(&loop, 7001);
+    Found found(&loop, seeds_of({&sentinel}));
+    found.sentinels->place();
+    assert_true(loop.run_until([&] { return sentinel.count("SUBSCRIBE") == 1; }));
+    const Milliseconds began = loop.now();
+    for (unsigned i = 0; i < 3000; i++) {
+        sentinel.switch_to(static_cast<std::uint16_t>(10'000 + i));
+        if (i % 10 == 0) {
+            loop.run_for(1);
+        }
+    }
+    assert_true(loop.run_until([&] { return found.sentinels->place().port == 12'999; }));
+    assert_in_range(found.watcher.moves, 2, 3 + (loop.now() - began) / 100);
+    for (unsigned i = 0; i < 150; i++) {
+        sentinel.switch_to(static_cast<std::uint16_t>(20'000 + i));
+        loop.run_for(101);
+    }
+    // Twenty in each ten seconds, and the next tells of those that were left out.
+    assert_in_range(loop.said("the primary is now 127.0.0.1:"), 20, 100);
+    loop.jump(10'000);
+    sentinel.switch_to(30'000);
+    assert_true(loop.run_until([&] {
+        return loop.said("the primary is now 127.0.0.1:30000; requests are decided there (and ") == 1;
+    }));
+}
+
+void test_names_that_follow_one_another_are_looked_up_one_at_a_time(void**) {
+    TestLoop loop;
+    loop.real = true;
+    FakeSentinel sentinel(&loop, 7001);
+    Found found(&loop, seeds_of({&sentinel}));
+    found.sentinels->place();
+    assert_true(loop.run_until([&] { return sentinel.count("SUBSCRIBE") == 1; }));
+    for (unsigned i = 0; i < 1000; i++) {
+        sentinel.say("*3\r\n" + bulk("message") + bulk("+switch-master") +
+                     bulk("limits 127.0.0.1 1 " + std::string(64, 'x') + std::to_string(i) + " 1"));
+    }
+    sentinel.host = "127.1";
+    sentinel.primary = 7002;
+    sentinel.say("*3\r\n" + bulk("message") + bulk("+switch-master") + bulk("limits 127.0.0.1 1 127.1 7002"));
+    assert_true(loop.run_until([&] { return found.sentinels->place().port == 7002; }));
+    assert_string_equal(found.sentinels->place().address.c_str(), "127.0.0.1");
+    assert_string_equal(found.sentinels->place().name.c_str(), "127.1");
+    // What is no host is not looked up at all.
+    sentinel.say("*3\r\n" + bulk("message") + bulk("+switch-master") + bulk("limits 127.0.0.1 1 a/b 7003"));
+    assert_true(loop.run_until([&] { return loop.said("it names no address of the primary") == 1; }));
+    assert_int_equal(found.sentinels->place().port, 7002);
 }
 
 void test_a_sentinel_that_is_of_no_use_is_passed_over(void**) {
@@ -318,6 +468,10 @@ int main() {
         cmocka_unit_test(test_the_primary_is_asked_for_once_and_then_listened_for),
         cmocka_unit_test(test_what_is_no_message_changes_nothing),
         cmocka_unit_test(test_a_malformed_message_makes_the_client_ask_again),
+        cmocka_unit_test(test_no_mutation_of_a_session_harms_anybody),
+        cmocka_unit_test(test_a_sentinel_that_answers_and_hangs_up_is_not_asked_all_the_time),
+        cmocka_unit_test(test_however_often_the_primary_moves_little_is_done_and_said),
+        cmocka_unit_test(test_names_that_follow_one_another_are_looked_up_one_at_a_time),
         cmocka_unit_test(test_a_sentinel_that_is_of_no_use_is_passed_over),
         cmocka_unit_test(test_sentinels_that_all_fail_are_asked_again_and_again_but_not_all_the_time),
         cmocka_unit_test(test_doubt_asks_another_sentinel),

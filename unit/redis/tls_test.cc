@@ -132,7 +132,7 @@ void test_an_unknown_authority_is_not_believed(void**) {
     for (const TlsFiles& files : {believing("other"), system}) {
         TestLoop loop;
         assert_int_equal(ask_once(TlsSettings(server, files, "redis.test"), &loop), Error::kTls);
-        assert_int_equal(loop.said("tls: "), 1);
+        assert_int_equal(loop.said(": tls ("), 1);
         if (loop.said("issuer certificate") + loop.said("self-signed") +
                 loop.said("verify the first certificate") ==
             0) {
@@ -190,6 +190,8 @@ void test_files_that_cannot_be_used_are_named(void**) {
         std::string wrong;
         assert_null(make_tls(files, &wrong));
         assert_true(wrong.find(each.word) != std::string::npos);
+        const bool missing = each.ca == nowhere || each.certificate == nowhere || each.key == nowhere;
+        assert_int_equal(wrong.find("No such file or directory") != std::string::npos, missing);
         assert_true(wrong.find(each.word == "ca="    ? each.ca
                                : each.word == "key=" ? each.key
                                                      : each.certificate) != std::string::npos);
@@ -208,6 +210,7 @@ void test_a_server_without_tls_is_told(void**) {
     plain.say("-ERR Protocol error: unbalanced quotes in request\r\n");
     assert_true(calls.await());
     assert_int_equal(calls.all()[0].error, Error::kTls);
+    assert_int_equal(loop.said(": tls (the answer is not TLS: this port wants redis://)"), 1);
 }
 
 void test_a_silent_server_does_not_hold_up_the_loop(void**) {
@@ -222,6 +225,8 @@ void test_a_silent_server_does_not_hold_up_the_loop(void**) {
     Calls calls(settings, &loop);
     assert_int_equal(calls.ask_echo("x").error, Error::kTimedOut);
     assert_false(calls->available());
+    assert_int_equal(
+        loop.said(": timeout (the TLS handshake was not answered: does this port want redis://?)"), 1);
     assert_true(loop.run_until([&] { return silent.accepted == 3; }));
 }
 
@@ -234,6 +239,7 @@ void test_a_client_without_tls_is_refused_by_a_server_that_wants_it(void**) {
     Calls calls(settings, &loop, {"127.0.0.1"});
     assert_int_not_equal(calls.ask_echo("x").error, Error::kNone);
     assert_false(calls->available());
+    assert_int_equal(loop.said("rediss://"), 1);
 }
 
 void test_large_calls_and_replies_are_whole(void**) {
@@ -333,7 +339,7 @@ void test_a_node_proves_the_address_or_name_that_it_is_told_by(void**) {
     assert_int_equal(loop.lines.size(), 0);
     const TlsNode other("node", {"--cluster-announce-ip", "127.0.0.1"});
     assert_int_equal(ask_node(other, "redis.test", "", &loop), Error::kTls);
-    assert_int_equal(loop.said("tls: IP address mismatch"), 1);
+    assert_int_equal(loop.said("tls (IP address mismatch"), 1);
     assert_int_equal(ask_node(other, "redis.test", "redis.test", &loop), Error::kNone);
 }
 

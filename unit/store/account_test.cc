@@ -317,30 +317,69 @@ void fill(const Zone& zone, Owes owes) {
     assert_int_equal(zone->evictions(), 0);
 }
 
-void test_who_owes_gives_way_last_and_the_loss_is_counted(void**) {
+void test_who_used_least_gives_way_whether_it_owes_or_not_and_the_loss_is_counted(void**) {
     for (const Algorithm algorithm : kEveryAlgorithm) {
         const Zone zone = zone_with_accounts(policy_of(algorithm, "1000r/m"), 1);
-        fill(zone, [](unsigned i) { return i < 8; });
+        fill(zone, [](unsigned i) { return i % 2 == 0; });
+        std::uint64_t lost = 0;
         for (unsigned i = 0; i < 16; i++) {
             use(zone, name_of(100 + i), 500);
+            lost += i % 2 == 0 ? 1 + i : 0;
             assert_int_equal(zone->evictions(), i + 1);
-            // First those who owe nothing, the least first, then the others, the least first.
+            assert_int_equal(zone->lost(), lost);
             for (unsigned j = 0; j < 16; j++) {
-                const bool gone = j >= 8 ? j - 8 <= i : j + 8 <= i;
-                assert_int_equal(owed_by(zone, name_of(j)).known, !gone);
+                assert_int_equal(owed_by(zone, name_of(j)).known, j > i);
             }
+        }
+    }
+}
+
+// So many of the clients `from` to `to` are known.
+unsigned known(const Zone& zone, unsigned from, unsigned to) {
+    unsigned count = 0;
+    for (unsigned i = from; i < to; i++) {
+        count += owed_by(zone, name_of(i)).known ? 1 : 0;
+    }
+    return count;
+}
+
+// It does so though it came first, and so will matter for less long.
+void test_of_those_who_used_the_same_who_owes_gives_way_last(void**) {
+    for (const Algorithm algorithm : kEveryAlgorithm) {
+        const Zone zone = zone_with_accounts(policy_of(algorithm, "1000r/m"), 1);
+        for (unsigned i = 0; i < 16; i++) {
+            use(zone, name_of(i), 3, kNow + i);
+            if (i >= 8) {
+                settle(zone, name_of(i));
+            }
+        }
+        for (unsigned i = 0; i < 16; i++) {
+            use(zone, name_of(100 + i), 500, kNow + 16);
+            assert_int_equal(zone->evictions(), i + 1);
+            assert_int_equal(known(zone, 8, 16), i < 8 ? 7 - i : 0);
+            assert_int_equal(known(zone, 0, 8), i < 8 ? 8 : 15 - i);
+            assert_int_equal(zone->lost(), i < 8 ? 0 : (i - 7) * 3);
         }
     }
 }
 
 void test_what_is_on_its_way_counts_as_owed(void**) {
     const Zone zone = zone_with_accounts(kManyAMinute, 1);
-    fill(zone, [](unsigned i) { return i == 0; });
+    for (unsigned i = 0; i < 16; i++) {
+        use(zone, name_of(i), 3);
+        if (i != 0) {
+            settle(zone, name_of(i));
+        }
+    }
     send(zone.table(), zone->hash(name_of(0)), 1, 1);
     for (unsigned i = 0; i < 15; i++) {
         use(zone, name_of(100 + i), 500);
         assert_true(owed_by(zone, name_of(0)).known);
     }
+    // It may have arrived.
+    use(zone, name_of(200), 500);
+    assert_false(owed_by(zone, name_of(0)).known);
+    assert_int_equal(zone->lost(), 0);
 }
 
 void test_who_owes_what_no_longer_counts_gives_way_like_anybody(void**) {
@@ -539,7 +578,8 @@ int main() {
         cmocka_unit_test(test_those_who_owe_are_found_each_once),
         cmocka_unit_test(test_a_mark_goes_only_when_nothing_is_owed),
         cmocka_unit_test(test_the_mark_of_a_client_that_was_dropped_goes_when_it_is_found),
-        cmocka_unit_test(test_who_owes_gives_way_last_and_the_loss_is_counted),
+        cmocka_unit_test(test_who_used_least_gives_way_whether_it_owes_or_not_and_the_loss_is_counted),
+        cmocka_unit_test(test_of_those_who_used_the_same_who_owes_gives_way_last),
         cmocka_unit_test(test_what_is_on_its_way_counts_as_owed),
         cmocka_unit_test(test_who_owes_what_no_longer_counts_gives_way_like_anybody),
         cmocka_unit_test(test_who_comes_in_the_place_of_another_owes_nothing_of_its_debt),

@@ -123,13 +123,18 @@ void test_clients_of_the_same_rates_share_a_policy(void**) {
 void test_what_redis_has_is_taken_over(void**) {
     Scene scene;
     scene.server.answer = [](const std::string& key) {
-        return key == key_of("alice") ? record(7, window(nginx_clock(), kPolicy.rates.rates[0], 990))
-                                      : record(0, "");
+        if (key == key_of("bob")) {
+            return record(0, "");
+        }
+        const bool over = key == key_of("carol");
+        return record(over ? 7 : 0, window(nginx_clock(), kPolicy.rates.rates[0], over ? 1007 : 990));
     };
     scene.place.admitted("alice", 3);
     scene.place.admitted("bob", 3);
+    scene.place.admitted("carol", 9);
     assert_true(scene.deliver());
     assert_int_equal(scene.place.remaining("alice"), 10);
+    assert_int_equal(scene.place.remaining("carol"), 0);
     assert_int_equal(scene.place.remaining("bob"), 1000);  // Redis knows nothing of him
     assert_int_equal(scene.place.accounts().overshoot(), 7);
 }

@@ -1,5 +1,8 @@
 // on_error=local: what an instance admits while Redis cannot be asked is its share, and is owed to Redis.
+#include <deque>
+
 #include "accounts.h"
+#include "redis/real_server.h"
 #include "requests.h"
 #include "store/instances.h"
 
@@ -148,19 +151,19 @@ void test_what_redis_or_another_decides_is_not_owed(void**) {
     const Request by_redis({instance.place(scene)});
     assert_int_equal(by_redis.in_the_end(&scene.loop), Progress::kAdmitted);
     assert_int_equal(by_redis.source(0), Source::kRedis);
-    assert_false(owed_by(instance.zone, "alice").known);
+    assert_int_equal(owed_by(instance.zone, "alice").unsent, 0);
     scene.lose_first();
     always_reject(&scene.second_server);
     const Request rejected({instance.place(scene), scene.in_second()});
     assert_int_equal(rejected.in_the_end(&scene.loop), Progress::kRejected);
-    assert_false(owed_by(instance.zone, "alice").known);
+    assert_int_equal(owed_by(instance.zone, "alice").unsent, 0);
     const Request look([&] {
         Place place = instance.place(scene);
         place.cost = 0;
         return std::vector<Place>{place};
     }());
     assert_int_equal(look.at_once(), Progress::kAdmitted);
-    assert_false(owed_by(instance.zone, "alice").known);
+    assert_int_equal(owed_by(instance.zone, "alice").unsent, 0);
 }
 
 void test_a_rejected_request_is_owed_where_it_counts(void**) {
@@ -205,6 +208,97 @@ void test_each_zone_has_its_own_share(void**) {
     assert_int_equal(memory.used(memory->hash("alice")), 5);
 }
 
+// A fleet whose instances take turns, before and after its Redis is lost.
+unsigned admitted_around_an_outage(const Policy& policy, unsigned instances, unsigned before) {
+    redis::TestLoop loop;
+    redis::RealServer server;
+    std::deque<Instance> fleet;
+    std::deque<TestRemote> remotes;
+    for (unsigned rank = 0; rank < instances; rank++) {
+        fleet.emplace_back(policy, Share{instances, rank});
+        remotes.emplace_back(&loop, server.path());
+    }
+    unsigned count = 0;
+    const auto ask = [&](unsigned number) {
+        const unsigned index = number % instances;
+        Place place = {&fleet[index].zone, remotes[index].get(), OnError::kLocal};
+        place.membership = &fleet[index].membership;
+        const Request request({place});
+        const Progress progress =
+            request.at_once() == Progress::kWaiting ? request.in_the_end(&loop) : request.at_once();
+        count += progress == Progress::kAdmitted ? 1 : 0;
+    };
+    for (unsigned i = 0; i < before; i++) {
+        ask(i);
+    }
+    assert_int_equal(count, std::min(before, 100U));
+    server.stop();
+    for (unsigned i = 0; i < 150 * instances; i++) {
+        ask(i);
+    }
+    return count;
+}
+
+void test_an_outage_goes_on_from_what_redis_last_said(void**) {
+    for (const Algorithm algorithm : kEveryAlgorithm) {
+        Policy policy = policy_of(algorithm, "100r/366d");
+        if (algorithm == Algorithm::kLeakyBucket || algorithm == Algorithm::kGcra) {
+            policy.burst = 99;
+        }
+        for (const unsigned instances : {1U, 3U}) {
+            for (const unsigned before : {40U, 99U, 130U}) {
+                const unsigned count = admitted_around_an_outage(policy, instances, before);
+                // Each instance rounds its part, and knows no more than its own last answer said.
+                assert_in_range(count, 100 - instances, 100 + 2 * instances);
+            }
+        }
+    }
+}
+
+void test_what_redis_gives_back_memory_gives_back_too(void**) {
+    Scene scene;
+    const Instance instance(policy_of(Algorithm::kSlidingWindow, "10r/m"), {1, 0});
+    scene.first_server.decide = [](const SeenLimit&) { return admit(2); };
+    const Request first({instance.place(scene)});
+    assert_int_equal(first.in_the_end(&scene.loop), Progress::kAdmitted);
+    assert_int_equal(used(instance.zone), 8);
+    scene.first_server.decide = [](const SeenLimit&) { return admit(7); };
+    const Request second({instance.place(scene)});
+    assert_int_equal(second.in_the_end(&scene.loop), Progress::kAdmitted);
+    assert_int_equal(used(instance.zone), 3);
+    always_reject(&scene.first_server);
+    const Request third({instance.place(scene)});
+    assert_int_equal(third.in_the_end(&scene.loop), Progress::kRejected);
+    assert_int_equal(used(instance.zone), 10);
+}
+
+// Redis is back, and does not know yet what this instance, and then what others, have admitted without it.
+void test_what_is_owed_is_not_admitted_a_second_time(void**) {
+    Scene scene;
+    const Instance instance(policy_of(Algorithm::kSlidingWindow, "10r/m"), {1, 0});
+    scene.lose_first();
+    assert_int_equal(admitted(&scene, instance.place(scene), 12), 10);
+    scene.first_server.server.listen();
+    assert_true(scene.loop.run_until([&] { return scene.first->available(0); }));
+    const Request early({instance.place(scene)});
+    assert_int_equal(early.in_the_end(&scene.loop), Progress::kRejected);
+    assert_int_equal(early.source(0), Source::kFallback);
+    assert_false(early.decision(0).allowed);
+    assert_int_equal(early.decision(0).limit, 10);
+    assert_true(scene.loop.run_until([&] { return scene.first_server.refunds().size() == 1; }));
+    std::uint64_t from = 0;
+    const Slot owing = instance.zone->next_owing(&from, kHost);
+    assert_int_equal(instance.zone->account_of(owing).take_unsent(), 10);
+    Table::keep(owing, kHost);
+    steady_clock += kSettling - 1;
+    const Request unsettled({instance.place(scene)});
+    assert_int_equal(unsettled.in_the_end(&scene.loop), Progress::kRejected);
+    steady_clock += 1;
+    const Request settled({instance.place(scene)});
+    assert_int_equal(settled.in_the_end(&scene.loop), Progress::kAdmitted);
+    assert_int_equal(settled.source(0), Source::kRedis);
+}
+
 }  // namespace
 }  // namespace rate_limit
 
@@ -222,6 +316,9 @@ int main() {
         cmocka_unit_test(test_a_rejected_request_is_owed_where_it_counts),
         cmocka_unit_test(test_the_clock_is_this_machines),
         cmocka_unit_test(test_each_zone_has_its_own_share),
+        cmocka_unit_test(test_an_outage_goes_on_from_what_redis_last_said),
+        cmocka_unit_test(test_what_redis_gives_back_memory_gives_back_too),
+        cmocka_unit_test(test_what_is_owed_is_not_admitted_a_second_time),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

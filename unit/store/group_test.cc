@@ -236,27 +236,6 @@ void test_a_second_redis_is_not_asked_what_the_first_rejects(void**) {
     assert_int_equal(scene.first_server.refunds().size(), 0);
 }
 
-void test_a_request_that_has_gone_is_not_answered(void**) {
-    Scene scene;
-    for (unsigned turns = 0; turns < 4; turns++) {
-        auto request = std::make_unique<Request>(
-            std::vector<Place>{scene.in_first(), scene.in_second(), scene.in_memory()});
-        assert_int_equal(request->at_once(), Progress::kWaiting);
-        for (unsigned i = 0; i < turns; i++) {
-            scene.loop.turn(0);
-        }
-        request->forget();
-        const bool ended = scene.zone->clients() != 0;
-        if (!ended) {
-            request.reset();
-        }
-        scene.loop.run_for(10);
-        assert_int_equal(scene.zone->clients(), 0);
-    }
-    const Request request({scene.in_first()});
-    assert_int_equal(request.in_the_end(&scene.loop), Progress::kAdmitted);
-}
-
 void test_two_real_servers_and_memory_hold_the_narrowest_limit_and_no_more_is_charged(void**) {
     redis::TestLoop loop;
     const redis::RealServer servers[2];
@@ -312,7 +291,6 @@ int main() {
         cmocka_unit_test(test_what_is_rejected_elsewhere_counts_in_a_redis_where_rejected_requests_count),
         cmocka_unit_test(test_what_has_left_its_window_or_counts_anyway_is_not_given_back),
         cmocka_unit_test(test_a_second_redis_is_not_asked_what_the_first_rejects),
-        cmocka_unit_test(test_a_request_that_has_gone_is_not_answered),
         cmocka_unit_test(test_two_real_servers_and_memory_hold_the_narrowest_limit_and_no_more_is_charged),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -37,12 +37,16 @@ void test_local_decides_from_memory(void**) {
         assert_int_equal(request.source(0), i % 4 == 3 ? Source::kRedis : Source::kFallback);
         assert_int_equal(request.decision(0).limit, 10);
     }
-    assert_int_equal(used(scene.zone), 9);
+    // The last answer of Redis was that five are left.
+    assert_int_equal(used(scene.zone), 5);
     Scene::fail(&scene.first_server);
-    const Request last({scene.in_first(OnError::kLocal, &scene.zone)});
-    assert_int_equal(last.in_the_end(&scene.loop), Progress::kAdmitted);
+    for (unsigned i = 0; i < 5; i++) {
+        const Request last({scene.in_first(OnError::kLocal, &scene.zone)});
+        assert_int_equal(last.in_the_end(&scene.loop), Progress::kAdmitted);
+    }
+    // After five failures Redis is no longer asked.
     const Request beyond({scene.in_first(OnError::kLocal, &scene.zone)});
-    assert_int_equal(beyond.in_the_end(&scene.loop), Progress::kRejected);
+    assert_int_equal(beyond.at_once(), Progress::kRejected);
     assert_int_equal(beyond.source(0), Source::kFallback);
     assert_false(beyond.decision(0).allowed);
     assert_int_equal(used(scene.zone), 10);
@@ -100,12 +104,24 @@ void test_redis_gets_back_what_a_fallback_rejects(void**) {
     Scene scene;
     Scene::fail(&scene.first_server);
     use(scene.zone, 10);
+    const Request request({scene.in_second(), scene.in_first(OnError::kLocal, &scene.zone)});
+    assert_int_equal(request.in_the_end(&scene.loop), Progress::kRejected);
+    assert_int_equal(request.source(0), Source::kRedis);
+    assert_int_equal(request.source(1), Source::kFallback);
+    assert_true(scene.loop.run_until([&] { return scene.second_server.refunds().size() == 1; }));
+    assert_int_equal(scene.first_server.refunds().size(), 0);
+}
+
+void test_another_redis_is_not_asked_for_what_a_fallback_rejects(void**) {
+    Scene scene;
+    Scene::fail(&scene.first_server);
+    use(scene.zone, 10);
     const Request request({scene.in_first(OnError::kLocal, &scene.zone), scene.in_second()});
     assert_int_equal(request.in_the_end(&scene.loop), Progress::kRejected);
     assert_int_equal(request.source(0), Source::kFallback);
-    assert_int_equal(request.source(1), Source::kRedis);
-    assert_true(scene.loop.run_until([&] { return scene.second_server.refunds().size() == 1; }));
-    assert_int_equal(scene.first_server.refunds().size(), 0);
+    assert_int_equal(request.source(1), Source::kNobody);
+    scene.loop.run_for(10);
+    assert_int_equal(scene.second_server.groups(), 0);
 }
 
 void test_a_fallback_is_not_charged_for_what_another_redis_rejects(void**) {
@@ -114,7 +130,7 @@ void test_a_fallback_is_not_charged_for_what_another_redis_rejects(void**) {
     always_reject(&scene.second_server);
     const Request request({scene.in_first(OnError::kLocal, &scene.zone), scene.in_second()});
     assert_int_equal(request.in_the_end(&scene.loop), Progress::kRejected);
-    assert_int_equal(scene.zone->clients(), 0);
+    assert_int_equal(used(scene.zone), 0);
 }
 
 // A zone of which every slot is held by others.
@@ -184,6 +200,7 @@ int main() {
         cmocka_unit_test(test_each_limit_of_a_redis_that_fails_goes_its_own_way),
         cmocka_unit_test(test_each_limit_says_why_it_was_not_decided_as_it_should_be),
         cmocka_unit_test(test_redis_gets_back_what_a_fallback_rejects),
+        cmocka_unit_test(test_another_redis_is_not_asked_for_what_a_fallback_rejects),
         cmocka_unit_test(test_a_fallback_is_not_charged_for_what_another_redis_rejects),
         cmocka_unit_test(test_memory_that_is_busy_goes_by_on_error_too),
         cmocka_unit_test(test_memory_that_is_busy_has_not_decided_what_redis_rejects),

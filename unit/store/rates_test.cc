@@ -132,23 +132,25 @@ void turn(redis::TestLoop* loop) {
     settle(loop);
 }
 
-// Sends what an API would send.
-void run(const Errand& errand, redis::Client* client, redis::TestLoop* loop) {
+// Sends what an API would send; returns the answer.
+std::string run(const Errand& errand, redis::Client* client, redis::TestLoop* loop) {
     struct Seen {
         bool answered = false;
         redis::Error error = redis::Error::kNone;
+        std::string reply = {};
     } seen;
     redis::Call* call = client->make_call();
     call->command.append(errand.command);
     call->slot = errand.slot;
     client->send(
         call,
-        [](void* self, redis::Error error, std::string_view) {
-            *static_cast<Seen*>(self) = {true, error};
+        [](void* self, redis::Error error, std::string_view reply) {
+            *static_cast<Seen*>(self) = {true, error, std::string(reply)};
         },
         &seen);
     assert_true(loop->run_until([&] { return seen.answered; }));
     assert_int_equal(seen.error, redis::Error::kNone);
+    return seen.reply;
 }
 
 void test_a_changed_rate_is_followed_and_so_is_its_end(void**) {
@@ -402,6 +404,34 @@ void test_a_clients_key_is_deleted_by_its_short_name(void**) {
     assert_string_equal(server.command({"EXISTS", key}).c_str(), "0");
 }
 
+void test_redis_says_whether_it_has_a_client(void**) {
+    redis::TestLoop loop;
+    const redis::RealServer server;
+    const redis::Settings settings = settings_of(server.path());
+    const std::unique_ptr<redis::Client> client(redis::Client::make(settings, {}, &loop));
+    const Errand look = find_client("rate_limit:", "z", Algorithm::kGcra, "alice");
+    const Errand reset = delete_client("rate_limit:", "z", Algorithm::kGcra, "alice");
+    assert_string_equal(run(look, client.get(), &loop).c_str(), "0");
+    assert_string_equal(run(reset, client.get(), &loop).c_str(), "0");
+    server.command({"SET", "rate_limit:z:gcra:{alice}", "1"});
+    assert_string_equal(run(look, client.get(), &loop).c_str(), "1");
+    assert_string_equal(run(reset, client.get(), &loop).c_str(), "1");
+    assert_string_equal(run(look, client.get(), &loop).c_str(), "0");
+}
+
+void test_a_table_says_whether_it_has_a_client(void**) {
+    FollowingZone zone("api");
+    assert_false(knows_client(nullptr, "alice", this_process()));
+    assert_false(knows_client(&zone.zone.table(), "alice", this_process()));
+    zone.use("alice");
+    assert_true(knows_client(&zone.zone.table(), "alice", this_process()));
+    assert_true(knows_client(&zone.zone.table(), "alice", this_process()));  // it is not left locked
+    assert_false(knows_client(&zone.zone.table(), "bob", this_process()));
+    assert_true(forget_client(&zone.zone.table(), nullptr, "alice", this_process()));
+    assert_false(knows_client(&zone.zone.table(), "alice", this_process()));
+    assert_false(forget_client(&zone.zone.table(), nullptr, "alice", this_process()));
+}
+
 void test_in_a_cluster_rates_and_resets_are_in_one_slot(void**) {
     for (const char* prefix : {"rate_limit:", "", "p{tag}:"}) {
         assert_int_equal(change_rate(prefix, "z", "1r/s").slot,
@@ -427,6 +457,61 @@ void test_who_may_not_ask_asks_seldom(void**) {
         loop.jump(100);
         return server.count("EVAL") == 2;
     }));
+}
+
+// A changed rate, as the script tells it.
+std::string told_rate() {
+    return redis::bulk(
+        std::string("\1\0\0\0"
+                    "5"
+                    "\5\0\0\0"
+                    "20r/m",
+                    14));
+}
+
+void test_after_a_wrong_password_rates_are_followed_at_once(void**) {
+    for (const bool greeted : {false, true}) {
+        redis::TestLoop loop;
+        redis::FakeServer server(&loop);
+        const std::string refusal = greeted ? "-NOAUTH Authentication required.\r\n"
+                                            : "-WRONGPASS invalid username-password pair\r\n";
+        bool right = false;
+        server.answer = [&](const redis::Words&) { return right ? told_rate() : refusal; };
+        server.greeting = [&](const redis::Words& words) {
+            const std::string usual = redis::FakeServer::greet(words);
+            return usual.empty() || right || (greeted && words[0] != "SET") ? usual : refusal;
+        };
+        FollowingZone api("api");
+        Following following;
+        const Worker worker(&following, {api.followed()}, server.path(), &loop, 1);
+        assert_true(loop.run_until([&] { return !worker.client->available(); }));
+        loop.run_for(3000);
+        right = true;
+        const redis::Milliseconds since = loop.now();
+        assert_true(loop.run_until([&] { return api.has("20r/m"); }, 1200));
+        print_message("followed after %u ms\n", static_cast<unsigned>(loop.now() - since));
+        assert_int_equal(loop.said("does not let this user read rates"), 0);
+    }
+}
+
+void test_a_right_that_is_missing_again_is_said_again(void**) {
+    redis::TestLoop loop;
+    redis::FakeServer server(&loop);
+    bool allowed = false;
+    server.answer = [&](const redis::Words&) {
+        return allowed ? told_rate() : "-NOPERM this user has no permissions\r\n";
+    };
+    FollowingZone api("api");
+    Following following;
+    const Worker worker(&following, {api.followed()}, server.path(), &loop, 1);
+    for (unsigned times = 1; times <= 2; times++) {
+        allowed = false;
+        assert_true(loop.run_until([&] { return loop.said("does not let this user read rates") == times; }));
+        allowed = true;
+        loop.jump(30'000);
+        assert_true(loop.run_until([&] { return api.has("20r/m"); }));
+        api.live.clear();
+    }
 }
 
 void test_without_memory_there_is_none(void**) {
@@ -456,8 +541,12 @@ int main() {
         cmocka_unit_test(test_who_starts_does_not_follow_old_resets),
         cmocka_unit_test(test_what_an_instance_had_told_redis_meanwhile_is_forgotten_there_too),
         cmocka_unit_test(test_a_clients_key_is_deleted_by_its_short_name),
+        cmocka_unit_test(test_redis_says_whether_it_has_a_client),
+        cmocka_unit_test(test_a_table_says_whether_it_has_a_client),
         cmocka_unit_test(test_in_a_cluster_rates_and_resets_are_in_one_slot),
         cmocka_unit_test(test_who_may_not_ask_asks_seldom),
+        cmocka_unit_test(test_after_a_wrong_password_rates_are_followed_at_once),
+        cmocka_unit_test(test_a_right_that_is_missing_again_is_said_again),
         cmocka_unit_test(test_without_memory_there_is_none),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -117,6 +117,24 @@ void test_the_time_that_a_check_waits_for_others_counts(void**) {
     assert_int_equal(scene.questions[3].question.error, Error::kTimedOut);
 }
 
+void test_checks_do_not_wait_for_an_answer_that_is_held_up(void**) {
+    Scene scene(64, 100);
+    scene.remote.use_spare();
+    scene.server.server.hold(1);
+    ask_many(&scene, 2);
+    assert_true(scene.loop.run_until([&] { return scene.server.calls.size() == 1; }));
+    ask_many(&scene, 1);
+    scene.loop.run_for(10);
+    assert_int_equal(scene.server.calls.size(), 1);
+    // After a quarter of the timeout it leaves, by a connection that is not silent.
+    assert_true(scene.loop.run_until([&] { return scene.questions[2].answers == 1; }, 60));
+    assert_int_equal(scene.questions[2].question.error, Error::kNone);
+    assert_int_equal(scene.server.server.accepted, 2);
+    assert_true(scene.questions.await(200));
+    assert_int_equal(scene.questions[0].question.error, Error::kTimedOut);
+    assert_int_equal(scene.server.groups(), 3);
+}
+
 void test_answers_come_in_order_each_with_its_own_decision(void**) {
     Scene scene(10);
     unsigned count = 0;
@@ -493,6 +511,7 @@ int main() {
         cmocka_unit_test(test_fewer_checks_than_are_on_their_way_wait_for_more),
         cmocka_unit_test(test_checks_that_wait_leave_with_the_next_answer),
         cmocka_unit_test(test_the_time_that_a_check_waits_for_others_counts),
+        cmocka_unit_test(test_checks_do_not_wait_for_an_answer_that_is_held_up),
         cmocka_unit_test(test_answers_come_in_order_each_with_its_own_decision),
         cmocka_unit_test(test_keys_name_prefix_zone_algorithm_and_client),
         cmocka_unit_test(test_keys_are_right_however_many_zones_there_are),

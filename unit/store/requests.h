@@ -80,8 +80,9 @@ class Request {
         return group_->progress();
     }
 
-    void forget() {
-        group_->forget();
+    // It has gone, and may be destroyed.
+    void leave(Group::Gone gone) {
+        group_->leave(gone);
         forgotten_ = true;
     }
 

@@ -164,6 +164,9 @@ class TestRemote {
         remote_ = nullptr;
     }
 
+    // As nginx has it for requests.
+    void use_spare() { settings_.spare = true; }
+
     Remote* operator->() const { return remote_; }
     Remote* get() const { return remote_; }
     std::uint64_t errors(redis::Error error) const {

@@ -49,6 +49,19 @@ void test_delays_dry_runs_and_reasons_count_beside(void**) {
     assert_int_equal(totals.allowed + totals.rejected + totals.checks.count, 0);
 }
 
+void test_what_is_bypassed_counts_beside(void**) {
+    ZoneStatistics statistics;
+    statistics.count_bypass(0, Bypass::kEmptyKey);
+    statistics.count_bypass(kStripes + 1, Bypass::kEmptyKey);
+    statistics.count_bypass(2, Bypass::kRateOff);
+    const ZoneTotals totals = statistics.read();
+    assert_int_equal(totals.bypassed[static_cast<unsigned>(Bypass::kEmptyKey)], 2);
+    assert_int_equal(totals.bypassed[static_cast<unsigned>(Bypass::kRateOff)], 1);
+    assert_int_equal(totals.allowed + totals.rejected + totals.checks.count, 0);
+    assert_string_equal(bypass_name(Bypass::kEmptyKey), "empty_key");
+    assert_string_equal(bypass_name(Bypass::kRateOff), "rate_off");
+}
+
 void test_a_bound_belongs_to_what_is_below_it(void**) {
     ZoneStatistics statistics;
     for (const Micros bound : kTimeBoundsMicros) {
@@ -223,6 +236,7 @@ int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(test_a_decision_counts_once_in_each_place),
         cmocka_unit_test(test_delays_dry_runs_and_reasons_count_beside),
+        cmocka_unit_test(test_what_is_bypassed_counts_beside),
         cmocka_unit_test(test_a_bound_belongs_to_what_is_below_it),
         cmocka_unit_test(test_batches_are_counted_by_their_size),
         cmocka_unit_test(test_reasons_have_names_of_their_own),

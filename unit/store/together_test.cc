@@ -42,7 +42,7 @@ void test_what_a_node_cannot_be_asked_together_is_asked_again_client_by_client(v
     }
     scene.remote->count(&counted, 1);
     scene.remote->give_back(&refunded, 1);
-    requests[2].forget();
+    requests[2].leave(nullptr);
     for (const unsigned i : {0, 1, 3}) {
         assert_int_equal(requests[i].in_the_end(&scene.loop), Progress::kAdmitted);
         assert_int_equal(requests[i].error(), Error::kNone);

@@ -10,7 +10,7 @@ package RateLimit::HTTP3;
 #   has_aioquic                 whether a client can cancel requests
 #
 # METHODS
-#   new($port, \@paths, until => 'all')
+#   new($port, \@paths, until => 'all', method => 'GET')
 #                               starts the program: it asks 127.0.0.1 for all paths at once, over one connection, which it
 #                               closes once all are answered; until => 'first', the first answer; until => 'cancel', it
 #                               cancels all requests and stays (needs aioquic)
@@ -45,12 +45,13 @@ sub missing {
 sub new {
     my ($class, $port, $paths, %option) = @_;
     my $until = $option{until} // 'all';
+    my $method = $option{method} // 'GET';
     my $self = bless { file => "$ENV{RL_DIR}/http3-" . ++$started, paths => $paths }, $class;
-    my @command = ('python3', 't/lib/http3.py', $port, $until, @$paths);
+    my @command = ('python3', 't/lib/http3.py', $port, $until, $method, @$paths);
     if ($until ne 'cancel' && has_gtlsclient()) {
         my $streams = $until eq 'all' ? 'all-streams' : 'first-stream';
         @command = (
-            qw(gtlsclient --no-quic-dump --no-http-dump --timeout=60s), "--exit-on-$streams-close", '127.0.0.1', $port,
+            qw(gtlsclient --no-quic-dump --no-http-dump --timeout=60s), "--exit-on-$streams-close", "--http-method=$method", '127.0.0.1', $port,
             map {"https://localhost$_"} @$paths
         );
     }

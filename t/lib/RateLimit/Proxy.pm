@@ -32,6 +32,7 @@ use POSIX ();
 use RateLimit qw(slurp wait_for);
 use RateLimit::Redis qw(redis_port release_port);
 use RateLimit::RESP qw(take);
+use Socket qw(IPPROTO_TCP TCP_NODELAY);
 use Time::HiRes qw(sleep);
 
 our @EXPORT_OK = qw(start_proxy);
@@ -135,6 +136,7 @@ sub accept_one {
     my $server = IO::Socket::INET->new(PeerAddr => '127.0.0.1', PeerPort => $self->{to});
     # Perl does not close a descriptor whose number a handle of the test had when this process began.
     return shutdown($client, 2) && undef unless $server;
+    setsockopt $_, IPPROTO_TCP, TCP_NODELAY, 1 for $client, $server;
     return { client => $client, server => $server, port => $client->peerport, calls => '', replies => '', fates => [] };
 }
 

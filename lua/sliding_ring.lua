@@ -1,0 +1,77 @@
+-- What sliding_log.lua does, for a log that is a ring.
+age_of = ring_age
+
+-- The newest entries of a ring, as many as we may have and as far back as our entries could tell.
+local function cut(ring)
+    local kept = math.min(ring.size, capacity)
+    if ring.bytes > width and kept > 0 then
+        kept = math.min(kept, younger_than(ring, ring.newest, ring.size, 0, wrap))
+    end
+    return kept < ring.size and part_of_ring(ring, ring.size - kept, kept) or ring
+end
+
+-- A ring whose entries have enough bytes: more than our width never hurt.
+local function widened(ring)
+    if ring.bytes >= width then
+        return ring
+    end
+    local entries = {}
+    for i = 1, ring.size do
+        entries[i] = to_bytes(entry_format, (ring.newest - ring_age(ring, nil, nil, i - 1)) % wrap)
+    end
+    local wide = new_ring(width, capacity, table.concat(entries))
+    wide.newest = ring.newest
+    if ring.size == 0 then
+        wide.key, wide.body = ring.key, ring.body
+    end
+    return wide
+end
+
+local function ring_of(place)
+    if type(place) == 'table' then
+        return widened(cut(place))
+    end
+    local ring = new_ring(width, capacity, '')
+    if place and #place >= HEADER then
+        local bytes, newest = from_bytes('<BI8', place)
+        local size = (#place - HEADER) / bytes
+        if (bytes == 4 or bytes == 6) and size % 1 == 0 then
+            local kept = math.min(size, capacity)
+            ring = new_ring(bytes, capacity, string.sub(place, HEADER + 1 + (size - kept) * bytes))
+            ring.newest = newest % 2 ^ 52
+        end
+    end
+    return widened(cut(ring))
+end
+
+local known_place
+decode = function(place)
+    if not place or place ~= known_place then
+        known, known_place = ring_of(place), place
+    end
+    return known, known.newest, known.size
+end
+
+-- See write in sliding_log.lua.
+local function write_ring(place, time, start, count, _, cost)
+    local ring, newest, size = decode(place)
+    local kept = count
+    if horizon ~= period then
+        kept = younger_than(ring, newest, size, time - start, horizon)
+    end
+    if cost < 0 and kept + cost <= 0 then
+        return false, 0
+    end
+    local entered = math.min(math.max(cost, 0), capacity)
+    kept = math.min(kept, capacity - entered)
+    local left = part_of_ring(ring, size - kept, cost < 0 and kept + cost or kept)
+    left.shift = (ring.shift + newest - start) % 2 ^ 48
+    left.newest = start
+    if cost < 0 then
+        left.newest = start - ring_age(ring, nil, nil, size + cost - 1)
+    elseif entered > 0 then
+        left.newest = time
+        ring_append(left, to_bytes(left.format, (time + left.shift) % left.wrap), entered, capacity)
+    end
+    return left, left.size > 0 and left.newest + longest or left.newest
+end

@@ -1,0 +1,101 @@
+// One of a client's connections, what is in flight on it, and since when nothing was heard from it.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "redis/connection.h"
+#include "redis/loop.h"
+
+namespace rate_limit::redis {
+
+// Belongs to one client and its thread.
+class Lane final : private Connection::Owner {
+  public:
+    class Owner {
+      public:
+        virtual void on_ready(Lane* lane) = 0;
+        // `greeted` if it was ready before. Neither call may open this lane again before it returns.
+        virtual void on_lost(Lane* lane, bool greeted, Error error, std::string_view line) = 0;
+
+      protected:
+        ~Owner() = default;
+    };
+
+    Lane(const Settings& settings, Loop* loop, Owner* owner)
+        : loop_(loop), owner_(owner), connection_(settings, loop, this) {}
+    Lane(const Lane&) = delete;
+    Lane& operator=(const Lane&) = delete;
+
+    Owner* owner() const { return owner_; }
+
+    // As those of Connection.
+    bool open(const Locator::Place& place, std::string* line);
+    void close();
+    bool connected() const { return connection_.connected(); }
+    bool ready() const { return connection_.ready(); }
+    std::string_view awaited() const { return connection_.awaited(); }
+    bool load_script() { return connection_.load_script(); }
+
+    // Sends a whole command in RESP; only when ready. Its reply must call replied(). False if there is no
+    // memory.
+    bool send(std::string_view command, Connection::Reply reply, void* self) {
+        if (!connection_.send(command, reply, self)) {
+            return false;
+        }
+        if (in_flight_++ == 0) {
+            quiet_since_ = loop_->now();
+        }
+        return true;
+    }
+
+    // Sends a command whose reply nobody waits for.
+    bool send(std::string_view command) { return connection_.send(command, nullptr, nullptr); }
+
+    // A reply has come, or, if it is null, will not come.
+    void replied(const void* reply) {
+        in_flight_ -= in_flight_ != 0 ? 1 : 0;
+        if (reply != nullptr) {
+            heard_at_ = quiet_since_ = loop_->now();
+        }
+    }
+
+    // A command is sent that shows whether Redis can write.
+    void probe(std::string_view command, Connection::Reply reply);
+    void end_probe() { probing_ = false; }
+    bool probing() const { return probing_; }
+
+    // Whether a connection is being made or probed, and since when.
+    bool trying() const { return connected() && (!ready() || probing_); }
+    Milliseconds tried_at() const { return tried_at_; }
+
+    // Sends a command that changes nothing. If a packet was lost, one that arrives behind it lets the kernel
+    // send it again after a round trip, instead of the 200 ms that it waits otherwise.
+    void nudge(Connection::Reply reply);
+
+    // Whether something is in flight and nothing was heard for so long.
+    bool silent_for(Milliseconds time) const {
+        return in_flight_ != 0 && loop_->now() >= quiet_since_ + time;
+    }
+
+    // When something was last heard, or the first of what is in flight was sent after that.
+    Milliseconds quiet_since() const { return quiet_since_; }
+    bool in_flight() const { return in_flight_ != 0; }
+    Milliseconds heard_at() const { return heard_at_; }
+
+  private:
+    void on_ready() override;
+    void on_lost(Error error, std::string_view line) override;
+
+    Loop* loop_;
+    Owner* owner_;
+    Connection connection_;
+    bool greeted_ = false;
+    bool probing_ = false;  // a probe is unanswered
+    unsigned in_flight_ = 0;
+    Milliseconds tried_at_ = 0;
+    Milliseconds quiet_since_ = 0;
+    Milliseconds heard_at_ = 0;
+};
+
+}  // namespace rate_limit::redis

@@ -1,0 +1,104 @@
+# A worker that starts has its connection to Redis before it accepts a request.
+use strict;
+use warnings;
+
+use lib 't/lib';
+use RateLimit qw(start_nginx wait_for);
+use RateLimit::FakeRedis qw(after_ms silence start_fake);
+use RateLimit::Redis qw(start_redis);
+use Test::More;
+use Time::HiRes qw(time);
+
+my ($port) = split ' ', $ENV{RL_PORTS};
+
+sub conf {
+    my ($url, %more) = @_;
+    my $words = delete $more{words} // '';
+    my $zone  = delete $more{zone}  // 'on_error=closed';
+    return (
+        port   => $port,
+        http   => "rate_limit_redis main $url $words;\nrate_limit_zone \$http_x_client zone=a:1m rate=1000r/d redis=main $zone;\n",
+        server => <<'SERVER',
+add_header X-Store $rate_limit_store always;
+add_header X-Error $rate_limit_error always;
+location = /a { rate_limit zone=a; empty_gif; }
+location = /free { empty_gif; }
+SERVER
+        %more
+    );
+}
+
+sub quiet {
+    my ($nginx, $title) = @_;
+    unlike $nginx->error_log, qr/\[(?:alert|crit|emerg)\]|open socket|exited on signal/, "$title: nothing worse is logged";
+    return;
+}
+
+subtest 'workers connect and greet before there is any request' => sub {
+    my $redis = start_redis();
+    my %conf  = conf($redis->url, workers => 2, words => 'timeout=1h');
+    my $nginx = start_nginx(%conf);
+    ok wait_for('two connections', sub { $redis->clients == 2 }), 'each worker has a connection';
+    is $redis->commandstats('evalsha'), 0, 'and nobody has asked anything';
+    $nginx->reload(%conf);
+    ok wait_for('two connections', sub { $redis->clients == 2 }), 'new workers have theirs, and those of old ones have ended';
+    is $nginx->get('/a', 'X-Client' => 'one')->header('X-Store'), 'redis', 'Redis decides';
+    is $redis->clients, 2, 'by one of these';
+    quiet($nginx, 'start');
+};
+
+subtest 'a zone that counts locally needs no connection of requests' => sub {
+    my $redis = start_redis();
+    my $nginx = start_nginx(conf($redis->url, zone => 'sync=1h'));
+    wait_for('changed rates to be asked for', sub { $redis->commandstats('eval') > 0 });
+    is $nginx->get('/a', 'X-Client' => 'one')->{status}, 200, 'a request is decided';
+    is $redis->clients, 0, 'without it';
+};
+
+# The first command that a connection sends is answered after 50 ms: longer than timeout= lets a check wait.
+subtest 'no check waits for the greeting' => sub {
+    my $slow = start_fake(
+        replies => { PING => after_ms(50, '+PONG'), EVALSHA => '-OOM no', EVAL => silence(), SET => '+OK' },
+    );
+    my %conf  = conf($slow->url, words => 'timeout=30ms');
+    my $nginx = start_nginx(%conf);
+    # A machine that is busy may let a check wait for 30 ms, but not one after each of five starts.
+    my %errors = ($nginx->get('/a', 'X-Client' => 'first')->header('X-Error') => 1);
+    for my $round (1 .. 5) {
+        $nginx->reload(%conf);
+        $errors{ $nginx->get('/a', 'X-Client' => "c$round")->header('X-Error') }++;
+    }
+    ok $errors{oom}, 'the first check of a worker is answered' or diag explain \%errors;
+    quiet($nginx, 'greeting');
+};
+
+subtest 'a Redis that does not answer holds up a start for less than a second' => sub {
+    for my $mode (qw(mute refuse full)) {
+        my $fake  = start_fake(mode => $mode);
+        my $nginx = start_nginx(conf($fake->url, words => 'timeout=10ms connect_timeout=1h'));
+        my $began = time;
+        is $nginx->get('/free')->{status}, 200, "$mode: requests are served";
+        note sprintf '%s: after %.0f ms', $mode, 1000 * (time - $began);
+        isnt $nginx->get('/a', 'X-Client' => 'one')->header('X-Error'), undef, "$mode: a check goes by on_error";
+        $nginx->reload(conf($fake->url, words => 'timeout=10ms connect_timeout=1h'));
+        is $nginx->get('/free')->{status}, 200, "$mode: also after a reload";
+        $nginx->signal('QUIT');
+        wait_for('the end', sub { waitpid($nginx->pid, 1) != 0 });
+        quiet($nginx, $mode);
+    }
+};
+
+subtest 'a server that was away at the start is asked by the first request' => sub {
+    my $hold  = start_fake(mode => 'refuse');
+    my $at    = $hold->port;
+    my $nginx = start_nginx(conf($hold->url));
+    my $line = qr/redis "main" [^ ]*:$at: refused/;
+    $nginx->wait_for_log($line);
+    is scalar(() = $nginx->error_log =~ /$line/g), 1, 'the log says once that it is away, before anybody needs it';
+    $hold->stop;
+    my $redis = start_redis(port => $at);
+    ok wait_for('Redis', sub { ($nginx->get('/a', 'X-Client' => 'one')->header('X-Store') // '') eq 'redis' }), 'it decides';
+    quiet($nginx, 'away');
+};
+
+done_testing;

@@ -1,0 +1,159 @@
+// Connections that are made before the first call, so that no call pays for them.
+#include <list>
+
+#include "fake_cluster.h"
+#include "redis/sentinels.h"
+
+namespace rate_limit::redis {
+namespace {
+
+void test_a_connection_is_greeted_before_the_first_call(void**) {
+    TestLoop loop;
+    FakeServer server(&loop);
+    server.answer = echo_back;
+    Calls calls(settings_for(server.path()), &loop);
+    calls->open();
+    assert_true(calls->opening());
+    assert_true(loop.run_until([&] { return !calls->opening(); }));
+    assert_true(calls->connected());
+    assert_int_equal(server.count("SCRIPT"), 1);
+    server.commands.clear();
+    assert_string_equal(calls.ask_echo("x").reply.c_str(), "x");
+    assert_int_equal(server.commands.size(), 1);
+    assert_int_equal(server.accepted, 1);
+}
+
+void test_a_call_that_comes_meanwhile_takes_the_same_connection(void**) {
+    TestLoop loop;
+    FakeServer server(&loop);
+    server.answer = echo_back;
+    server.accepts = false;
+    Calls calls(settings_for(server.path()), &loop);
+    calls->open();
+    loop.run_for(5);
+    calls.echo("x");
+    server.accepts = true;
+    assert_true(calls.await());
+    assert_string_equal(calls.all()[0].reply.c_str(), "x");
+    assert_int_equal(server.accepted, 1);
+}
+
+void test_a_server_that_is_away_is_no_failure_until_it_is_asked(void**) {
+    TestLoop loop;
+    Calls calls(settings_for(Folder::own().file("nowhere")), &loop);
+    calls->open();
+    assert_true(loop.run_until([&] { return !calls->opening(); }));
+    loop.run_for(2000);
+    assert_true(calls->available());
+    assert_int_equal(loop.lines.size(), 0);
+    assert_int_equal(calls.ask_echo("x").error, Error::kRefused);
+    assert_int_equal(loop.said("refused"), 1);
+    assert_false(calls->available());
+}
+
+void test_a_greeting_that_is_refused_is_told_to_the_first_call(void**) {
+    TestLoop loop;
+    FakeServer server(&loop);
+    server.greeting = [](const Words&) { return "-NOAUTH Authentication required.\r\n"; };
+    Calls calls(settings_for(server.path()), &loop);
+    calls->open();
+    assert_true(loop.run_until([&] { return !calls->opening(); }));
+    assert_int_equal(loop.attached, 0);
+    assert_int_equal(loop.lines.size(), 0);
+    assert_int_equal(calls.ask_echo("x").error, Error::kDenied);
+    assert_int_equal(server.accepted, 2);
+}
+
+void test_a_call_is_told_of_a_connection_that_failed_while_it_waited(void**) {
+    TestLoop loop;
+    FakeServer server(&loop);
+    server.answers = false;
+    Calls calls(settings_for(server.path()), &loop);
+    calls->open();
+    assert_true(loop.run_until([&] { return server.connections() == 1; }));
+    calls.echo("x");
+    server.hang_up();
+    assert_true(calls.await(500));
+    assert_int_equal(calls.all()[0].error, Error::kClosed);
+    assert_false(calls->available());
+}
+
+void test_the_primary_that_sentinels_name_is_connected_to(void**) {
+    TestLoop loop;
+    FakeServer server(&loop, "127.0.0.1");
+    FakeServer sentinel(&loop);
+    server.answer = echo_back;
+    sentinel.answer = [&](const Words& command) {
+        return command[0] == "SENTINEL" ? "*2\r\n" + bulk("127.0.0.1") + bulk(std::to_string(server.port()))
+                                        : "*3\r\n" + bulk("subscribe") + bulk(command[1]) + ":1\r\n";
+    };
+    Settings speaking;
+    speaking.name = "fleet";
+    speaking.address.path = "unix";
+    auto* sentinels = Sentinels::make(speaking, {{"sentinel", 26379, {sentinel.path()}}}, "limits", &loop);
+    Calls calls(settings_for(""), &loop, std::unique_ptr<Locator>(sentinels));
+    calls->open();
+    assert_true(loop.run_until([&] { return !calls->opening(); }));
+    assert_true(calls->connected());
+    assert_int_equal(server.accepted, 1);
+}
+
+void test_every_node_of_a_cluster_that_has_slots_is_connected_to(void**) {
+    TestLoop loop;
+    FakeNode left(&loop);
+    FakeNode right(&loop);
+    left.map = array({left.range(0, 8191), right.range(8192, 16383)});
+    TestCluster cluster(&loop, {seed_of(left)});
+    cluster->open();
+    assert_true(cluster->opening());
+    assert_true(loop.run_until([&] { return !cluster->opening(); }));
+    assert_true(cluster->client_of(kLeft)->connected());
+    assert_true(cluster->client_of(kRight)->connected());
+    right.commands.clear();
+    assert_int_equal(cluster.ask(kRight).error, Error::kNone);
+    assert_int_equal(right.commands.size(), 1);
+}
+
+void test_of_many_nodes_only_some_are_connected_to_before_a_call(void**) {
+    TestLoop loop;
+    std::list<FakeNode> nodes;
+    std::vector<std::string> ranges;
+    for (unsigned i = 0; i < 40; i++) {
+        nodes.emplace_back(&loop);
+        ranges.push_back(nodes.back().range(i * 400, i < 39 ? i * 400 + 399 : 16383));
+    }
+    nodes.front().map = array(ranges);
+    TestCluster cluster(&loop, {seed_of(nodes.front())});
+    cluster->open();
+    assert_true(loop.run_until([&] { return !cluster->opening(); }));
+    assert_int_equal(cluster->nodes(), 40);
+    loop.run_for(20);
+    assert_int_equal(loop.attached, 32);
+    assert_int_equal(cluster.ask(16383).error, Error::kNone);
+}
+
+void test_a_cluster_that_is_away_is_not_waited_for(void**) {
+    TestLoop loop;
+    TestCluster cluster(&loop, {{"127.0.0.1", 1, {"127.0.0.1"}}});
+    cluster->open();
+    assert_true(loop.run_until([&] { return !cluster->opening(); }, 500));
+}
+
+}  // namespace
+}  // namespace rate_limit::redis
+
+int main() {
+    using namespace rate_limit::redis;
+    const CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_connection_is_greeted_before_the_first_call),
+        cmocka_unit_test(test_a_call_that_comes_meanwhile_takes_the_same_connection),
+        cmocka_unit_test(test_a_server_that_is_away_is_no_failure_until_it_is_asked),
+        cmocka_unit_test(test_a_greeting_that_is_refused_is_told_to_the_first_call),
+        cmocka_unit_test(test_a_call_is_told_of_a_connection_that_failed_while_it_waited),
+        cmocka_unit_test(test_the_primary_that_sentinels_name_is_connected_to),
+        cmocka_unit_test(test_every_node_of_a_cluster_that_has_slots_is_connected_to),
+        cmocka_unit_test(test_of_many_nodes_only_some_are_connected_to_before_a_call),
+        cmocka_unit_test(test_a_cluster_that_is_away_is_not_waited_for),
+    };
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}

@@ -1,0 +1,355 @@
+// Every line of the log names the Redis, the address that was tried, what happened, and what it means for
+// requests; and never a password.
+#include "fake_cluster.h"
+#include "redis/sentinels.h"
+
+namespace rate_limit::redis {
+namespace {
+
+const Consequence kConsequence = {"zone a: no connection", "zone a: a call failed", "zone a: enforced"};
+
+Settings speaking(Settings settings) {
+    settings.consequence = &kConsequence;
+    return settings;
+}
+
+Settings at(const std::string& host, std::uint16_t port) {
+    Settings settings = speaking(settings_for(""));
+    settings.address.host = host;
+    settings.address.port = port;
+    return settings;
+}
+
+std::string place_of(const FakeServer& server) { return "127.0.0.1:" + std::to_string(server.port()); }
+
+void assert_line(const TestLoop& loop, std::size_t number, const std::string& text) {
+    assert_true(loop.lines.size() > number);
+    assert_string_equal(loop.lines[number].text.c_str(), text.c_str());
+}
+
+void test_a_refused_connection_names_the_address_and_the_consequence(void**) {
+    for (const char* host : {"127.0.0.1", "::1"}) {
+        TestLoop loop;
+        Calls calls(at(host, 1), &loop, {host});
+        assert_int_equal(calls.ask_echo("x").error, Error::kRefused);
+        assert_line(loop, 0,
+                    "redis \"fleet\" " + print_place(host, 1) +
+                        ": refused (Connection refused); zone a: no connection");
+    }
+}
+
+void test_the_address_of_a_name_is_the_one_that_was_tried(void**) {
+    TestLoop loop;
+    Calls calls(at("redis.invalid", 1), &loop, {"127.0.0.1", "127.0.0.2"});
+    calls.ask_echo("x");
+    assert_line(loop, 0, "redis \"fleet\" 127.0.0.1:1: refused (Connection refused); zone a: no connection");
+    loop.jump(20'000);
+    assert_true(loop.run_until([&] { return loop.said("\"fleet\" 127.0.0.2:1: refused (") == 1; }));
+}
+
+void test_a_name_without_an_address_is_named_itself(void**) {
+    TestLoop loop;
+    Calls calls(at("redis.invalid", 7), &loop);
+    assert_int_equal(calls.ask_echo("x").error, Error::kUnresolved);
+    assert_line(
+        loop, 0,
+        "redis \"fleet\" redis.invalid:7: unresolved (the host has no address); zone a: no connection");
+}
+
+void test_a_failed_call_and_the_recovery_name_the_socket_and_the_consequence(void**) {
+    TestLoop loop;
+    FakeServer server(&loop);
+    server.answer = [](const Words&) { return "-OOM full\r\n"; };
+    Calls calls(speaking(settings_for(server.path())), &loop);
+    for (unsigned i = 0; i < 5; i++) {
+        calls.ask_echo("x");
+    }
+    assert_true(calls.await_open(false));
+    assert_int_equal(loop.lines.size(), 2);
+    assert_line(loop, 0, "redis \"fleet\" unix:" + server.path() + ": oom (OOM full); zone a: a call failed");
+    assert_line(loop, 1, "redis \"fleet\" unix:" + server.path() + ": answers again; zone a: enforced");
+}
+
+void test_a_long_answer_of_a_server_does_not_crowd_out_the_consequence(void**) {
+    TestLoop loop;
+    FakeServer server(&loop);
+    server.answer = [](const Words&) { return "-ERR " + std::string(100'000, 'x') + "\r\n"; };
+    Calls calls(speaking(settings_for(server.path())), &loop);
+    calls.ask_echo("x");
+    assert_line(loop, 0,
+                "redis \"fleet\" unix:" + server.path() + ": other (ERR " + std::string(396, 'x') +
+                    "...); zone a: a call failed");
+}
+
+void test_what_harms_no_request_is_said_to(void**) {
+    TestLoop loop;
+    FakeServer server(&loop);
+    server.answer = echo_back;
+    Calls calls(speaking(settings_for(server.path())), &loop);
+    calls.ask_echo("x");
+    server.say("+OK\r\n");
+    assert_true(loop.run_until([&] { return loop.lines.size() == 1; }));
+    assert_line(loop, 0,
+                "redis \"fleet\" unix:" + server.path() +
+                    ": protocol (the server sent a reply that no command waits for); no request is affected");
+}
+
+void test_a_silent_server_is_told_by_what_it_has_not_answered(void**) {
+    for (const bool greets : {true, false}) {
+        TestLoop loop;
+        FakeServer server(&loop);
+        Calls calls(speaking(settings_for(server.path(), 20)), &loop);
+        if (greets) {
+            server.answer = echo_back;
+            calls.ask_echo("warm");
+        }
+        server.answer = server.greeting = FakeServer::Answer();
+        calls.ask_echo("x");
+        assert_line(loop, 0,
+                    "redis \"fleet\" unix:" + server.path() + ": timeout (" +
+                        (greets ? "no answer" : "connected, but the first command was not answered") +
+                        "); zone a: a call failed");
+    }
+}
+
+void test_clients_of_one_redis_log_a_failure_and_its_end_once(void**) {
+    TestLoop loop;
+    FakeServer server(&loop);
+    server.refuse();
+    Journal journal;
+    Settings settings = speaking(settings_for(server.path()));
+    settings.journal = &journal;
+    Settings background = settings;
+    background.quiet = true;
+    Calls first(background, &loop);
+    Calls second(settings, &loop);
+    first.ask_echo("x");
+    second.ask_echo("x");
+    assert_int_equal(loop.lines.size(), 1);
+    assert_int_equal(loop.said(": refused ("), 1);
+    server.listen();
+    assert_true(first.await_open(false) && second.await_open(false));
+    assert_int_equal(loop.lines.size(), 2);
+    assert_int_equal(loop.said(": answers again; zone a: enforced"), 1);
+}
+
+void test_a_quiet_client_says_that_there_is_no_connection_and_no_more(void**) {
+    TestLoop loop;
+    FakeServer server(&loop);
+    server.greeting = [](const Words& command) {
+        return command[0] == "PING" ? std::string("-NOAUTH Authentication required.\r\n")
+                                    : FakeServer::greet(command);
+    };
+    server.answer = [](const Words&) { return "-NOPERM no\r\n"; };
+    Settings settings = speaking(settings_for(server.path()));
+    settings.quiet = true;
+    Calls calls(settings, &loop);
+    assert_int_equal(calls.ask_echo("x").error, Error::kDenied);
+    assert_line(loop, 0,
+                "redis \"fleet\" unix:" + server.path() +
+                    ": auth (NOAUTH Authentication required.); zone a: no connection");
+    server.greeting = FakeServer::greet;
+    assert_true(calls.await_open(false));
+    loop.jump(20'000);
+    for (unsigned i = 0; i < 5; i++) {
+        assert_int_equal(calls.ask_echo("x").error, Error::kDenied);
+    }
+    assert_true(calls.await_open(false));
+    assert_int_equal(loop.lines.size(), 2);
+    assert_line(loop, 1, "redis \"fleet\" unix:" + server.path() + ": answers again; zone a: enforced");
+}
+
+void test_what_fails_in_the_background_hides_no_failure_of_requests(void**) {
+    TestLoop loop;
+    FakeServer server(&loop);
+    server.answer = [](const Words&) { return "what?\r\n"; };
+    Journal journal;
+    Settings settings = speaking(settings_for(server.path()));
+    settings.journal = &journal;
+    const Consequence harmless = {"zone a: no connection", "no request waits", "zone a: enforced"};
+    Settings background = settings;
+    background.background = true;
+    background.consequence = &harmless;
+    Calls first(background, &loop);
+    Calls second(settings, &loop);
+    first.ask_echo("x");
+    second.ask_echo("x");
+    second.ask_echo("x");
+    loop.run_for(5);
+    assert_int_equal(loop.lines.size(), 2);
+    assert_int_equal(loop.said("; no request waits"), 1);
+    assert_int_equal(loop.said("; zone a: a call failed"), 1);
+}
+
+void test_nodes_of_a_cluster_are_told_apart(void**) {
+    TestLoop loop;
+    FakeNode left(&loop);
+    FakeNode right(&loop);
+    left.map = right.map = array({left.range(0, 8191), right.range(8192, 16383)});
+    TestCluster cluster(&loop, {seed_of(left)}, speaking(cluster_settings()));
+    left.run = right.run = [](const Words&) { return std::string("-OOM full\r\n"); };
+    cluster.ask(kLeft);
+    cluster.ask(kRight);
+    assert_int_equal(loop.lines.size(), 2);
+    assert_line(loop, 0, "redis \"fleet\" " + left.place() + ": oom (OOM full); zone a: a call failed");
+    assert_line(loop, 1, "redis \"fleet\" " + right.place() + ": oom (OOM full); zone a: a call failed");
+}
+
+void test_a_cluster_that_nobody_tells_of_names_the_node_that_was_asked(void**) {
+    TestLoop loop;
+    FakeNode node(&loop);
+    node.map = "-ERR no cluster\r\n";
+    Journal journal;
+    Settings settings = speaking(cluster_settings());
+    settings.journal = &journal;
+    TestCluster cluster(&loop, {seed_of(node)}, settings);
+    cluster.ask(1);
+    assert_int_equal(loop.lines.size(), 1);
+    assert_line(loop, 0,
+                "redis \"fleet\" " + node.place() +
+                    ": other (no node tells of the cluster's slots: ERR no cluster); zone a: no connection");
+}
+
+struct NoOwner : Locator::Owner {
+    void on_moved() override {}
+};
+
+void test_a_sentinel_is_named_and_whether_its_primary_serves_on(void**) {
+    TestLoop loop;
+    loop.real = true;
+    FakeServer sentinel(&loop, "127.0.0.1");
+    sentinel.answer = [](const Words& command) {
+        return command[0] == "SENTINEL" ? "*2\r\n" + bulk("127.0.0.1") + bulk("7001") : std::string();
+    };
+    Settings settings;
+    settings.name = "fleet";
+    settings.consequence = &kConsequence;
+    settings.connect_timeout = 100;
+    NoOwner owner;
+    const std::string where = "redis \"fleet\" Sentinel " + place_of(sentinel);
+    sentinel.refuse();
+    const std::unique_ptr<Sentinels> sentinels(
+        Sentinels::make(settings, {{"sentinel", sentinel.port(), {"127.0.0.1"}}}, "limits", &loop));
+    sentinels->set_owner(&owner);
+    sentinels->place();
+    assert_true(loop.run_until([&] { return loop.lines.size() == 1; }));
+    assert_line(loop, 0, where + ": refused (Connection refused); zone a: no connection");
+    sentinel.listen();
+    assert_true(loop.run_until([&] { return sentinels->place().port == 7001; }));
+    loop.jump(20'000);
+    sentinel.refuse();
+    sentinel.hang_up();
+    assert_true(loop.run_until([&] { return loop.said(": refused (") == 2; }));
+    assert_int_equal(loop.said(where + ": refused (Connection refused)"), 2);
+    assert_int_equal(loop.said("; requests are still decided at 127.0.0.1:7001"), loop.lines.size() - 1);
+}
+
+// Redis without AUTH, or a proxy, repeats arguments, of which Redis cuts long ones.
+void test_no_answer_to_auth_brings_a_password_to_the_log(void**) {
+    const std::string secret = "s3same-" + std::string(200, 'q');
+    const struct {
+        std::string answer;
+        const char* shown;
+    } cases[] = {
+        {"-ERR unknown command 'AUTH', with args beginning with: '" + secret.substr(0, 128) + "' ",
+         "other (ERR unknown command: the server does not know AUTH)"},
+        {"-ERR unknown command `AUTH`, with args beginning with: `app`, `" + secret + "`, ",
+         "other (ERR unknown command: the server does not know AUTH)"},
+        {"-WRONGPASS " + secret, "auth (WRONGPASS: the user or the password is wrong)"},
+        {"-" + secret,
+         "other (AUTH was answered by an error that is not logged, as it may repeat the password)"},
+        {"-ERR Protocol error: " + secret,
+         "other (AUTH was answered by an error that is not logged, as it may repeat the password)"},
+        {"-NOAUTH " + secret, "auth (NOAUTH Authentication required)"},
+    };
+    for (const auto& each : cases) {
+        TestLoop loop;
+        FakeServer server(&loop);
+        server.greeting = [&](const Words& command) {
+            return command[0] == "AUTH" ? each.answer + "\r\n" : std::string();
+        };
+        Settings settings = speaking(settings_for(server.path()));
+        settings.address.user = "app";
+        settings.address.password = secret;
+        Calls calls(settings, &loop);
+        calls.ask_echo("x");
+        assert_int_equal(loop.said("s3same"), 0);
+        assert_int_equal(loop.said("qqqq"), 0);
+        assert_line(loop, 0,
+                    "redis \"fleet\" unix:" + server.path() + ": " + each.shown + "; zone a: no connection");
+    }
+}
+
+void test_a_port_that_wants_tls_is_told(void**) {
+    const struct {
+        const char* says;
+        const char* line;
+    } cases[] = {
+        {"\x15\x03\x03", ": protocol (the server answered with a TLS alert: this port wants rediss://)"},
+        {"",
+         ": closed (the server closed the connection before it answered: does this port want rediss://?)"},
+    };
+    for (const auto& each : cases) {
+        TestLoop loop;
+        loop.real = true;
+        FakeServer server(&loop, "127.0.0.1");
+        server.answers = false;
+        Calls calls(at("127.0.0.1", server.port()), &loop, {"127.0.0.1"});
+        calls.echo("x");
+        assert_true(loop.run_until([&] { return server.count("PING") == 1; }));
+        server.say(each.says);
+        loop.turn();
+        server.hang_up();
+        assert_true(calls.await());
+        assert_line(loop, 0, "redis \"fleet\" " + place_of(server) + each.line + "; zone a: no connection");
+    }
+}
+
+void test_a_journal_tells_nodes_apart_and_is_bounded(void**) {
+    Journal journal;
+    std::uint64_t left_out = 0;
+    Milliseconds now = 1000;
+    for (std::size_t i = 0; i < Journal::kMostNodes; i++) {
+        const std::string node = "node" + std::to_string(i);
+        assert_true(journal.may_complain(node, Journal::kRequests, Error::kRefused, now, &left_out));
+        assert_false(journal.may_complain(node, Journal::kRequests, Error::kRefused, now, &left_out));
+        assert_true(journal.may_complain(node, Journal::kRequests, Error::kOther, now, &left_out));
+        assert_false(journal.may_complain(node, Journal::kOther, Error::kRefused, now, &left_out));
+        assert_true(journal.may_complain(node, Journal::kOther, Error::kTls, now, &left_out));
+        assert_true(journal.may_complain(node, Journal::kRequests, Error::kTls, now, &left_out));
+        assert_true(journal.may_report_recovery(node, now));
+        assert_false(journal.may_report_recovery(node, now));
+    }
+    assert_false(journal.may_complain("another", Journal::kRequests, Error::kRefused, now, &left_out));
+    now += Journal::kEvery;
+    assert_true(journal.may_complain("another", Journal::kRequests, Error::kRefused, now, &left_out));
+    assert_int_equal(left_out, 0);
+    assert_true(journal.may_complain("node9", Journal::kRequests, Error::kRefused, now, &left_out));
+    assert_int_equal(left_out, 1);
+}
+
+}  // namespace
+}  // namespace rate_limit::redis
+
+int main() {
+    using namespace rate_limit::redis;
+    const CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_refused_connection_names_the_address_and_the_consequence),
+        cmocka_unit_test(test_the_address_of_a_name_is_the_one_that_was_tried),
+        cmocka_unit_test(test_a_name_without_an_address_is_named_itself),
+        cmocka_unit_test(test_a_failed_call_and_the_recovery_name_the_socket_and_the_consequence),
+        cmocka_unit_test(test_a_long_answer_of_a_server_does_not_crowd_out_the_consequence),
+        cmocka_unit_test(test_what_harms_no_request_is_said_to),
+        cmocka_unit_test(test_a_silent_server_is_told_by_what_it_has_not_answered),
+        cmocka_unit_test(test_clients_of_one_redis_log_a_failure_and_its_end_once),
+        cmocka_unit_test(test_a_quiet_client_says_that_there_is_no_connection_and_no_more),
+        cmocka_unit_test(test_what_fails_in_the_background_hides_no_failure_of_requests),
+        cmocka_unit_test(test_nodes_of_a_cluster_are_told_apart),
+        cmocka_unit_test(test_a_cluster_that_nobody_tells_of_names_the_node_that_was_asked),
+        cmocka_unit_test(test_a_sentinel_is_named_and_whether_its_primary_serves_on),
+        cmocka_unit_test(test_no_answer_to_auth_brings_a_password_to_the_log),
+        cmocka_unit_test(test_a_port_that_wants_tls_is_told),
+        cmocka_unit_test(test_a_journal_tells_nodes_apart_and_is_bounded),
+    };
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}

@@ -1,0 +1,302 @@
+// Requests whose clients leave before they are decided: each is still charged to all its limits or to none.
+#include <map>
+
+#include "property.h"
+#include "redis/real_server.h"
+#include "split_service.h"
+
+namespace rate_limit {
+namespace {
+
+// What became of requests that had gone.
+std::map<Progress, unsigned> ended;
+
+unsigned ended_in_all() {
+    unsigned sum = 0;
+    for (const auto& [progress, count] : ended) {
+        sum += count;
+    }
+    return sum;
+}
+
+unsigned errors = 0;  // of those that no test makes
+
+void count_end(const Group& group) {
+    ended[group.progress()]++;
+    errors += group.error() != Error::kNone ? 1 : 0;
+}
+
+void test_a_request_that_has_gone_is_charged_everywhere(void**) {
+    for (unsigned turns = 0; turns < 6; turns++) {
+        Scene scene;
+        ended.clear();
+        auto request = std::make_unique<Request>(
+            std::vector<Place>{scene.in_first(), scene.in_second(), scene.in_memory()});
+        assert_int_equal(request->at_once(), Progress::kWaiting);
+        for (unsigned i = 0; i < turns && !request->answered(); i++) {
+            scene.loop.turn(0);
+        }
+        const bool in_time = request->answered();
+        if (!in_time) {
+            request->leave(count_end);
+        }
+        request.reset();
+        assert_true(scene.loop.run_until([&] { return scene.zone->clients() != 0; }));
+        assert_int_equal(used(scene.zone), 1);
+        assert_int_equal(scene.first_server.groups(), 1);
+        assert_int_equal(scene.second_server.groups(), 1);
+        assert_int_equal(ended[Progress::kAdmitted], in_time ? 0 : 1);
+    }
+}
+
+void test_a_request_that_has_gone_and_is_rejected_gets_back_what_it_was_charged(void**) {
+    Scene scene;
+    ended.clear();
+    always_reject(&scene.second_server);
+    auto request =
+        std::make_unique<Request>(std::vector<Place>{scene.in_first(), scene.in_second(), scene.in_memory()});
+    request->leave(count_end);
+    request.reset();
+    assert_true(scene.loop.run_until([&] { return scene.first_server.refunds().size() == 1; }));
+    assert_int_equal(ended[Progress::kRejected], 1);
+    assert_int_equal(scene.zone->clients(), 0);
+}
+
+void test_a_rejection_of_a_request_that_has_gone_is_remembered(void**) {
+    Scene scene;
+    ended.clear();
+    steady_clock += 10 * kSecond;
+    always_reject(&scene.first_server);
+    auto request = std::make_unique<Request>(std::vector<Place>{scene.cached()});
+    request->leave(count_end);
+    request.reset();
+    assert_true(scene.loop.run_until([&] { return ended_in_all() == 1; }));
+    const Request next({scene.cached()});
+    assert_int_equal(next.at_once(), Progress::kRejected);
+    assert_int_equal(next.source(0), Source::kCache);
+}
+
+void test_a_request_that_has_gone_goes_by_on_error(void**) {
+    for (const OnError on_error : {OnError::kOpen, OnError::kClosed, OnError::kLocal}) {
+        Scene scene;
+        const Zone local(kPolicy);
+        ended.clear();
+        Scene::fail(&scene.second_server);
+        auto request = std::make_unique<Request>(std::vector<Place>{
+            scene.in_first(), scene.in_second(on_error, on_error == OnError::kLocal ? &local : nullptr),
+            scene.in_memory()});
+        request->leave(count_end);
+        request.reset();
+        const bool closed = on_error == OnError::kClosed;
+        assert_true(scene.loop.run_until([&] { return ended_in_all() == 1; }));
+        scene.loop.run_for(10);
+        assert_int_equal(ended[closed ? Progress::kRefused : Progress::kAdmitted], 1);
+        assert_int_equal(scene.first_server.refunds().size(), closed ? 1 : 0);
+        assert_int_equal(scene.zone->clients(), closed ? 0 : 1);
+        assert_int_equal(local->clients(), on_error == OnError::kLocal ? 1 : 0);
+    }
+}
+
+void test_nobody_needs_to_be_told_of_a_request_that_has_gone(void**) {
+    Scene scene;
+    auto request = std::make_unique<Request>(std::vector<Place>{scene.in_first(), scene.in_memory()});
+    request->leave(nullptr);
+    request.reset();
+    assert_true(scene.loop.run_until([&] { return scene.zone->clients() == 1; }));
+}
+
+void test_the_end_of_the_worker_ends_requests_that_have_gone(void**) {
+    for (const bool sent : {false, true}) {
+        Scene scene;
+        ended.clear();
+        scene.first_server.server.answers = false;
+        auto request = std::make_unique<Request>(std::vector<Place>{scene.in_first(), scene.in_memory()});
+        if (sent) {
+            scene.loop.turn(0);
+        }
+        request->leave(count_end);
+        request.reset();
+        scene.first.end();
+        assert_int_equal(ended_in_all(), 0);
+    }
+}
+
+constexpr redis::Milliseconds kLong = 3'600'000;  // that a busy machine does not take
+
+// Two servers, and slots of two others that stand for a cluster.
+struct Servers {
+    Servers()
+        : first(&loop, real[0].path(), 64, kLong),
+          second(&loop, real[1].path(), 64, kLong),
+          cluster(Remote::make(new SplitService(&loop, real[2].path(), real[3].path(), kLong),
+                               {"rate_limit:", 64}, &loop)) {
+        for (Remote* remote : {first.get(), second.get(), cluster.get()}) {
+            for (const bool left : {true, false}) {
+                connect(remote, name_where([&](const std::string& name) { return is_left(name) == left; }));
+            }
+        }
+    }
+
+    // A busy machine may keep a server from greeting in time.
+    void connect(Remote* remote, const std::string& client) {
+        Error error = Error::kUnavailable;
+        while (error != Error::kNone) {
+            Place place = {nullptr, remote};
+            place.client = client.c_str();
+            const Request request({place});
+            error =
+                request.at_once() == Progress::kWaiting && request.in_the_end(&loop) == Progress::kAdmitted
+                    ? request.error()
+                    : Error::kUnavailable;
+            loop.turn(1);
+        }
+    }
+
+    redis::TestLoop loop;
+    const redis::RealServer real[4];
+    const TestRemote first;
+    const TestRemote second;
+    std::unique_ptr<Remote> cluster;
+};
+
+// One of a trial's limits, with what it points to.
+struct TrialLimit {
+    TrialLimit(const Policy& policy, Remote* remote, const std::string& client)
+        : policy(policy), remote(remote), client(client), zone(policy) {}
+
+    Place place(std::uint32_t cost = 1) const {
+        Place place = {remote == nullptr ? &zone : nullptr, remote};
+        place.policy = &policy;
+        place.client = client.c_str();
+        place.cost = cost;
+        return place;
+    }
+
+    Policy policy;
+    Remote* remote;
+    std::string client;
+    Zone zone;
+};
+
+// Where limits may be: memory twice, each server, each half of the cluster.
+std::deque<TrialLimit> any_limits(const Servers& servers) {
+    static unsigned trials = 0;
+    const std::string name = "trial" + std::to_string(trials++) + "-";
+    const auto of_left = [&](bool left) {
+        unsigned number = 0;
+        while (is_left(name + std::to_string(number)) != left) {
+            number++;
+        }
+        return name + std::to_string(number);
+    };
+    std::vector<std::pair<Remote*, std::string>> places = {{nullptr, name},
+                                                           {nullptr, name},
+                                                           {servers.first.get(), name},
+                                                           {servers.second.get(), name},
+                                                           {servers.cluster.get(), of_left(true)},
+                                                           {servers.cluster.get(), of_left(false)}};
+    std::deque<TrialLimit> limits;
+    const auto size = *rc::gen::inRange<std::size_t>(2, places.size() + 1);
+    while (limits.size() < size) {
+        const auto index = *rc::gen::inRange<std::size_t>(0, places.size());
+        const Algorithm algorithm = kEveryAlgorithm[*rc::gen::inRange<unsigned>(0, kAlgorithms)];
+        Policy policy = policy_of(algorithm, (std::to_string(*rc::gen::inRange(1, 30)) + "r/d").c_str());
+        policy.burst = is_level(algorithm) && algorithm != Algorithm::kTokenBucket
+                           ? *rc::gen::inRange<std::uint32_t>(0, 30)
+                           : 0;
+        limits.emplace_back(policy, places[index].first, places[index].second);
+        places.erase(places.begin() + static_cast<std::ptrdiff_t>(index));
+    }
+    return limits;
+}
+
+std::vector<Place> places_of(const std::deque<TrialLimit>& limits, std::uint32_t cost = 1) {
+    std::vector<Place> places;
+    for (const TrialLimit& limit : limits) {
+        places.push_back(limit.place(cost));
+    }
+    return places;
+}
+
+// What each limit was charged in the end.
+std::vector<std::uint32_t> charges(const std::deque<TrialLimit>& limits, Servers* servers) {
+    const Request look(places_of(limits, 0));
+    if (look.at_once() == Progress::kWaiting) {
+        look.in_the_end(&servers->loop);
+    }
+    RC_ASSERT(look.error() == Error::kNone);
+    std::vector<std::uint32_t> list;
+    for (std::size_t i = 0; i < limits.size(); i++) {
+        RC_ASSERT(look.source(i) != Source::kNobody);
+        list.push_back(look.decision(i).limit - look.decision(i).remaining);
+    }
+    return list;
+}
+
+void test_whoever_leaves_when_is_charged_to_all_limits_or_to_none(void**) {
+    setenv("RC_PARAMS", "max_success=150", 0);
+    Servers servers;
+    ended.clear();
+    unsigned left_before = 0;
+    const bool kept = rc::check("charged to all or to none", [&] {
+        const std::deque<TrialLimit> limits = any_limits(servers);
+        const auto turns = *rc::gen::container<std::vector<unsigned>>(rc::gen::inRange(0U, 12U));
+        // A trial that has failed may have left some.
+        RC_ASSERT(servers.loop.run_until([&] { return ended_in_all() == left_before; }, kLong));
+        ended.clear();
+        errors = 0;
+        left_before = 0;
+        unsigned left = 0;
+        unsigned admitted = 0;
+        std::deque<std::unique_ptr<Request>> staying;
+        for (const unsigned most : turns) {
+            staying.push_back(std::make_unique<Request>(places_of(limits)));
+            Request& request = *staying.back();
+            for (unsigned i = 0; i < most; i++) {
+                servers.loop.turn(0);
+            }
+            if (request.at_once() == Progress::kWaiting && !request.answered() && most % 3 != 0) {
+                request.leave(count_end);
+                staying.pop_back();
+                left_before = ++left;
+            }
+        }
+        for (const auto& request : staying) {
+            const bool waited = request->at_once() == Progress::kWaiting;
+            const Progress progress = waited ? request->in_the_end(&servers.loop) : request->at_once();
+            admitted += progress == Progress::kAdmitted ? 1 : 0;
+        }
+        RC_ASSERT(servers.loop.run_until([&] { return ended_in_all() == left; }, kLong));
+        RC_ASSERT(errors == 0U);
+        // Charges that are given back arrive before the look.
+        const std::vector<std::uint32_t> charged = charges(limits, &servers);
+        std::size_t number = 0;
+        for (const TrialLimit& limit : limits) {
+            RC_LOG() << algorithm_name(limit.policy.algorithm) << " burst " << limit.policy.burst << ' '
+                     << limit.policy.rates.rates[0].count << "r/d in "
+                     << (limit.remote == nullptr ? "memory" : "Redis") << ": " << charged[number++] << '\n';
+        }
+        for (const std::uint32_t one : charged) {
+            RC_ASSERT(one == admitted + ended[Progress::kAdmitted]);
+        }
+        RC_CLASSIFY(left != 0, "some have left");
+    });
+    assert_true(kept);
+}
+
+}  // namespace
+}  // namespace rate_limit
+
+int main() {
+    using namespace rate_limit;
+    const CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_request_that_has_gone_is_charged_everywhere),
+        cmocka_unit_test(test_a_request_that_has_gone_and_is_rejected_gets_back_what_it_was_charged),
+        cmocka_unit_test(test_a_rejection_of_a_request_that_has_gone_is_remembered),
+        cmocka_unit_test(test_a_request_that_has_gone_goes_by_on_error),
+        cmocka_unit_test(test_nobody_needs_to_be_told_of_a_request_that_has_gone),
+        cmocka_unit_test(test_the_end_of_the_worker_ends_requests_that_have_gone),
+        cmocka_unit_test(test_whoever_leaves_when_is_charged_to_all_limits_or_to_none),
+    };
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}

@@ -1,0 +1,192 @@
+// The order in which limits are charged: a client that is over its own limit takes nothing from a limit that
+// it shares with others, not even for a moment.
+#include "redis/real_server.h"
+#include "requests.h"
+
+namespace rate_limit {
+namespace {
+
+const Policy kShared = policy_of(Algorithm::kSlidingWindow, "50r/h");
+const Policy kOwn = policy_of(Algorithm::kSlidingWindow, "10r/h");
+
+Place with(Place place, const Policy& policy, const char* name, const char* client) {
+    place.policy = &policy;
+    place.name = name;
+    place.client = client;
+    return place;
+}
+
+void test_the_lowest_rate_is_asked_first(void**) {
+    const struct {
+        const char* low;
+        const char* high;
+    } cases[] = {{"10r/h", "50r/h"},
+                 {"1000r/h", "50r/s"},
+                 {"50r/s,100r/h", "101r/h"},
+                 {"1000000000r/366d", "1000000000r/365d"}};
+    for (const auto& each : cases) {
+        const Policy low = policy_of(Algorithm::kSlidingWindow, each.low);
+        const Policy high = policy_of(Algorithm::kSlidingWindow, each.high);
+        for (const bool low_is_first : {false, true}) {
+            Scene scene;
+            const Place in_low = with(scene.in_first(), low, "own", "alice");
+            const Place in_high = with(scene.in_second(), high, "shared", "all");
+            always_reject(&scene.first_server);
+            const Request request(low_is_first ? std::vector<Place>{in_low, in_high}
+                                               : std::vector<Place>{in_high, in_low});
+            assert_int_equal(request.in_the_end(&scene.loop), Progress::kRejected);
+            scene.loop.run_for(10);
+            assert_int_equal(scene.second_server.groups(), 0);
+        }
+    }
+}
+
+void test_memory_is_charged_before_a_redis_whose_rate_is_higher_and_gets_it_back(void**) {
+    Scene scene;
+    Zone own(kOwn);
+    const Place in_memory = with({&own}, kOwn, "own", "alice");
+    const Place in_redis = with(scene.in_first(), kShared, "shared", "all");
+    const Request admitted({in_redis, in_memory});
+    assert_int_equal(used(own), 1);
+    assert_int_equal(admitted.in_the_end(&scene.loop), Progress::kAdmitted);
+    assert_int_equal(used(own), 1);
+    always_reject(&scene.first_server);
+    const Request rejected({in_redis, in_memory});
+    assert_int_equal(used(own), 2);
+    assert_int_equal(rejected.in_the_end(&scene.loop), Progress::kRejected);
+    assert_int_equal(used(own), 1);
+    assert_true(rejected.decision(1).allowed);
+    assert_int_equal(rejected.source(1), Source::kMemory);
+}
+
+void test_what_memory_charged_first_stays_counted_where_rejected_requests_count(void**) {
+    Scene scene;
+    Policy counting = kOwn;
+    counting.count_all = true;
+    Zone own(counting);
+    always_reject(&scene.first_server);
+    const Request rejected(
+        {with(scene.in_first(), kShared, "shared", "all"), with({&own}, counting, "own", "alice")});
+    assert_int_equal(rejected.in_the_end(&scene.loop), Progress::kRejected);
+    assert_int_equal(used(own), 1);
+}
+
+void test_what_memory_charged_first_is_given_back_if_redis_fails_closed(void**) {
+    Scene scene;
+    Zone own(kOwn);
+    Scene::fail(&scene.first_server);
+    const Request refused({with(scene.in_first(OnError::kClosed), kShared, "shared", "all"),
+                           with({&own}, kOwn, "own", "alice")});
+    assert_int_equal(refused.in_the_end(&scene.loop), Progress::kRefused);
+    assert_int_equal(used(own), 0);
+}
+
+// What it owes Redis is given back, too, while it is unsent.
+void test_a_table_with_accounts_no_longer_owes_what_was_given_back(void**) {
+    Scene scene;
+    Zone own(kOwn, shape_of(kOwn), kMegabyteZone, true);
+    always_reject(&scene.first_server);
+    const Request rejected(
+        {with(scene.in_first(), kShared, "shared", "all"), with({&own}, kOwn, "own", "alice")});
+    std::uint64_t from = 0;
+    const Slot owing = own->next_owing(&from, kHost);
+    assert_non_null(owing.state);
+    assert_int_equal(own->account_of(owing).unsent(), 1);
+    Table::keep(owing, kHost);
+    assert_int_equal(rejected.in_the_end(&scene.loop), Progress::kRejected);
+    from = 0;
+    assert_null(own->next_owing(&from, kHost).state);
+    assert_int_equal(used(own), 0);
+}
+
+// An attacker that is over its own limit sends bursts; between them, honest clients send one request each.
+template <class Own>
+void attack(Scene* scene, const TestRemote& shared, Own own, bool shared_is_first) {
+    const auto request = [&](const char* client) {
+        Place in_shared =
+            with({nullptr, shared.get(), OnError::kOpen, scene->denials}, kShared, "shared", "all");
+        const Place in_own = own(client);
+        return std::make_unique<Request>(shared_is_first ? std::vector<Place>{in_shared, in_own}
+                                                         : std::vector<Place>{in_own, in_shared});
+    };
+    const auto end = [&](const std::unique_ptr<Request>& one) {
+        return one->at_once() == Progress::kWaiting ? one->in_the_end(&scene->loop) : one->at_once();
+    };
+    std::deque<std::string> names;
+    std::deque<std::unique_ptr<Request>> burst;
+    unsigned admitted = 0;
+    unsigned honest = 0;
+    for (unsigned i = 0; i < 30; i++) {
+        for (unsigned j = 0; j < 100; j++) {
+            burst.push_back(request("attacker"));
+        }
+        for (unsigned turn = 0; turn < i % 6; turn++) {
+            scene->loop.turn(0);
+        }
+        names.push_back("honest" + std::to_string(i));
+        honest += end(request(names.back().c_str())) == Progress::kAdmitted ? 1 : 0;
+        for (const auto& one : burst) {
+            admitted += end(one) == Progress::kAdmitted ? 1 : 0;
+        }
+        burst.clear();
+    }
+    assert_int_equal(honest, 30);
+    assert_int_equal(admitted, 10);
+}
+
+void test_an_attacker_over_its_own_limit_takes_nothing_from_others(void**) {
+    for (const bool shared_is_first : {true, false}) {
+        for (const bool in_memory : {true, false}) {
+            Scene scene;
+            const redis::RealServer servers[2];
+            const TestRemote shared(&scene.loop, servers[0].path());
+            const TestRemote second(&scene.loop, servers[1].path());
+            Zone zone(kOwn);
+            const auto own = [&](const char* client) {
+                return with(in_memory ? Place{&zone} : Place{nullptr, second.get()}, kOwn, "own", client);
+            };
+            attack(&scene, shared, own, shared_is_first);
+        }
+    }
+}
+
+// Where the shared limit is the lower one in the long run, its charges may be given back. Who was rejected
+// for them is not remembered.
+void test_a_rejection_is_forgotten_when_what_it_rested_on_is_given_back(void**) {
+    Scene scene;
+    steady_clock += 10 * kSecond;
+    unsigned charged = 0;
+    scene.first_server.decide = [&](const SeenLimit&) { return charged++ == 0 ? admit() : reject(); };
+    scene.second_server.server.answers = false;
+    const std::size_t before = scene.second_server.server.count("EVALSHA");
+    Place shared = scene.cached();
+    shared.client = "all";
+    const Request attacker({shared, scene.in_second()});
+    assert_true(scene.loop.run_until([&] { return scene.second_server.server.count("EVALSHA") > before; }));
+    const Request rejected({shared});
+    assert_int_equal(rejected.in_the_end(&scene.loop), Progress::kRejected);
+    const Request remembered({shared});
+    assert_int_equal(remembered.at_once(), Progress::kRejected);
+    scene.second_server.server.say(redis::bulk(packed(5, 8) + reject()));
+    assert_int_equal(attacker.in_the_end(&scene.loop), Progress::kRejected);
+    scene.first_server.decide = [](const SeenLimit&) { return admit(); };
+    const Request honest({shared});
+    assert_int_equal(honest.in_the_end(&scene.loop), Progress::kAdmitted);
+}
+
+}  // namespace
+}  // namespace rate_limit
+
+int main() {
+    using namespace rate_limit;
+    const CMUnitTest tests[] = {
+        cmocka_unit_test(test_the_lowest_rate_is_asked_first),
+        cmocka_unit_test(test_memory_is_charged_before_a_redis_whose_rate_is_higher_and_gets_it_back),
+        cmocka_unit_test(test_what_memory_charged_first_stays_counted_where_rejected_requests_count),
+        cmocka_unit_test(test_what_memory_charged_first_is_given_back_if_redis_fails_closed),
+        cmocka_unit_test(test_a_table_with_accounts_no_longer_owes_what_was_given_back),
+        cmocka_unit_test(test_an_attacker_over_its_own_limit_takes_nothing_from_others),
+        cmocka_unit_test(test_a_rejection_is_forgotten_when_what_it_rested_on_is_given_back),
+    };
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}
