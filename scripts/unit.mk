@@ -9,7 +9,7 @@ OUT ?= build/unit
 HIREDIS ?=
 LIBJWT ?=
 FLAGS ?= -O2 -g
-TEST_FLAGS ?= -O1 -g1
+TEST_FLAGS ?= -Og -g1
 
 find_libraries := HIREDIS='$(HIREDIS)' LIBJWT='$(LIBJWT)' scripts/libraries
 CXXFLAGS := -std=c++17 -Wall -Wextra -Werror -Isrc -Iunit -Ibench -Ibuild/generated \
