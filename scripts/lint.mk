@@ -5,7 +5,7 @@ out := build/lint
 headers := $(wildcard src/*/*.h)
 # The C shim, and the header that it shares with C++, follow nginx's own style.
 shared := $(addprefix src/,$(shell sed -n 's/^\#include "\(.*\)"/\1/p' src/nginx/*.c))
-formatted := $(filter-out $(shared),$(wildcard src/*/*.cc src/*/*.h unit/*.h unit/*/*.cc unit/*/*.h bench/*.cc bench/*.h bench/*/*.cc bench/*/*.h))
+formatted := $(filter-out $(shared),$(wildcard src/*/*.cc src/*/*.h unit/*.cc unit/*.h unit/*/*.cc unit/*/*.h bench/*.cc bench/*.h bench/*/*.cc bench/*/*.h))
 shell := $(shell grep -lE '^\#!.*\b(ba)?sh$$' .ci/* scripts/*)
 perl := $(shell grep -lE '^\#!.*\bperl$$' scripts/*) $(wildcard t/*.t t/lib/*.pm t/lib/*/*.pm bench/lib/*/*/*.pm)
 lua := $(wildcard lua/*)

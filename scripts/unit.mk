@@ -19,6 +19,7 @@ libraries := $(filter %.a,$(linked))
 script := build/generated/store/script_text.h
 sources := $(filter-out src/nginx/%,$(wildcard src/*/*.cc))
 objects := $(sources:%.cc=$(OUT)/%.o)
+support := $(patsubst %.cc,$(OUT)/%.o,$(wildcard unit/*.cc))
 programs := $(patsubst unit/%.cc,$(OUT)/%,$(wildcard unit/*/*_test.cc))
 fuzzers := $(patsubst unit/fuzz/%.cc,$(OUT)/%,$(wildcard unit/fuzz/*_fuzz.cc))
 simulation := $(patsubst %.cc,$(OUT)/%.o,$(wildcard bench/simulation/*.cc))
@@ -48,7 +49,12 @@ benchmarks: $(benchmarks)
 $(script): scripts/embed scripts/join-lua scripts/literals.awk $(wildcard lua/*)
 	scripts/embed $@
 
-$(OUT)/%_test: $(objects) $(OUT)/unit/%_test.o $(libraries)
+# What tests share. Of an archive, each takes what it needs.
+$(OUT)/support.a: $(support)
+	rm -f $@
+	$(AR) rcs $@ $^
+
+$(OUT)/%_test: $(objects) $(OUT)/unit/%_test.o $(OUT)/support.a $(libraries)
 	$(call link,-lrapidcheck -lcmocka)
 
 # It measures by the simulations.
@@ -79,4 +85,4 @@ $(OUT)/src/%.o: src/%.cc scripts/unit.mk $(libraries) | $(script)
 $(OUT)/%.o: %.cc scripts/unit.mk $(libraries) | $(script)
 	$(call compile,$(TEST_FLAGS))
 
--include $(wildcard $(OUT)/src/*/*.d $(OUT)/unit/*/*.d $(OUT)/bench/*.d $(OUT)/bench/*/*.d)
+-include $(wildcard $(OUT)/src/*/*.d $(OUT)/unit/*.d $(OUT)/unit/*/*.d $(OUT)/bench/*.d $(OUT)/bench/*/*.d)

@@ -12,10 +12,10 @@ use Test::More;
 use Time::HiRes qw(time);
 
 my $limit   = 40;     # of the 64 requests that each window sees
-my $windows = 100;    # at the same time: one for each of so many clients
+my $windows = $ENV{RL_LONG} ? 100 : 30;    # at the same time: one for each of so many clients
 my $asking  = 4;      # processes that ask, each over
 my $each    = 16;     # connections, half to either instance
-my $seconds = 8;      # of windows that follow each other
+my $seconds = $ENV{RL_LONG} ? 8 : 4;       # of windows that follow each other
 
 # How each algorithm is told to admit so many, and practically no more; and so many a second.
 my %limited = (

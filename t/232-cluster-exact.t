@@ -11,7 +11,7 @@ use Test::More;
 use Time::HiRes qw(time);
 
 my $limit   = 40;     # of the 64 requests that each client sends
-my $clients = 100;    # of each run, in slots of all nodes
+my $clients = $ENV{RL_LONG} ? 100 : 30;    # of each run, in slots of all nodes
 my $asking  = 4;      # processes that ask, each over
 my $each    = 16;     # connections, half to either instance
 my $hot     = 500;    # requests that the one client may send who sends 16 times each over 64 connections
