@@ -410,7 +410,7 @@ inline bool whole_run() {
 // fewer.
 inline void set_parameters(const char* successes) {
     const char* given = getenv("RC_PARAMS");
-    const char* fewer = getenv("RL_SANITIZE") != nullptr ? "9" : "20";
+    const char* fewer = getenv("RL_SANITIZE") != nullptr ? "9" : "12";
     std::string parameters =
         given != nullptr ? given : std::string("max_success=") + (whole_run() ? successes : fewer);
     if (parameters.find("seed=") == std::string::npos) {
