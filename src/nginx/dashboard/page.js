@@ -519,13 +519,20 @@ async function ask() {
     }
 }
 
+// Nobody looks at a page that is paused or in the background.
+function askOrRest() {
+    if (paused || document.hidden) {
+        clearTimeout(timer);
+    } else {
+        ask();
+    }
+}
+
 function pause() {
     paused = !paused;
     element('pause').setAttribute('aria-pressed', String(paused));
     say(element('news'), paused ? 'Paused: nothing is updated.' : '');
-    if (!paused) {
-        ask();
-    }
+    askOrRest();
 }
 
 function redrawAll() {
@@ -539,11 +546,7 @@ function redrawAll() {
 element('pause').addEventListener('click', pause);
 element('confirm-yes').addEventListener('click', reset);
 element('confirm-no').addEventListener('click', () => element('confirm').close());
-document.addEventListener('visibilitychange', () => {
-    if (!document.hidden && !paused) {
-        ask();
-    }
-});
+document.addEventListener('visibilitychange', askOrRest);
 addEventListener('resize', redrawAll);
 
 // The address may name the zone to open.
