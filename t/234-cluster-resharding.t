@@ -10,7 +10,7 @@ use RateLimit::Load qw(start_load);
 use Test::More;
 use Time::HiRes qw(time);
 
-my $limit   = 40;
+my $limit   = $ENV{RL_LONG} ? 40 : 20;
 my $moves   = 300;     # slots
 my $seed    = $ENV{RL_SEED} // 20_817;
 my $cluster = start_cluster(replicas => 0, node_timeout => 60_000);

@@ -61,6 +61,7 @@ use Carp qw(croak);
 use Exporter qw(import);
 use File::Path qw(make_path);
 use IO::Socket::INET;
+use List::Util qw(min);
 use JSON::PP qw(decode_json);
 use POSIX qw(:sys_wait_h);
 use RateLimit::Client qw(format_request http_get http_request open_connection);
@@ -85,10 +86,12 @@ sub slurp {
 sub wait_for {
     my ($what, $condition) = @_;
     my $deadline = time + $patience;
+    my $pause    = 0.002;
     while (time < $deadline) {
         my $value = $condition->();
         return $value if $value;
-        sleep 0.005;
+        sleep $pause;
+        $pause = min($pause * 1.3, 0.03);    # who looks often takes time from what is waited for
     }
     croak "waited for $what in vain";
 }
