@@ -1,5 +1,5 @@
-// What most tests include of the standard library, compiled once for all of them: scripts/unit.mk puts it in front of each.
-// No test may rely on that.
+// What most tests include of the standard library, compiled once for all of them: scripts/unit.mk puts it in
+// front of each. No test may rely on that.
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
