@@ -211,6 +211,19 @@ subtest 'nginx -t shows no word that may be a password' => sub {
         like $check->{emerg}[0] // '', qr/\Q$shown{$words}\E/, "$words: what is said" or diag $check->{stderr};
         unlike $check->{stderr}, qr/s3same/i, "$words: it is not shown";
     }
+    my %urls = (
+        'redis://:s3same'               => '"redis://:***" is not a URL',
+        'redis://app:s3same'            => '"redis://app:***" is not a URL',
+        'redis://:12/s3same'            => '"redis://:***" is not a URL',
+        'redis+cluster://:s3same,b:7000' => '"redis+cluster://:***" is not a URL',
+        'redis://127.0.0.1:port'        => '"redis://127.0.0.1:port" is not a URL',
+        'redis://app:70000'             => '"redis://app:70000" is not a URL',
+    );
+    for my $url (sort keys %urls) {
+        my $check = check_config(http => "rate_limit_redis main $url;");
+        like $check->{emerg}[0] // '', qr/\Q$urls{$url}\E/, "$url: what is said" or diag $check->{stderr};
+        unlike $check->{stderr}, qr/s3same/i, "$url: no password is shown";
+    }
 };
 
 subtest 'a password that every user may read' => sub {

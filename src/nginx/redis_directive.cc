@@ -23,13 +23,31 @@ constexpr char kRedisOptions[] =
     "timeout=, connect_timeout=, prefix=, batch=, user=, db=, password_file=, sentinel_user=, "
     "sentinel_password_file=, ca=, cert=, key=, sni= and verify=";
 
+// A URL without "@" for the log. Who forgets the host and its "@" has written a password where a port should
+// be.
+std::string masked_port(std::string_view text) {
+    constexpr std::size_t kNone = std::string_view::npos;
+    const std::size_t start = text.find("//") + 2;
+    if (start == kNone + 2) {
+        return std::string(text);
+    }
+    const std::string_view place = text.substr(start, text.find_first_of("/,", start) - start);
+    const std::string_view host = place.substr(0, place.find(':'));
+    const bool has_port = place.find_first_not_of("0123456789", host.size() + 1) == kNone;
+    if (host == place || host == "localhost" || host.find_first_of(".[") != kNone ||
+        (has_port && !host.empty())) {
+        return std::string(text);
+    }
+    return std::string(text.substr(0, start + host.size() + 1)) + "***";
+}
+
 // A URL for the log, without what may be a password.
 std::string masked(const ngx_str_t& url) {
     const std::string_view text = view(url);
     const std::size_t slashes = text.find("//");
     const std::size_t at = text.rfind('@');
     if (at == std::string_view::npos) {
-        return std::string(text);
+        return masked_port(text);
     }
     const std::size_t start = slashes != std::string_view::npos && slashes < at ? slashes + 2 : 0;
     return std::string(text.substr(0, start)) + "***" + std::string(text.substr(at));
