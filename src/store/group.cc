@@ -332,8 +332,9 @@ bool Group::tell_memory() {
         MemoryLimits memory;
         const Limit* own = add_memory_limit(asked_indices_[i], &memory);
         const Share share = limit.membership != nullptr ? limit.membership->share() : Share();
+        const Micros back_at = limit.membership != nullptr ? limit.membership->back_at() : 0;
         const std::uint32_t left = part_of(limit.decision.remaining, share);
-        if (!follow_redis(memory.limits.data(), limit.decision, left, wall_(), host_)) {
+        if (!follow_redis(memory.limits.data(), limit.decision, left, back_at, wall_(), host_)) {
             question_.limits[i].decision = own->decision;
             allowed = false;
         }

@@ -30,6 +30,10 @@ constexpr std::string_view kScript =
     "end\n"
     "return count .. ' ' .. rank\n";
 
+// Answers in a row that must name fewer instances than are known. When Redis was away for long, or has lost
+// its data, whoever speaks first finds itself alone until the others have spoken.
+constexpr unsigned kFewerAnswers = 3;
+
 constexpr unsigned kRankEvery = 10;  // questions, since one may go when another comes
 
 constexpr std::uint32_t kMostInstances = 1'000'000;
@@ -92,6 +96,7 @@ void Instances::on_timer() {
     redis::Client* client = service_->client_of(slot);
     redis::Call* call = client != nullptr && client->available() ? client->make_call() : nullptr;
     if (call == nullptr) {
+        membership_->set_away();
         return;
     }
     const Share known = asked_++ % kRankEvery != 0 ? membership_->share() : Share{0, 0};
@@ -107,7 +112,14 @@ void Instances::on_answer(void* self, redis::Error error, std::string_view reply
     auto* instances = static_cast<Instances*>(self);
     instances->asking_ = false;
     Share share;
-    if (error == redis::Error::kNone && read_share(reply, &share)) {
+    if (error != redis::Error::kNone || !read_share(reply, &share)) {
+        instances->membership_->set_away();
+        return;
+    }
+    instances->membership_->set_answering(instances->host_->clock());
+    const bool fewer = share.instances < instances->membership_->share().instances;
+    instances->fewer_ = fewer ? instances->fewer_ + 1 : 0;
+    if (!fewer || instances->fewer_ >= kFewerAnswers) {
         instances->membership_->set_share(share);
     }
 }

@@ -19,7 +19,7 @@ namespace rate_limit {
 class Membership {
   public:
     // `id` is of no other instance.
-    explicit Membership(std::uint64_t id) : id_(id), share_(0) {}
+    explicit Membership(std::uint64_t id) : id_(id), share_(0), back_at_(0) {}
 
     std::uint64_t id() const { return id_; }
 
@@ -33,11 +33,22 @@ class Membership {
         share_.store(share.instances | std::uint64_t{share.rank} << 32, std::memory_order_relaxed);
     }
 
+    // Since when Redis has answered each time, by the host's clock: kForever while it does not, 0 if it
+    // always has.
+    Micros back_at() const { return back_at_.load(std::memory_order_relaxed); }
+    void set_away() { back_at_.store(kForever, std::memory_order_relaxed); }
+    void set_answering(Micros now) {
+        if (back_at() == kForever) {
+            back_at_.store(now, std::memory_order_relaxed);
+        }
+    }
+
     Leader& leader() { return leader_; }
 
   private:
     std::uint64_t id_;
     std::atomic<std::uint64_t> share_;  // how many there are, and above that which of them this is
+    std::atomic<Micros> back_at_;
     Leader leader_;
 };
 
@@ -73,6 +84,7 @@ class Instances {
     redis::Alarm* timer_ = nullptr;
     bool asking_ = false;
     unsigned asked_ = 0;  // questions
+    unsigned fewer_ = 0;  // answers in a row that named fewer instances than are known
 };
 
 }  // namespace rate_limit

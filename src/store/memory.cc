@@ -153,7 +153,8 @@ Verdict note_refusal(Limit* limits, std::size_t count, Micros now, const Host& h
     return check_all(limits, count, now, host, Ending::kRefuse);
 }
 
-bool follow_redis(Limit* limit, const Decision& said, std::uint32_t left, Micros now, const Host& host) {
+bool follow_redis(Limit* limit, const Decision& said, std::uint32_t left, Micros back_at, Micros now,
+                  const Host& host) {
     Table& table = *limit->table;
     const Policy& policy = *limit->policy;
     const Slot slot = table.acquire(limit->client, policy, now, host);
@@ -161,7 +162,7 @@ bool follow_redis(Limit* limit, const Decision& said, std::uint32_t left, Micros
         return true;
     }
     const std::uint64_t owed = !slot.fresh && table.has_accounts() ? table.account_of(slot).owed() : 0;
-    const Micros alone_at = table.has_accounts() ? table.accounts().alone_at() : 0;
+    const Micros alone_at = std::max(back_at, table.has_accounts() ? table.accounts().alone_at() : 0);
     const bool settled = owed == 0 && (alone_at == 0 || host.clock() - alone_at >= kSettling);
     Check check;
     const auto evaluate = [&](std::uint32_t cost) {

@@ -109,9 +109,11 @@ Verdict precheck(Limit* limits, std::size_t count, Micros now, const Host& host)
 // Redis has decided a limit whose table decides while Redis cannot be asked: the table then goes on from what
 // Redis has said. `left` is this instance's part of what Redis says is left. False if the table rejects what
 // Redis has admitted. That can be only while Redis may not know yet what this and other instances have
-// admitted without it: as long as the client owes something, and for kSettling after the last such request.
+// admitted without it: as long as the client owes something, and for kSettling after the last such request
+// and after `back_at`, since when Redis has answered (see Membership).
 constexpr Micros kSettling = 2 * kSecond;
-bool follow_redis(Limit* limit, const Decision& said, std::uint32_t left, Micros now, const Host& host);
+bool follow_redis(Limit* limit, const Decision& said, std::uint32_t left, Micros back_at, Micros now,
+                  const Host& host);
 
 // Gives back what an admitted request was charged, as well as can be: what a table with accounts has sent to
 // Redis meanwhile stays charged. The decisions mean nothing afterwards.

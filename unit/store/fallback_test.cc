@@ -299,6 +299,34 @@ void test_what_is_owed_is_not_admitted_a_second_time(void**) {
     assert_int_equal(settled.source(0), Source::kRedis);
 }
 
+// However long the outage was, and however long ago this instance admitted anything: the others tell Redis
+// what they have admitted only when it is back.
+void test_what_others_owe_after_a_long_outage_is_not_admitted_either(void**) {
+    Scene scene;
+    Instance instance(policy_of(Algorithm::kSlidingWindow, "10r/d"), {1, 0});
+    scene.lose_first();
+    assert_int_equal(admitted(&scene, instance.place(scene), 12), 10);
+    std::uint64_t from = 0;
+    const Slot owing = instance.zone->next_owing(&from, kHost);
+    assert_int_equal(instance.zone->account_of(owing).take_unsent(), 10);
+    Table::keep(owing, kHost);
+    instance.membership.set_away();
+    steady_clock += 5 * kSettling;
+    scene.first_server.server.listen();
+    assert_true(scene.loop.run_until([&] { return scene.first->available(0); }));
+    const Request early({instance.place(scene)});
+    assert_int_equal(early.in_the_end(&scene.loop), Progress::kRejected);
+    instance.membership.set_answering(steady_clock);
+    steady_clock += kSettling - 1;
+    instance.membership.set_answering(steady_clock);
+    const Request unsettled({instance.place(scene)});
+    assert_int_equal(unsettled.in_the_end(&scene.loop), Progress::kRejected);
+    steady_clock += 1;
+    const Request settled({instance.place(scene)});
+    assert_int_equal(settled.in_the_end(&scene.loop), Progress::kAdmitted);
+    assert_int_equal(settled.source(0), Source::kRedis);
+}
+
 }  // namespace
 }  // namespace rate_limit
 
@@ -319,6 +347,7 @@ int main() {
         cmocka_unit_test(test_an_outage_goes_on_from_what_redis_last_said),
         cmocka_unit_test(test_what_redis_gives_back_memory_gives_back_too),
         cmocka_unit_test(test_what_is_owed_is_not_admitted_a_second_time),
+        cmocka_unit_test(test_what_others_owe_after_a_long_outage_is_not_admitted_either),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

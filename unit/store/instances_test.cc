@@ -175,10 +175,44 @@ void test_who_says_nothing_for_five_seconds_is_forgotten(void**) {
         loop.jump(Instances::kEvery);
         assert_true(await_calls(&loop, {&first.worker}, calls + 1));
         const bool keeps = spoke_at("0000000000000001") - std::stoll(then) < 5000;
-        assert_true(knows(first.membership, keeps ? 2 : 1, 0));
+        assert_string_equal(server.command({"ZCARD", "rate_limit:instances"}).c_str(), keeps ? "2" : "1");
         kept += keeps ? 1 : 0;
     }
     assert_in_range(kept, 1, 3);
+}
+
+// When Redis was away for more than five seconds, the first that speaks finds nobody else.
+void test_that_there_are_fewer_is_believed_the_third_time(void**) {
+    redis::TestLoop loop;
+    const redis::RealServer server;
+    Instance first(1, server, &loop);
+    {
+        const Instance second(2, server, &loop);
+        assert_true(loop.run_until([&] {
+            loop.jump(20);
+            return knows(first.membership, 2, 0);
+        }));
+    }
+    // What is known after the next answer, in which the second instance is there or not.
+    const auto hears = [&](bool there) {
+        const std::string now =
+            server.command({"EVAL", "return string.format('%.0f', redis.call('TIME')[1] * 1000)", "0"});
+        server.command({"ZADD", "rate_limit:instances", now, "0000000000000002"});
+        if (!there) {
+            server.command({"ZREM", "rate_limit:instances", "0000000000000002"});
+        }
+        const std::uint64_t calls = first.worker.client->counts().calls;
+        loop.jump(Instances::kEvery);
+        assert_true(await_calls(&loop, {&first.worker}, calls + 1));
+        return first.membership.share().instances;
+    };
+    assert_int_equal(hears(false), 2);
+    assert_int_equal(hears(false), 2);
+    assert_int_equal(hears(true), 2);
+    assert_int_equal(hears(false), 2);
+    assert_int_equal(hears(false), 2);
+    assert_int_equal(hears(false), 1);
+    assert_int_equal(hears(true), 2);
 }
 
 void test_a_clock_that_was_set_back_keeps_nobody(void**) {
@@ -228,6 +262,7 @@ void test_while_redis_is_away_what_was_last_heard_holds(void**) {
         loop.run_for(10);
     }
     assert_true(knows(first.membership, 2, 0) && knows(second.membership, 2, 1));
+    assert_int_equal(first.membership.back_at(), kForever);
     server.start();
     assert_true(loop.run_until([&] {
         loop.jump(100);
@@ -236,6 +271,10 @@ void test_while_redis_is_away_what_was_last_heard_holds(void**) {
     assert_true(loop.run_until([&] {
         loop.jump(100);
         return knows(first.membership, 2, 0) && knows(second.membership, 2, 1);
+    }));
+    assert_true(loop.run_until([&] {
+        loop.jump(100);
+        return first.membership.back_at() < kForever;
     }));
 }
 
@@ -350,6 +389,7 @@ int main() {
         cmocka_unit_test(test_prefixes_are_apart),
         cmocka_unit_test(test_a_rank_is_found_anew_when_the_number_changes_and_now_and_then),
         cmocka_unit_test(test_who_says_nothing_for_five_seconds_is_forgotten),
+        cmocka_unit_test(test_that_there_are_fewer_is_believed_the_third_time),
         cmocka_unit_test(test_a_clock_that_was_set_back_keeps_nobody),
         cmocka_unit_test(test_of_several_workers_one_speaks_and_another_when_it_is_gone),
         cmocka_unit_test(test_while_redis_is_away_what_was_last_heard_holds),
