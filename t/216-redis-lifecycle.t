@@ -7,7 +7,7 @@ use IO::Select;
 use IO::Socket::INET;
 use List::Util qw(max);
 use POSIX qw(WNOHANG);
-use RateLimit qw(start_nginx wait_for slurp);
+use RateLimit qw(start_nginx wait_for slurp write_text);
 use RateLimit::Async qw(exchange await_answers request_text statuses);
 use RateLimit::FakeRedis qw(start_fake hang_up);
 use RateLimit::HTTP2;
@@ -358,14 +358,6 @@ SHELL
     write_text("$ENV{RL_DIR}/resolv.conf", "nameserver $name_server\noptions timeout:30 attempts:1\n");
     local $ENV{TEST_NGINX_BINARY} = $wrapper;
     return start_nginx(%conf);
-}
-
-sub write_text {
-    my ($file, $text) = @_;
-    open my $out, '>', $file or die "$file: $!\n";
-    print {$out} $text;
-    close $out or die "$file: $!\n";
-    return;
 }
 
 sub name {

@@ -3,7 +3,7 @@ use strict;
 use warnings;
 
 use lib 't/lib';
-use RateLimit qw(start_nginx wait_for);
+use RateLimit qw(start_nginx wait_for write_text);
 use RateLimit::FakeRedis qw(start_fake raw);
 use RateLimit::RESP qw(encode_command);
 use RateLimit::Redis qw(start_redis);
@@ -16,14 +16,6 @@ plan skip_all => 'needs a mount namespace for an /etc/hosts of its own, which th
 
 my ($port) = split ' ', $ENV{RL_PORTS};
 my $clients = 0;
-
-sub write_text {
-    my ($file, $text) = @_;
-    open my $out, '>', $file or die "$file: $!\n";
-    print {$out} $text;
-    close $out or die "$file: $!\n";
-    return;
-}
 
 # Gives redis.test an address, or none. Nobody is at port 53 of the name server, which the system says at once.
 sub name {

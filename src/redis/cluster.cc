@@ -357,7 +357,7 @@ void Cluster::adopt(const std::vector<SlotRange>& ranges) {
 
 // A probe writes a key of a slot that the node has. Keys are found by trying, for all nodes at once: any will
 // do, and the fewer slots a node has, the more tries it takes. A node for which none is found is probed with
-// a key that it does not have; that it says so is an answer, too.
+// a key of another node, and its refusal is an answer, too.
 void Cluster::set_probes() {
     std::size_t missing = 0;
     for (std::size_t i = 0; i < nodes_.size(); i++) {

@@ -53,8 +53,8 @@ class Table {
         return nonzero(siphash(key_, client));
     }
 
-    // Notes that it is `now`, by the clock that decides. If that was set back, clears each state that had
-    // ended before: it would count once more. Takes about 10 ms for 100,000 clients then. Call it before a
+    // Remembers the time. If the clock was set back, clears each state that had ended before, since such a
+    // state would count once more. Takes about 10 ms for 100,000 clients then. Call it before a
     // request takes a slot, while this process holds none of the table. Needs Host::clock_is_shared.
     [[gnu::always_inline]] void note_time(Micros now, const Policy& policy, const Host& host) {
         const Micros passed = now - noted_.load(std::memory_order_relaxed);

@@ -69,7 +69,7 @@ use RateLimit::Clock ();
 use Time::HiRes qw(sleep time);
 
 our @EXPORT_OK = qw(check_config start_nginx http_get http_request open_connection format_request wait_for slurp
-    decode_json);
+    decode_json write_text);
 
 my $patience = 60;    # seconds to wait for what must happen; longer than any machine needs for it
 my @ports    = split ' ', $ENV{RL_PORTS} // '';
