@@ -18,3 +18,9 @@ extern "C" {
 #undef fail
 #undef fail_msg
 #define fail_msg(...) (print_error("ERROR: " __VA_ARGS__), print_error("\n"), _fail(__FILE__, __LINE__))
+
+// cmocka 2 has one macro for each signedness and deprecates the old one, which took unsigned numbers.
+#ifdef assert_uint_in_range
+#undef assert_in_range
+#define assert_in_range(value, least, most) assert_uint_in_range(value, least, most)
+#endif
