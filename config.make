@@ -1,4 +1,4 @@
-# Gives the module's objects, and only those, the flags that nginx's own C files must not see.
+# Adds compiler flags to the module's objects only, and rules for its generated headers, to nginx's Makefile.
 
 for ngx_src in $ngx_addon_dir/src/*/*.c $ngx_addon_dir/src/*/*.cc; do
     ngx_obj=`basename \`dirname $ngx_src\``/`basename $ngx_src | sed 's/\.[a-z]*$//'`.o
@@ -13,11 +13,11 @@ done
 
 cat << END >> $NGX_MAKEFILE
 
-$NGX_OBJS/rate_limit/store/script_text.h: $ngx_addon_dir/scripts/embed $ngx_addon_dir/scripts/join-lua $ngx_addon_dir/scripts/literals.awk `echo $ngx_addon_dir/lua/*`
-	$ngx_addon_dir/scripts/embed \$@
+$NGX_OBJS/rate_limit/protocol/script_text.h: $ngx_addon_dir/scripts/embed `echo $ngx_addon_dir/lua/*`
+	$ngx_addon_dir/scripts/embed lua \$@
 
-$NGX_OBJS/addon/nginx/dashboard.o: $NGX_OBJS/rate_limit/nginx/dashboard_text.h
+$NGX_OBJS/addon/endpoints/dashboard.o: $NGX_OBJS/rate_limit/endpoints/dashboard_text.h
 
-$NGX_OBJS/rate_limit/nginx/dashboard_text.h: $ngx_addon_dir/scripts/embed-page $ngx_addon_dir/scripts/literals.awk `echo $ngx_addon_dir/src/nginx/dashboard/*`
-	$ngx_addon_dir/scripts/embed-page \$@
+$NGX_OBJS/rate_limit/endpoints/dashboard_text.h: $ngx_addon_dir/scripts/embed `echo $ngx_addon_dir/src/endpoints/dashboard/*`
+	$ngx_addon_dir/scripts/embed page \$@
 END

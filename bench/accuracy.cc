@@ -291,7 +291,7 @@ void print_band(const char* name, const Rates& rates, const Band& band, std::uin
 
 int print_rates(const Options& options) {
     const Scenario counting = counting_all(options.scenario, options.scenario.policy.algorithm);
-    if (is_level(counting.policy.algorithm)) {
+    if (is_bucket(counting.policy.algorithm)) {
         std::fprintf(stderr, "accuracy: %s estimates no rate\n", algorithm_name(counting.policy.algorithm));
         return 2;
     }

@@ -8,12 +8,12 @@
 #include <string>
 #include <vector>
 
-#include "key/address.h"
-#include "key/lookup.h"
-#include "key/tokens.h"
-#include "key/verifier.h"
+#include "identity/address.h"
+#include "identity/request_text.h"
+#include "identity/tokens.h"
+#include "identity/verifier.h"
 
-namespace rate_limit::key {
+namespace rate_limit::identity {
 namespace {
 
 constexpr double kNow = 1'000'000'000;
@@ -184,4 +184,4 @@ BENCHMARK(bench_find_argument);
 BENCHMARK(bench_find_cookie);
 
 }  // namespace
-}  // namespace rate_limit::key
+}  // namespace rate_limit::identity

@@ -37,10 +37,10 @@
 
 #include "client.h"
 #include "poll_loop.h"
+#include "protocol/script_text.h"
 #include "redis/client.h"
 #include "redis/cluster.h"
-#include "store/remote.h"
-#include "store/script_text.h"
+#include "store/check_batcher.h"
 
 namespace rate_limit {
 namespace {
@@ -178,7 +178,7 @@ class Load {
     explicit Load(const Options& options)
         : options_(options),
           policy_(policy_of(options.algorithm, options.rate)),
-          shape_(shape_of(policy_)),
+          layout_(layout_of(policy_)),
           processes_(options.ports.begin(), options.ports.end()),
           waves_(options.calls) {
         settings_.name = "redis_load";
@@ -187,16 +187,16 @@ class Load {
         settings_.script = {kScript, sizeof kScript - 1};
         settings_.timeout = 10'000;
         settings_.probe_key = "rate_limit:probe";
-        redis::Service* service = nullptr;
+        redis::Router* router = nullptr;
         if (options.cluster != 0) {
-            service = redis::Cluster::make(settings_, {{"127.0.0.1", settings_.address.port, {"127.0.0.1"}}},
-                                           &loop_);
+            router = redis::Cluster::make(settings_, {{"127.0.0.1", settings_.address.port, {"127.0.0.1"}}},
+                                          &loop_);
         } else {
-            service = redis::Client::make(settings_, {"127.0.0.1"}, &loop_);
+            router = redis::Client::make(settings_, {"127.0.0.1"}, &loop_);
         }
-        remote_.reset(
-            Remote::make(service, {"rate_limit:", static_cast<std::uint32_t>(options.batch)}, &loop_));
-        if (remote_ == nullptr) {
+        batcher_.reset(
+            CheckBatcher::make(router, {"rate_limit:", static_cast<std::uint32_t>(options.batch)}, &loop_));
+        if (batcher_ == nullptr) {
             fail("there is no memory");
         }
         for (std::uint64_t i = 0; i < options.clients; i++) {
@@ -215,7 +215,7 @@ class Load {
     // Checks that are asked for together, and again when all are answered.
     struct Wave {
         Load* load = nullptr;
-        std::vector<RemoteLimit> limits;
+        std::vector<BatchedLimit> limits;
         std::vector<Question> questions;
         std::size_t open = 0;
     };
@@ -234,11 +234,11 @@ class Load {
 
     Options options_;
     Policy policy_;
-    Shape shape_;
+    StateLayout layout_;
     std::vector<Process> processes_;
     redis::PollLoop loop_;
     redis::Settings settings_;
-    std::unique_ptr<Remote> remote_;
+    std::unique_ptr<CheckBatcher> batcher_;
     std::vector<std::string> names_;
     std::vector<Wave> waves_;
     std::mt19937_64 random_{1};
@@ -264,9 +264,9 @@ void Load::on_done(Question* question) {
 void Load::ask(Wave* wave) {
     wave->open = options_.batch;
     for (std::size_t i = 0; i < options_.batch; i++) {
-        wave->limits[i] = {"api", next_name(), &policy_, &shape_, 1};
+        wave->limits[i] = {"api", next_name(), &policy_, &layout_, 1};
         wave->questions[i] = {&wave->limits[i], 1, on_done, wave};
-        if (!remote_->ask(&wave->questions[i])) {
+        if (!batcher_->ask(&wave->questions[i])) {
             fail("there is no memory");
         }
     }
@@ -279,7 +279,7 @@ Moment Load::now() const {
     }
     std::set<const redis::Client*> clients;
     for (unsigned slot = 0; slot < redis::kSlots; slot++) {
-        clients.insert(remote_->service().client_of(static_cast<redis::Slot>(slot)));
+        clients.insert(batcher_->router().client_of(static_cast<redis::Slot>(slot)));
     }
     std::uint64_t calls = 0;
     for (const redis::Client* client : clients) {

@@ -22,8 +22,8 @@
 #include <vector>
 
 #include "client.h"
-#include "store/denials.h"
-#include "store/memory.h"
+#include "memory/denials.h"
+#include "memory/table_check.h"
 
 namespace rate_limit {
 namespace {
@@ -42,7 +42,7 @@ void must(bool good, const char* what) {
     }
 }
 
-Host this_process() {
+Process this_process() {
     return {static_cast<std::uint32_t>(getpid()),
             [](std::uint32_t process) { return kill(static_cast<pid_t>(process), 0) == 0 || errno == EPERM; },
             [] { sched_yield(); },
@@ -60,17 +60,17 @@ class Shared {
         void* memory = mmap(nullptr, kRoom + 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
         must(memory != MAP_FAILED, "there is no memory");
         signs_ = new (memory) Signs;
-        table_ = Table::create(static_cast<char*>(memory) + 4096, kRoom, shape_of(policy_), kHashKey);
+        table_ = Table::create(static_cast<char*>(memory) + 4096, kRoom, layout_of(policy_), kHashKey);
         must(table_ != nullptr, "the table does not fit");
     }
     Shared(const Shared&) = delete;
     Shared& operator=(const Shared&) = delete;
     ~Shared() { munmap(signs_, kRoom + 4096); }
 
-    Verdict request(std::string_view client, Micros now, const Host& host) const {
+    Verdict request(std::string_view client, Micros now, const Process& process) const {
         NameRoom room;
-        Limit limit = memory_limit(table_, policy_, client, 1, &room);
-        return check(&limit, 1, now, host);
+        TableLimit limit = memory_limit(table_, policy_, client, 1, &room);
+        return check(&limit, 1, now, process);
     }
 
     struct Signs {
@@ -119,9 +119,9 @@ class Neighbour {
             if (getppid() != parent) {
                 _exit(1);
             }
-            const Host host = this_process();
+            const Process process = this_process();
             for (Micros now = kMidnight; !shared.signs().over.load(std::memory_order_relaxed); now++) {
-                shared.request(clients.next(), now, host);
+                shared.request(clients.next(), now, process);
                 shared.signs().begun.store(true, std::memory_order_relaxed);
             }
             _exit(0);
@@ -143,11 +143,11 @@ class Neighbour {
 };
 
 void measure(benchmark::State& state, const Shared& shared, Clients* clients, Verdict expected) {
-    const Host host = this_process();
+    const Process process = this_process();
     Micros now = kMidnight + kSecond;
     std::uint64_t others = 0;
     for (auto _ : state) {
-        others += shared.request(clients->next(), ++now, host) != expected ? 1 : 0;
+        others += shared.request(clients->next(), ++now, process) != expected ? 1 : 0;
     }
     must(others == 0, "a request was not decided as it should be");
 }

@@ -1,4 +1,4 @@
--- What wrk sends for scripts/bench, and what it tells in the end: GET /?k=CLIENT, clients uniformly at random.
+-- The requests of wrk for bench/run, GET /?k=CLIENT with uniformly random clients, and its report.
 --
 --   wrk ... -s bench/wrk.lua URL -- CLIENTS SEED
 --

@@ -1,17 +1,23 @@
-# Looks for faults without running anything: layout, clang-tidy, scripts, layers. What passed is not looked at again
-# until it changes.
+# Static checks: formatting, clang-tidy, shellcheck, perlcritic, luacheck, includes. A file that passed is checked again
+# only after a change.
+
+# A program such as bench/accuracy must not be built from the bench/accuracy.cc beside it.
+MAKEFLAGS += --no-builtin-rules
+.SUFFIXES:
 
 out := build/lint
 headers := $(wildcard src/*/*.h)
 # The C shim, and the header that it shares with C++, follow nginx's own style.
 shared := $(addprefix src/,$(shell sed -n 's/^\#include "\(.*\)"/\1/p' src/nginx/*.c))
-formatted := $(filter-out $(shared),$(wildcard src/*/*.cc src/*/*.h unit/*.cc unit/*.h unit/*/*.cc unit/*/*.h bench/*.cc bench/*.h bench/*/*.cc bench/*/*.h))
-shell := $(shell grep -lE '^\#!.*\b(ba)?sh$$' .ci/* scripts/*)
-perl := $(shell grep -lE '^\#!.*\bperl$$' scripts/*) $(wildcard t/*.t t/lib/*.pm t/lib/*/*.pm bench/lib/*/*/*.pm)
+formatted := $(filter-out $(shared),$(wildcard \
+    $(foreach folder,src/* unit unit/* bench bench/*,$(folder)/*.cc $(folder)/*.h)))
+shell := $(shell grep -lE -d skip '^\#!.*\b(ba)?sh$$' .ci/* scripts/* bench/*)
+perl := $(shell grep -lE -d skip '^\#!.*\bperl$$' scripts/* bench/*) \
+    $(wildcard t/*.t t/lib/*.pm t/lib/*/*.pm bench/lib/*/*/*.pm)
 lua := $(wildcard lua/*)
 
-# Headers of nginx, hiredis and libjwt, and the one that scripts/embed wrote, as system headers: what clang-tidy thinks of them
-# is not for us to mend. Our own must not be among them, or it would say nothing of those either.
+# The include folders of nginx, hiredis, libjwt and the generated headers. They are system headers for clang-tidy, which
+# reports nothing in those. src/ is left out, because its headers are checked.
 includes := $(shell sed -n '/^ALL_INCS/,/[^\\]$$/ s,.*-I *\([^ ]*\).*,\1,p' build/nginx/objs/Makefile | \
     sed '\,^$(CURDIR)/src$$,d; s,^[^/],build/nginx/&,; s,^,-isystem ,')
 
@@ -42,9 +48,11 @@ $(out)/perl: $(perl)
 	perlcritic --gentle --quiet $(perl)
 	@touch $@
 
-# The files of lua/ are parts of two scripts, and see each other's names only there.
+# The files of lua/ are parts of two scripts and use each other's names, so luacheck reads the joined scripts. The last
+# check fails if a file of lua/ is in neither script.
 $(out)/lua: $(lua) .luacheckrc
-	scripts/join-lua ORDER >$(out)/script.lua && scripts/join-lua ORDER.sync >$(out)/sync_script.lua
+	scripts/embed join ORDER >$(out)/script.lua && scripts/embed join ORDER.sync >$(out)/sync_script.lua
 	luacheck --quiet --no-color $(out)/script.lua $(out)/sync_script.lua
-	! ls lua | grep -vxF -f lua/ORDER -f lua/ORDER.sync -e ORDER -e ORDER.sync $$(sed -n 's/^ *-- include / /p' lua/*.lua | sed 's/ / -e /g')
+	! ls lua | grep -vxF -f lua/ORDER -f lua/ORDER.sync -e ORDER -e ORDER.sync \
+	    $$(sed -n 's/^ *-- include / /p' lua/*.lua | sed 's/ / -e /g')
 	@touch $@

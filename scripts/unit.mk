@@ -1,8 +1,10 @@
-# Builds programs with all of src/ that needs no nginx: unit/FOLDER/NAME_test.cc, unit/fuzz/NAME_fuzz.cc,
-# bench/NAME_bench.cc, bench/simulate.cc, bench/accuracy.cc and bench/redis_load.cc; and bench/load.cc without it. The
-# goal is `programs` (the tests), `fuzzers`, `benchmarks`, or some programs.
-# OUT is where to; HIREDIS and LIBJWT may name the folders of the two libraries, see scripts/libraries; CXX is the compiler, FLAGS are its for src/,
-# and TEST_FLAGS those for the rest: RapidCheck's templates are slow to compile.
+# Builds the programs that are linked with src/ without src/nginx: unit/FOLDER/NAME_test.cc, unit/fuzz/NAME_fuzz.cc,
+# bench/NAME_bench.cc, bench/simulate.cc, bench/accuracy.cc and bench/redis_load.cc; and bench/load.cc, which uses
+# nothing of src/. The goal is `programs` (the tests), `fuzzers`, `benchmarks`, or the files of some programs.
+#
+# OUT is the folder of the programs. HIREDIS and LIBJWT are the folders of the two libraries; see scripts/libraries. CXX
+# is the compiler. FLAGS are its flags for src/, and TEST_FLAGS those for the other files: with less optimization,
+# because RapidCheck's templates are slow to compile.
 
 CXX := g++
 OUT ?= build/unit
@@ -16,8 +18,8 @@ CXXFLAGS := -std=c++17 -Wall -Wextra -Werror -Isrc -Iunit -Ibench -Ibuild/genera
     $(addprefix -isystem ,$(shell $(find_libraries) incs)) -MMD -MP
 linked := $(shell $(find_libraries) libs)
 libraries := $(filter %.a,$(linked))
-script := build/generated/store/script_text.h
-sources := $(filter-out src/nginx/%,$(wildcard src/*/*.cc))
+script := build/generated/protocol/script_text.h
+sources := $(filter-out src/nginx/% src/directives/% src/endpoints/%,$(wildcard src/*/*.cc))
 objects := $(sources:%.cc=$(OUT)/%.o)
 precompiled := $(OUT)/precompiled.h
 support := $(patsubst %.cc,$(OUT)/%.o,$(wildcard unit/*.cc))
@@ -26,10 +28,11 @@ fuzzers := $(patsubst unit/fuzz/%.cc,$(OUT)/%,$(wildcard unit/fuzz/*_fuzz.cc))
 simulation := $(patsubst %.cc,$(OUT)/%.o,$(wildcard bench/simulation/*.cc))
 benchmarks := $(patsubst bench/%.cc,$(OUT)/%,$(wildcard bench/*_bench.cc))
 
-# Each program is linked with all of src/: with a faster linker than the usual one, if the machine has it.
+# A faster linker than the default one, if installed: every program is linked with all of src/.
 linker := $(firstword $(foreach name,lld gold,$(if $(shell command -v ld.$(name)),-fuse-ld=$(name))))
 
-# An object is as old as the moment at which its compilation began: a header that is changed meanwhile is newer.
+# The time stamp of an object is the time when its compilation began, so that a header that changes during the
+# compilation is newer.
 define compile
 	@mkdir -p $(@D)
 	@touch $@.begun
@@ -37,7 +40,8 @@ define compile
 	@touch -r $@.begun $@ && rm $@.begun
 endef
 
-# src/ comes first, so that of an inline function in both the copy with src/'s flags is taken.
+# The objects of src/ come first: if an inline function is also in another object, the linker takes the copy that was
+# compiled with FLAGS.
 define link
 	@mkdir -p $(@D)
 	$(CXX) $(FLAGS) $(linker) $(LINK) -o $@ $^ $(filter-out %.a,$(linked)) $(1) -ljansson -lssl -lcrypto -lpthread
@@ -49,11 +53,11 @@ programs: $(programs)
 fuzzers: $(fuzzers)
 benchmarks: $(benchmarks)
 
-# embed leaves a header alone that would not change, and then nothing is compiled anew.
-$(script): scripts/embed scripts/join-lua scripts/literals.awk $(wildcard lua/*)
-	scripts/embed $@
+# scripts/embed does not touch a header whose content would not change, so nothing is compiled anew then.
+$(script): scripts/embed $(wildcard lua/*)
+	scripts/embed lua $@
 
-# What tests share. Of an archive, each takes what it needs.
+# Code that tests share, as an archive: each test is linked with the parts that it uses.
 $(OUT)/support.a: $(support)
 	rm -f $@
 	$(AR) rcs $@ $^
@@ -61,7 +65,7 @@ $(OUT)/support.a: $(support)
 $(OUT)/%_test: $(objects) $(OUT)/unit/%_test.o $(OUT)/support.a $(libraries)
 	$(call link,-lrapidcheck -lcmocka)
 
-# It measures by the simulations.
+# This test uses the simulation.
 $(OUT)/store/overshoot_test: $(simulation)
 
 $(OUT)/%_fuzz: $(objects) $(OUT)/unit/fuzz/%_fuzz.o $(libraries)
@@ -70,19 +74,19 @@ $(OUT)/%_fuzz: $(objects) $(OUT)/unit/fuzz/%_fuzz.o $(libraries)
 $(OUT)/%_bench: $(objects) $(OUT)/bench/%_bench.o $(libraries)
 	$(call link,-lbenchmark_main -lbenchmark)
 
-# The traffic of scripts/timelines: a program by itself.
+# The load generator of bench/timelines.
 $(OUT)/load: $(OUT)/bench/load.o
 	$(CXX) $(TEST_FLAGS) -o $@ $<
 
-# The simulations of scripts/simulate and scripts/accuracy.
+# The simulations of bench/simulate and bench/accuracy.
 $(OUT)/simulate $(OUT)/accuracy: $(OUT)/%: $(objects) $(OUT)/bench/%.o $(simulation) $(libraries)
 	$(call link)
 
-# The checks of scripts/redis-load.
+# The load generator of bench/redis-load.
 $(OUT)/redis_load: $(objects) $(OUT)/bench/redis_load.o $(libraries)
 	$(call link)
 
-# The tests' own code may throw: RapidCheck does.
+# Exceptions are off only in src/, since RapidCheck throws them.
 $(OUT)/src/%.o: src/%.cc scripts/unit.mk $(libraries) | $(script)
 	$(call compile,$(FLAGS) -fno-exceptions)
 
@@ -92,7 +96,7 @@ $(OUT)/unit/%.o: unit/%.cc $(precompiled).gch scripts/unit.mk $(libraries) | $(s
 $(OUT)/%.o: %.cc scripts/unit.mk $(libraries) | $(script)
 	$(call compile,$(TEST_FLAGS))
 
-# The compiler takes the copy if it does not like what was compiled.
+# The copy of the header is for a compiler that cannot use the precompiled file.
 $(precompiled).gch: unit/precompiled.h scripts/unit.mk
 	@mkdir -p $(@D)
 	@cp $< $(precompiled)

@@ -1,4 +1,4 @@
-# scripts/bench: what it makes of the words of other programs and of its rounds, and which goals it sees met.
+# bench/run: what it makes of the words of other programs and of its rounds, and which goals it sees met.
 use strict;
 use warnings;
 use utf8;

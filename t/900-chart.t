@@ -1,4 +1,4 @@
-# scripts/chart: the same input gives the same picture, which is well-formed, has a place for every number, and no two
+# bench/chart: the same input gives the same picture, which is well-formed, has a place for every number, and no two
 # texts in one place.
 use strict;
 use warnings;
@@ -17,13 +17,13 @@ sub write_text {
     return $file;
 }
 
-# What scripts/chart prints, and what it complains of.
+# What bench/chart prints, and what it complains of.
 sub chart {
     my ($spec, $data) = @_;
     my $json = write_text("$ENV{RL_DIR}/spec.json", JSON::PP->new->canonical->encode($spec));
     my $csv  = write_text("$ENV{RL_DIR}/data.csv", $data);
-    open my $in, '-|:encoding(UTF-8)', 'sh', '-c', 'exec scripts/chart "$@" 2>"$0"', "$ENV{RL_DIR}/errors", $json, $csv
-        or die "scripts/chart: $!\n";
+    open my $in, '-|:encoding(UTF-8)', 'sh', '-c', 'exec bench/chart "$@" 2>"$0"', "$ENV{RL_DIR}/errors", $json, $csv
+        or die "bench/chart: $!\n";
     local $/ = undef;
     my $svg = <$in> // '';
     close $in;

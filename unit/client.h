@@ -44,21 +44,21 @@ inline Policy policy_of(Algorithm algorithm, std::string_view rates) {
 
 class Client {
   public:
-    explicit Client(const Policy& policy) : Client(policy, shape_of(policy)) {}
-    Client(const Policy& policy, const Shape& shape)
-        : policy_(policy), shape_(shape), charged_(policy.rates), state_(words_of(shape)) {}
+    explicit Client(const Policy& policy) : Client(policy, layout_of(policy)) {}
+    Client(const Policy& policy, const StateLayout& layout)
+        : policy_(policy), layout_(layout), charged_(policy.rates), state_(words_of(layout)) {}
 
     // What the answer would be, with nothing written.
     Decision peek(Micros now, std::uint32_t cost = 1) const {
         Check check;
-        return check.evaluate(policy_, shape_, state_.data(), now, cost);
+        return check.evaluate(policy_, layout_, state_.data(), now, cost);
     }
 
     Decision look(Micros now) const { return peek(now, 0); }
 
     Decision request(Micros now, std::uint32_t cost = 1) {
         Check check;
-        if (check.evaluate(policy_, shape_, state_.data(), now, cost).allowed) {
+        if (check.evaluate(policy_, layout_, state_.data(), now, cost).allowed) {
             check.charge(state_.data());
         } else {
             check.refuse(state_.data());
@@ -70,7 +70,7 @@ class Client {
     // A request that another limit rejects, whatever this one says.
     Decision refused(Micros now, std::uint32_t cost = 1) {
         Check check;
-        check.evaluate(policy_, shape_, state_.data(), now, cost);
+        check.evaluate(policy_, layout_, state_.data(), now, cost);
         check.refuse(state_.data());
         charged_ = policy_.rates;
         return check.decision();
@@ -88,32 +88,32 @@ class Client {
     void set_rates(const RateList& rates) {
         const RateList before = policy_.rates;
         policy_.rates = rates;
-        if (!holds(shape_, policy_)) {
-            reshape(shape_of(policy_), before);
+        if (!holds(layout_, policy_)) {
+            reshape(layout_of(policy_), before);
         }
     }
 
-    void reshape(const Shape& shape) { reshape(shape, policy_.rates); }
+    void reshape(const StateLayout& layout) { reshape(layout, policy_.rates); }
 
-    // To another shape, for the rates that the policy has now; the state was used with those before.
-    void reshape(const Shape& shape, const RateList& before) {
-        assert(can_convert(shape_, shape));
-        std::vector<std::uint64_t> state(words_of(shape));
-        convert(shape_, before, state_.data(), shape, policy_.rates, state.data());
+    // To another layout, for the rates that the policy has now; the state was used with those before.
+    void reshape(const StateLayout& layout, const RateList& before) {
+        assert(can_convert(layout_, layout));
+        std::vector<std::uint64_t> state(words_of(layout));
+        convert(layout_, before, state_.data(), layout, policy_.rates, state.data());
         state_ = state;
-        shape_ = shape;
+        layout_ = layout;
     }
 
-    std::uint64_t weight(Micros now) const { return weight_of(policy_, shape_, state_.data(), now); }
+    std::uint64_t weight(Micros now) const { return weight_of(policy_, layout_, state_.data(), now); }
 
     Policy& policy() { return policy_; }
     const Policy& policy() const { return policy_; }
-    const Shape& shape() const { return shape_; }
+    const StateLayout& layout() const { return layout_; }
     const std::vector<std::uint64_t>& state() const { return state_; }
 
   private:
     Policy policy_;
-    Shape shape_;
+    StateLayout layout_;
     RateList charged_;  // the rates of the last request
     std::vector<std::uint64_t> state_;
 };

@@ -1,5 +1,5 @@
 -- The limiter that one writes with nginx's Lua module and Redis: a sliding window of two counters, by one script call
--- over pooled connections. scripts/bench holds the module against it.
+-- over pooled connections. bench/run compares the module with it.
 --
 --   access_by_lua_block { require("redis_limit").check(PORT, LIMIT) }
 local redis = require "nginx.redis"

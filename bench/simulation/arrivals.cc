@@ -31,8 +31,8 @@ Random::Random(std::uint64_t seed, std::uint64_t stream) {
 
 double Random::exponential(double mean) { return -mean * std::log(1 - uniform()); }
 
-double Random::pareto(double mean, double shape) {
-    return mean * (shape - 1) / shape * std::pow(1 - uniform(), -1 / shape);
+double Random::pareto(double mean, double layout) {
+    return mean * (layout - 1) / layout * std::pow(1 - uniform(), -1 / layout);
 }
 
 Clients::Clients(const Scenario& scenario) : scenario_(scenario), parts_(scenario.clients - scenario.floods) {

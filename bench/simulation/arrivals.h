@@ -18,7 +18,7 @@ class Random {
 
     double uniform() { return static_cast<double>(engine_() >> 11) * 0x1p-53; }  // 0 to below 1
     double exponential(double mean);
-    double pareto(double mean, double shape);  // of a shape above 1; the lower, the heavier its tail
+    double pareto(double mean, double layout);  // of a layout above 1; the lower, the heavier its tail
     std::uint32_t below(std::uint32_t bound) {
         return static_cast<std::uint32_t>(uniform() * static_cast<double>(bound));
     }

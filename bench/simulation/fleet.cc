@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "store/memory.h"
+#include "memory/table_check.h"
 
 namespace rate_limit::simulation {
 namespace {
@@ -19,32 +19,32 @@ struct Free {
 };
 
 // Each process is the only one of its nginx, so that it never waits.
-Host alone() {
+Process alone() {
     return {1, [](std::uint32_t) { return true; }, [] {}, [] { return kSecond; }};
 }
 
 }  // namespace
 
 struct Fleet::Instance {
-    Instance(const Scenario& scenario, const Shape& shape, const Host& host, std::uint32_t number,
-             Micros starts_at)
+    Instance(const Scenario& scenario, const StateLayout& layout, const Process& process,
+             std::uint32_t number, Micros starts_at)
         : phase(starts_at) {
         // Twice as many slots as clients, so that nobody gives way.
         const std::size_t sets = 2 + scenario.clients * 2 / kSlotsInSet;
-        const std::size_t size = (Table::least_size(shape, true) * sets + kAlignment - 1) & -kAlignment;
+        const std::size_t size = (Table::least_size(layout, true) * sets + kAlignment - 1) & -kAlignment;
         memory.reset(std::aligned_alloc(kAlignment, size));
         if (memory == nullptr) {
             std::abort();
         }
         std::memset(memory.get(), 0, size);
-        table = Table::create(memory.get(), size, shape, {number + 1, scenario.seed}, true);
-        reconciler = std::make_unique<Reconciler>(table, scenario.policy, Reconciler::Mode::kSync,
-                                                  Reconciler::Guard::kSender, host);
+        table = Table::create(memory.get(), size, layout, {number + 1, scenario.seed}, true);
+        sync_ledger = std::make_unique<SyncLedger>(table, scenario.policy, SyncLedger::Mode::kSync,
+                                                   SyncLedger::Guard::kSender, process);
     }
 
     std::unique_ptr<void, Free> memory;
     Table* table;
-    std::unique_ptr<Reconciler> reconciler;
+    std::unique_ptr<SyncLedger> sync_ledger;
     Micros phase;  // when its first round is
     Micros last_arrival = 0;
     bool round_planned = false;
@@ -53,8 +53,8 @@ struct Fleet::Instance {
 
 Fleet::Fleet(const Scenario& scenario)
     : scenario_(scenario),
-      shape_(shape_of(scenario.policy)),
-      host_(alone()),
+      layout_(layout_of(scenario.policy)),
+      process_(alone()),
       random_(scenario.seed, kStreamOfNetwork),
       ledger_(scenario_.policy, scenario.clients) {
     scenario_.policy.debt = true;
@@ -64,7 +64,7 @@ Fleet::Fleet(const Scenario& scenario)
     for (std::uint32_t i = 0; i < scenario_.instances; i++) {
         const Micros drawn = random_.below(static_cast<std::uint32_t>(scenario_.sync));
         const Micros phase = (i < scenario_.phases.size() ? scenario_.phases[i] : drawn) % scenario_.sync;
-        instances_.push_back(std::make_unique<Instance>(scenario_, shape_, host_, i,
+        instances_.push_back(std::make_unique<Instance>(scenario_, layout_, process_, i,
                                                         scenario_.start - scenario_.sync + phase));
     }
 }
@@ -81,8 +81,8 @@ bool Fleet::admits(const Arrival& arrival) {
     Instance& instance = *instances_[arrival.instance];
     make_up_rounds(&instance, now);
     NameRoom room;
-    Limit limit = memory_limit(instance.table, scenario_.policy, names_[arrival.client], 1, &room);
-    if (check(&limit, 1, now, host_) != Verdict::kAdmitted) {
+    TableLimit limit = memory_limit(instance.table, scenario_.policy, names_[arrival.client], 1, &room);
+    if (check(&limit, 1, now, process_) != Verdict::kAdmitted) {
         return false;
     }
     plan_round(arrival.instance, now);
@@ -111,8 +111,8 @@ void Fleet::make_up_rounds(Instance* instance, Micros now) {
         return;
     }
     Batch none;
-    instance->reconciler->begin_round();
-    if (instance->reconciler->next(now - since % scenario_.sync, kClientsInCall, &none)) {
+    instance->sync_ledger->begin_round();
+    if (instance->sync_ledger->next(now - since % scenario_.sync, kClientsInCall, &none)) {
         std::abort();
     }
 }
@@ -121,7 +121,7 @@ void Fleet::happen(const Event& event) {
     if (event.kind == Kind::kRound) {
         Instance& instance = *instances_[event.subject];
         instance.round_planned = false;
-        instance.reconciler->begin_round();
+        instance.sync_ledger->begin_round();
         send(event.subject, event.at);
         return;
     }
@@ -133,7 +133,7 @@ void Fleet::happen(const Event& event) {
         if (event.kind == Kind::kAnswer) {
             take_in(trip);
         } else {
-            instances_[trip.instance]->reconciler->failed(trip.batch);
+            instances_[trip.instance]->sync_ledger->failed(trip.batch);
             plan_round(trip.instance, event.at);
         }
         send(trip.instance, event.at);
@@ -150,7 +150,7 @@ void Fleet::send(std::uint32_t number, Micros now) {
     }
     const std::uint32_t index = new_trip();
     Trip& trip = *trips_[index];
-    if (!instance.reconciler->next(now, kClientsInCall, &trip.batch)) {
+    if (!instance.sync_ledger->next(now, kClientsInCall, &trip.batch)) {
         free_trips_.push_back(index);
         return;
     }
@@ -182,10 +182,10 @@ void Fleet::travel(std::uint32_t index, Micros now) {
 }
 
 void Fleet::take_in(const Trip& trip) {
-    const std::size_t words = words_of(shape_);
+    const std::size_t words = words_of(layout_);
     for (std::size_t i = 0; i < trip.batch.entries.size(); i++) {
-        instances_[trip.instance]->reconciler->settle(trip.batch, i, &trip.answer.states[i * words],
-                                                      trip.answer.time, trip.answer.overshoots[i]);
+        instances_[trip.instance]->sync_ledger->confirm(trip.batch, i, &trip.answer.states[i * words],
+                                                        trip.answer.time, trip.answer.overshoots[i]);
     }
 }
 

@@ -1,7 +1,8 @@
 // Instances of nginx that count locally and reconcile with Redis, in virtual time.
 //
-// Each has a table with accounts and a reconciler, both real, and makes calls as store/courier.h does: every
-// so often, one at a time, of at most kClientsInCall clients. How calls travel is drawn by chance.
+// Each has a table with unsent counts and a SyncLedger, both real, and makes calls as store/sync_sender.h
+// does: every so often, one at a time, of at most kClientsInCall clients. How calls travel is drawn by
+// chance.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +11,11 @@
 #include <string>
 #include <vector>
 
+#include "memory/table.h"
 #include "simulation/arrivals.h"
 #include "simulation/ledger.h"
 #include "simulation/scenario.h"
-#include "store/reconciler.h"
-#include "store/table.h"
+#include "store/sync_ledger.h"
 
 namespace rate_limit::simulation {
 
@@ -73,8 +74,8 @@ class Fleet {
     Micros one_way();
 
     Scenario scenario_;
-    Shape shape_;
-    Host host_;
+    StateLayout layout_;
+    Process process_;
     Random random_;
     Ledger ledger_;
     std::vector<std::string> names_;

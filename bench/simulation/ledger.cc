@@ -15,11 +15,11 @@ std::uint32_t client_of(std::string_view name) {
 }
 
 Ledger::Ledger(const Policy& policy, std::uint32_t clients)
-    : policy_(&policy), shape_(shape_of(policy)), words_(words_of(shape_)), states_(words_ * clients) {}
+    : policy_(&policy), layout_(layout_of(policy)), words_(words_of(layout_)), states_(words_ * clients) {}
 
 // A level is charged as of when that was admitted, or as of its last charge.
 Micros Ledger::time_of_charge(const Batch& batch, const std::uint64_t* state, Micros now) const {
-    if (!is_level(policy_->algorithm) || batch.since == 0) {
+    if (!is_bucket(policy_->algorithm) || batch.since == 0) {
         return now;
     }
     const auto last = static_cast<Micros>(state[0] & ((std::uint64_t{1} << 52) - 1));
@@ -30,8 +30,8 @@ Micros Ledger::time_of_charge(const Batch& batch, const std::uint64_t* state, Mi
 std::uint32_t Ledger::overshoot(const std::uint64_t* state, Micros time, Micros now,
                                 std::uint32_t cost) const {
     Check check;
-    const Decision& before = check.evaluate(*policy_, shape_, state, time, 0);
-    if (cost == 0 || !is_level(policy_->algorithm)) {
+    const Decision& before = check.evaluate(*policy_, layout_, state, time, 0);
+    if (cost == 0 || !is_bucket(policy_->algorithm)) {
         return cost - std::min(cost, before.remaining);
     }
     const Rate& rate = policy_->rates.rates[0];
@@ -53,7 +53,7 @@ void Ledger::apply(const Batch& batch, Micros now, Answer* answer) {
         const Micros time = cost != 0 ? time_of_charge(batch, state, now) : now;
         answer->overshoots.push_back(overshoot(state, time, now, cost));
         Check check;
-        check.evaluate(*policy_, shape_, state, time, cost);
+        check.evaluate(*policy_, layout_, state, time, cost);
         check.impose(state);
         answer->states.insert(answer->states.end(), state, state + words_);
     }

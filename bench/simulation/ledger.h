@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/check.h"
-#include "store/reconciler.h"
+#include "store/sync_ledger.h"
 
 namespace rate_limit::simulation {
 
@@ -18,7 +18,7 @@ std::uint32_t client_of(std::string_view name);
 struct Answer {
     Micros time = 0;
     std::vector<std::uint32_t> overshoots;  // one for each entry of the batch
-    std::vector<std::uint64_t> states;      // words_of(shape) for each entry
+    std::vector<std::uint64_t> states;      // words_of(layout) for each entry
 };
 
 class Ledger {
@@ -34,7 +34,7 @@ class Ledger {
     std::uint32_t overshoot(const std::uint64_t* state, Micros time, Micros now, std::uint32_t cost) const;
 
     const Policy* policy_;
-    Shape shape_;
+    StateLayout layout_;
     std::size_t words_;                             // of a state
     std::vector<std::uint64_t> states_;             // of all clients
     std::map<std::uint64_t, std::uint64_t> guard_;  // the last number that was applied, by sender

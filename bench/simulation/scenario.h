@@ -30,7 +30,7 @@ struct Scenario {
     double requests = 0;  // of all of them together, that are no flood, instead of that load; 0: by the load
     Micros on = 0;        // how long clients send at a time, on average, and then pause; 0: they never pause
     Micros off = 0;
-    double tail = 0;   // of those times: the shape of a Pareto distribution; 0: they are exponential
+    double tail = 0;   // of those times: the layout of a Pareto distribution; 0: they are exponential
     double swing = 0;  // how far busy and quiet times of a day are from its mean, 0 to 1
     Micros day = 24 * 3600 * kSecond;
     std::uint32_t floods = 0;  // so many of the clients, the last, send steadily, but only for a while

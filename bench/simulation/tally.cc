@@ -8,14 +8,14 @@ namespace rate_limit::simulation {
 
 Exact::Exact(const Scenario& scenario)
     : policy_(scenario.policy),
-      shape_(shape_of(policy_)),
+      layout_(layout_of(policy_)),
       start_(scenario.start),
-      states_(words_of(shape_) * scenario.clients) {}
+      states_(words_of(layout_) * scenario.clients) {}
 
 Decision Exact::decide(const Arrival& arrival) {
-    std::uint64_t* state = &states_[arrival.client * words_of(shape_)];
+    std::uint64_t* state = &states_[arrival.client * words_of(layout_)];
     Check check;
-    const Decision decision = check.evaluate(policy_, shape_, state, start_ + arrival.at, 1);
+    const Decision decision = check.evaluate(policy_, layout_, state, start_ + arrival.at, 1);
     if (decision.allowed) {
         check.charge(state);
     } else {
@@ -25,9 +25,9 @@ Decision Exact::decide(const Arrival& arrival) {
 }
 
 Decision Exact::judge(const Arrival& arrival, bool admitted) {
-    std::uint64_t* state = &states_[arrival.client * words_of(shape_)];
+    std::uint64_t* state = &states_[arrival.client * words_of(layout_)];
     Check check;
-    const Decision decision = check.evaluate(policy_, shape_, state, start_ + arrival.at, 1);
+    const Decision decision = check.evaluate(policy_, layout_, state, start_ + arrival.at, 1);
     if (admitted) {
         check.impose(state);
     }

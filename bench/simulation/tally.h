@@ -25,7 +25,7 @@ class Exact {
 
   private:
     Policy policy_;
-    Shape shape_;
+    StateLayout layout_;
     Micros start_;
     std::vector<std::uint64_t> states_;
 };

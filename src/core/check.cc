@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
+#include "core/bucket.h"
 #include "core/fixed_window.h"
-#include "core/level.h"
 #include "core/sliding_buckets.h"
 #include "core/sliding_log.h"
 #include "core/sliding_window.h"
@@ -33,7 +33,7 @@ Outcome evaluate_rate(const Quota& quota, const std::uint64_t* words, Micros now
         case Algorithm::kSlidingLog:
             return outcome_of<SlidingLog>(quota, words, now, cost, view);
         default:
-            return outcome_of<Level>(quota, words, now, cost, view);
+            return outcome_of<Bucket>(quota, words, now, cost, view);
     }
 }
 
@@ -57,7 +57,7 @@ void write_rate(const Quota& quota, const View& view, std::uint64_t cost, std::u
         case Algorithm::kSlidingBuckets:
             return write_charged<SlidingBuckets>(quota, view, cost, words);
         default:
-            return write_charged<Level>(quota, view, cost, words);
+            return write_charged<Bucket>(quota, view, cost, words);
     }
 }
 
@@ -69,8 +69,8 @@ void impose_rate(const Quota& quota, View view, std::uint64_t cost, std::uint64_
         case Algorithm::kSlidingBuckets:
             return write_rate(quota, view, cost, words);
         default:
-            Level::impose(quota, &view, cost);
-            return Level::write(quota, view, words);
+            Bucket::impose(quota, &view, cost);
+            return Bucket::write(quota, view, words);
     }
 }
 
@@ -89,7 +89,7 @@ void refund_rate(const Quota& quota, const View& view, std::uint64_t cost, std::
         case Algorithm::kSlidingBuckets:
             return SlidingBuckets::refund(quota, view, cost, words);
         default:
-            return write_refunded<Level>(quota, view, cost, words);
+            return write_refunded<Bucket>(quota, view, cost, words);
     }
 }
 
@@ -102,27 +102,27 @@ Micros longest_period(const RateList& rates) {
 }
 
 // Where rates differ, what is too old for this one may matter to the next.
-Micros log_horizon(const Policy& policy, const Shape& shape) {
-    return shape.varied ? kMaxPeriod : longest_period(policy.rates);
+Micros log_horizon(const Policy& policy, const StateLayout& layout) {
+    return layout.varied ? kMaxPeriod : longest_period(policy.rates);
 }
 
-Quota quota_of(const Policy& policy, const Shape& shape, std::uint32_t rate) {
+Quota quota_of(const Policy& policy, const StateLayout& layout, std::uint32_t rate) {
     const Rate& r = policy.rates.rates[rate];
-    return {policy, shape, r, capacity_of(policy, r), static_cast<std::uint64_t>(r.period)};
+    return {policy, layout, r, capacity_of(policy, r), static_cast<std::uint64_t>(r.period)};
 }
 
 // Of a client never seen. No algorithm reads more than its header and its counters of such state.
 constexpr std::uint64_t kUnseen[1 + (kMaxBuckets + 2) / 2] = {};
 
-// The places of a policy's rates. All rates of a sliding_log share its log.
-Places places_of(const Policy& policy, const Shape& shape, const std::uint64_t* state) {
-    return has_marks(shape)
-               ? find_places(policy.rates, shape, state != nullptr ? state[marks_index(shape)] : 0)
-               : Places();
+// The slots of a policy's rates. All rates of a sliding_log share its log.
+RateSlots places_of(const Policy& policy, const StateLayout& layout, const std::uint64_t* state) {
+    return has_marks(layout)
+               ? find_rate_slots(policy.rates, layout, state != nullptr ? state[marks_index(layout)] : 0)
+               : RateSlots();
 }
 
-const std::uint64_t* words_at(const Shape& shape, std::uint8_t place, const std::uint64_t* state) {
-    return state == nullptr ? kUnseen : state + place * words_per_rate(shape);
+const std::uint64_t* words_at(const StateLayout& layout, std::uint8_t slot, const std::uint64_t* state) {
+    return state == nullptr ? kUnseen : state + slot * words_per_rate(layout);
 }
 
 // A weight is the part of a quota that was used, and below that for how long it will matter.
@@ -141,11 +141,11 @@ std::uint64_t weight(std::uint64_t used, Micros matters) {
 
 // One function for each algorithm, without a call in it.
 template <class A>
-[[gnu::flatten, gnu::noinline]] void settle_rate(const Policy& policy, const Shape& shape,
+[[gnu::flatten, gnu::noinline]] void decide_rate(const Policy& policy, const StateLayout& layout,
                                                  std::uint64_t* words, Micros now, std::uint64_t cost,
                                                  Decision* decision) {
     const Rate& rate = policy.rates.rates[0];
-    const Quota quota = {policy, shape, rate, A::limit(policy, rate),
+    const Quota quota = {policy, layout, rate, A::limit(policy, rate),
                          static_cast<std::uint64_t>(rate.period)};
     View view;
     const Outcome out = outcome_of<A>(quota, words, now, cost, &view);
@@ -168,15 +168,15 @@ template <class A>
 
 }  // namespace
 
-const Decision& Check::evaluate(const Policy& policy, const Shape& shape, const std::uint64_t* state,
+const Decision& Check::evaluate(const Policy& policy, const StateLayout& layout, const std::uint64_t* state,
                                 Micros now, std::uint32_t cost) {
     policy_ = &policy;
-    shape_ = &shape;
+    layout_ = &layout;
     now_ = now;
     cost_ = cost;
     decision_ = {};
     decision_.allowed = true;
-    places_ = places_of(policy, shape, state);
+    rate_slots_ = places_of(policy, layout, state);
     evaluate_rates(state, now);
     interval_moved_ = false;
     if (policy.min_interval != 0) {
@@ -189,8 +189,9 @@ void Check::evaluate_rates(const std::uint64_t* state, Micros now) {
     Micros delay = 0;
     std::uint64_t delayed_excess = 0;
     for (std::uint32_t i = 0; i < policy_->rates.size; i++) {
-        const Quota q = quota_of(*policy_, *shape_, i);
-        Outcome out = evaluate_rate(q, words_at(*shape_, places_.from[i], state), now, cost_, &views_[i]);
+        const Quota q = quota_of(*policy_, *layout_, i);
+        Outcome out =
+            evaluate_rate(q, words_at(*layout_, rate_slots_.from[i], state), now, cost_, &views_[i]);
         if (cost_ == 0) {
             out.fits = true;
             out.retry_after = 0;
@@ -223,9 +224,9 @@ void Check::evaluate_rates(const std::uint64_t* state, Micros now) {
 }
 
 void Check::evaluate_interval(const std::uint64_t* state, Micros now) {
-    const auto last = state == nullptr ? 0 : static_cast<Micros>(state[interval_index(*shape_)]);
+    const auto last = state == nullptr ? 0 : static_cast<Micros>(state[interval_index(*layout_)]);
     View view = {};
-    settle(last, now, &view);
+    set_moment(last, now, &view);
     interval_moved_ = view.moved;
     admitted_at_ = view.now;
     const Micros next = (view.moved ? now : last) + policy_->min_interval;
@@ -254,27 +255,27 @@ void Check::write(std::uint64_t* state, std::uint32_t cost) const {
         return;
     }
     if (policy_->algorithm == Algorithm::kSlidingLog) {
-        SlidingLog::write(*shape_, views_[0], log_horizon(*policy_, *shape_), cost, state);
+        SlidingLog::write(*layout_, views_[0], log_horizon(*policy_, *layout_), cost, state);
         return;
     }
-    move_to_places(state);
-    const std::size_t words = words_per_rate(*shape_);
+    move_to_rate_slots(state);
+    const std::size_t words = words_per_rate(*layout_);
     for (std::uint32_t i = 0; i < policy_->rates.size; i++) {
-        write_rate(quota_of(*policy_, *shape_, i), views_[i], cost, state + places_.to[i] * words);
+        write_rate(quota_of(*policy_, *layout_, i), views_[i], cost, state + rate_slots_.to[i] * words);
     }
 }
 
 // Each rate's state to where it will be written, and the marks that say so.
-void Check::move_to_places(std::uint64_t* state) const {
-    const std::size_t words = words_per_rate(*shape_);
+void Check::move_to_rate_slots(std::uint64_t* state) const {
+    const std::size_t words = words_per_rate(*layout_);
     for (std::uint32_t i = 0; i < policy_->rates.size; i++) {
-        if (places_.from[i] != places_.to[i]) {
-            std::copy_n(state + places_.from[i] * words, words, state + places_.to[i] * words);
+        if (rate_slots_.from[i] != rate_slots_.to[i]) {
+            std::copy_n(state + rate_slots_.from[i] * words, words, state + rate_slots_.to[i] * words);
         }
     }
-    if (has_marks(*shape_)) {
-        std::uint64_t& marks = state[marks_index(*shape_)];
-        marks = mark_places(policy_->rates, places_, marks);
+    if (has_marks(*layout_)) {
+        std::uint64_t& marks = state[marks_index(*layout_)];
+        marks = mark_rate_slots(policy_->rates, rate_slots_, marks);
     }
 }
 
@@ -283,16 +284,16 @@ void Check::give_back(std::uint64_t* state) const {
         return;
     }
     if (policy_->min_interval != 0) {
-        state[interval_index(*shape_)] = 0;
+        state[interval_index(*layout_)] = 0;
     }
     if (policy_->algorithm == Algorithm::kSlidingLog) {
-        SlidingLog::refund(*shape_, views_[0], log_horizon(*policy_, *shape_), cost_, state);
+        SlidingLog::refund(*layout_, views_[0], log_horizon(*policy_, *layout_), cost_, state);
         return;
     }
-    move_to_places(state);
-    const std::size_t words = words_per_rate(*shape_);
+    move_to_rate_slots(state);
+    const std::size_t words = words_per_rate(*layout_);
     for (std::uint32_t i = 0; i < policy_->rates.size; i++) {
-        refund_rate(quota_of(*policy_, *shape_, i), views_[i], cost_, state + places_.to[i] * words);
+        refund_rate(quota_of(*policy_, *layout_, i), views_[i], cost_, state + rate_slots_.to[i] * words);
     }
 }
 
@@ -301,10 +302,10 @@ void Check::impose(std::uint64_t* state) const {
         charge(state);
         return;
     }
-    move_to_places(state);
-    const std::size_t words = words_per_rate(*shape_);
+    move_to_rate_slots(state);
+    const std::size_t words = words_per_rate(*layout_);
     for (std::uint32_t i = 0; i < policy_->rates.size; i++) {
-        impose_rate(quota_of(*policy_, *shape_, i), views_[i], cost_, state + places_.to[i] * words);
+        impose_rate(quota_of(*policy_, *layout_, i), views_[i], cost_, state + rate_slots_.to[i] * words);
     }
     finish_charge(state);
 }
@@ -320,7 +321,7 @@ void Check::charge(std::uint64_t* state) const {
 
 void Check::finish_charge(std::uint64_t* state) const {
     if (policy_->min_interval != 0) {
-        state[interval_index(*shape_)] = static_cast<std::uint64_t>(admitted_at_);
+        state[interval_index(*layout_)] = static_cast<std::uint64_t>(admitted_at_);
     }
     write_weight(state);
 }
@@ -334,7 +335,7 @@ void Check::write_uncharged(std::uint64_t* state, std::uint32_t cost) const {
         write(state, cost);
     }
     if (policy_->min_interval != 0 && interval_moved_) {
-        state[interval_index(*shape_)] = static_cast<std::uint64_t>(admitted_at_);
+        state[interval_index(*layout_)] = static_cast<std::uint64_t>(admitted_at_);
     }
 }
 
@@ -346,14 +347,14 @@ void Check::refuse(std::uint64_t* state) {
     }
     // The numbers are those after the request was counted.
     const Decision before = decision_;
-    evaluate(*policy_, *shape_, state, now_, before.allowed ? 0 : cost_);
+    evaluate(*policy_, *layout_, state, now_, before.allowed ? 0 : cost_);
     decision_.excess_milli = before.excess_milli;
     write_weight(state);
 }
 
 void Check::write_weight(std::uint64_t* state) const {
-    if (shape_->varied) {
-        const std::uint64_t kept = state[weight_index(*shape_)];
+    if (layout_->varied) {
+        const std::uint64_t kept = state[weight_index(*layout_)];
         const std::uint64_t used = used_part(decision_.limit, decision_.remaining);
         const Micros until = now_ + decision_.reset_after;
         // What was used under another rate weighs for as long as it matters, so that a generous one does not
@@ -361,58 +362,59 @@ void Check::write_weight(std::uint64_t* state) const {
         if (kept >> kTimeBits > used && static_cast<Micros>(kept & kLongest) * kSecond > now_) {
             return;
         }
-        state[weight_index(*shape_)] = (used << kTimeBits) | static_cast<std::uint64_t>(until / kSecond + 1);
+        state[weight_index(*layout_)] = (used << kTimeBits) | static_cast<std::uint64_t>(until / kSecond + 1);
     }
 }
 
-void settle_single(const Policy& policy, const Shape& shape, std::uint64_t* state, Micros now,
+void decide_single(const Policy& policy, const StateLayout& layout, std::uint64_t* state, Micros now,
                    std::uint32_t cost, Decision* decision) {
     switch (policy.algorithm) {
         case Algorithm::kFixedWindow:
-            return settle_rate<FixedWindow>(policy, shape, state, now, cost, decision);
+            return decide_rate<FixedWindow>(policy, layout, state, now, cost, decision);
         case Algorithm::kSlidingWindow:
-            return settle_rate<SlidingWindow>(policy, shape, state, now, cost, decision);
+            return decide_rate<SlidingWindow>(policy, layout, state, now, cost, decision);
         case Algorithm::kSlidingBuckets:
-            return settle_rate<SlidingBuckets>(policy, shape, state, now, cost, decision);
+            return decide_rate<SlidingBuckets>(policy, layout, state, now, cost, decision);
         default:
-            return settle_rate<Level>(policy, shape, state, now, cost, decision);
+            return decide_rate<Bucket>(policy, layout, state, now, cost, decision);
     }
 }
 
-std::uint64_t weight_of(const Policy& policy, const Shape& shape, const std::uint64_t* state, Micros now) {
-    const std::uint64_t kept = shape.varied ? state[weight_index(shape)] : 0;
+std::uint64_t weight_of(const Policy& policy, const StateLayout& layout, const std::uint64_t* state,
+                        Micros now) {
+    const std::uint64_t kept = layout.varied ? state[weight_index(layout)] : 0;
     if (kept != 0) {
         const Micros until = static_cast<Micros>(kept & kLongest) * kSecond;
         return weight(until > now ? kept >> kTimeBits : 0, until - now);
     }
-    const Places places = places_of(policy, shape, state);
+    const RateSlots slots = places_of(policy, layout, state);
     std::uint64_t used = 0;
     Micros matters = 0;
     for (std::uint32_t i = 0; i < policy.rates.size; i++) {
-        const Quota q = quota_of(policy, shape, i);
+        const Quota q = quota_of(policy, layout, i);
         View view = {};
-        const Outcome out = evaluate_rate(q, words_at(shape, places.from[i], state), now, 0, &view);
+        const Outcome out = evaluate_rate(q, words_at(layout, slots.from[i], state), now, 0, &view);
         used = std::max(used, used_part(q.limit, out.remaining));
         matters = std::max(matters, out.reset_after);
     }
     if (policy.min_interval != 0) {
-        const Micros wait = static_cast<Micros>(state[interval_index(shape)]) + policy.min_interval - now;
+        const Micros wait = static_cast<Micros>(state[interval_index(layout)]) + policy.min_interval - now;
         used = std::max<std::uint64_t>(used, wait > 0 ? 1 : 0);
         matters = std::max(matters, wait);
     }
     return weight(used, matters);
 }
 
-std::uint64_t window_excess(const Policy& policy, const Shape& shape, const std::uint64_t* state,
+std::uint64_t window_excess(const Policy& policy, const StateLayout& layout, const std::uint64_t* state,
                             Micros now) {
-    if (is_level(policy.algorithm) || policy.algorithm == Algorithm::kSlidingLog) {
+    if (is_bucket(policy.algorithm) || policy.algorithm == Algorithm::kSlidingLog) {
         return 0;
     }
-    const Places places = places_of(policy, shape, state);
+    const RateSlots slots = places_of(policy, layout, state);
     std::uint64_t most = 0;
     for (std::uint32_t i = 0; i < policy.rates.size; i++) {
-        const Quota q = quota_of(policy, shape, i);
-        const std::uint64_t* words = words_at(shape, places.from[i], state);
+        const Quota q = quota_of(policy, layout, i);
+        const std::uint64_t* words = words_at(layout, slots.from[i], state);
         View view = {};
         evaluate_rate(q, words, now, 0, &view);
         const std::uint64_t counted = policy.algorithm == Algorithm::kSlidingBuckets

@@ -1,14 +1,17 @@
 // A request against one limit: decided first, then charged or refused.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
-#include "core/places.h"
+#include "core/algorithm.h"
 #include "core/policy.h"
-#include "core/shape.h"
-#include "core/view.h"
+#include "core/rate_slots.h"
+#include "core/state_layout.h"
 
 namespace rate_limit {
+
+constexpr std::size_t kMaxLimits = 16;  // that one request may be under
 
 // The answer, in the numbers of the rate that binds: of those that reject, the one that will do so for
 // longest; if none does, the one that leaves least.
@@ -29,10 +32,10 @@ class Check {
   public:
     // Decides what a request of `cost` at `now` may do, without touching `state`. A cost of 0 is a look: it
     // is always allowed and tells what is left. A null `state` is that of a client never seen. `now` is
-    // after 0, which stands for never, and before kForever - kMaxPeriod. `policy` and `shape` must outlive
+    // after 0, which stands for never, and before kForever - kMaxPeriod. `policy` and `layout` must outlive
     // the check.
-    const Decision& evaluate(const Policy& policy, const Shape& shape, const std::uint64_t* state, Micros now,
-                             std::uint32_t cost);
+    const Decision& evaluate(const Policy& policy, const StateLayout& layout, const std::uint64_t* state,
+                             Micros now, std::uint32_t cost);
 
     // Writes to `state` that the request was admitted.
     void charge(std::uint64_t* state) const;
@@ -61,42 +64,44 @@ class Check {
     void evaluate_rates(const std::uint64_t* state, Micros now);
     void evaluate_interval(const std::uint64_t* state, Micros now);
     void write(std::uint64_t* state, std::uint32_t cost) const;
-    void move_to_places(std::uint64_t* state) const;
+    void move_to_rate_slots(std::uint64_t* state) const;
     void write_uncharged(std::uint64_t* state, std::uint32_t cost) const;
     void finish_charge(std::uint64_t* state) const;
 
     // Set by evaluate; a check is made on the stack of every request, so nothing is set before.
     const Policy* policy_;
-    const Shape* shape_;
+    const StateLayout* layout_;
     Decision decision_;
     Micros now_;
     std::uint32_t cost_;
     bool interval_moved_;
     Micros admitted_at_;  // what min_interval will remember
-    Places places_;
+    RateSlots rate_slots_;
     View views_[kMaxRates];
 };
 
 // Whether a policy is one rate and nothing else, as most are.
-inline bool is_single(const Policy& policy, const Shape& shape) {
-    return policy.rates.size == 1 && shape.rates == 1 && policy.min_interval == 0 && !policy.count_all &&
-           !shape.varied && policy.algorithm != Algorithm::kSlidingLog;
+inline bool is_single(const Policy& policy, const StateLayout& layout) {
+    return policy.rates.size == 1 && layout.rates == 1 && policy.min_interval == 0 && !policy.count_all &&
+           !layout.varied && policy.algorithm != Algorithm::kSlidingLog;
 }
 
 // What a Check says of a request of `cost`, which is not 0, under such a policy, in one step: writes to
 // `state` that it was admitted, or what it leaves behind if it is not.
-void settle_single(const Policy& policy, const Shape& shape, std::uint64_t* state, Micros now,
+void decide_single(const Policy& policy, const StateLayout& layout, std::uint64_t* state, Micros now,
                    std::uint32_t cost, Decision* decision);
 
 // How many requests a window has counted beyond its limit, where windows follow each other without overlap:
 // those of the clock for a sliding_window, too, and for sliding_buckets the sub-windows of one period of the
 // clock. So no request is beyond the limit in two windows. 0 for a level and a log.
-std::uint64_t window_excess(const Policy& policy, const Shape& shape, const std::uint64_t* state, Micros now);
+std::uint64_t window_excess(const Policy& policy, const StateLayout& layout, const std::uint64_t* state,
+                            Micros now);
 
 // How much would be forgotten with `state`: 0 for a client at its full quota, more the larger the part of its
 // quota that it has used, and among equals more the longer that will matter. Where rates differ between
 // clients, the state itself says what it weighs.
-std::uint64_t weight_of(const Policy& policy, const Shape& shape, const std::uint64_t* state, Micros now);
+std::uint64_t weight_of(const Policy& policy, const StateLayout& layout, const std::uint64_t* state,
+                        Micros now);
 
 // The part of its quota that a client of this weight has used, in units that compare.
 std::uint64_t used_part_of(std::uint64_t weight);

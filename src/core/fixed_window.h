@@ -1,7 +1,7 @@
 // fixed_window: a counter that starts anew with each window.
 #pragma once
 
-#include "core/view.h"
+#include "core/algorithm.h"
 
 namespace rate_limit {
 
@@ -17,7 +17,7 @@ struct FixedWindow {
         const bool changed = !has_period(words[0], quota.rate);
         v.now = now;
         if (now < end && !changed) {
-            settle(end - period, now, &v);
+            set_moment(end - period, now, &v);
         }
         const bool first = quota.policy.align_first;
         v.start = first ? v.now + period : window_end(v.now, period);

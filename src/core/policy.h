@@ -53,7 +53,7 @@ inline std::uint32_t capacity_of(const Policy& policy, const Rate& rate) {
 }
 
 // Whether what is used is a level that time lowers: see level.h.
-inline bool is_level(Algorithm algorithm) {
+inline bool is_bucket(Algorithm algorithm) {
     return algorithm == Algorithm::kTokenBucket || algorithm == Algorithm::kLeakyBucket ||
            algorithm == Algorithm::kGcra;
 }

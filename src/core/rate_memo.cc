@@ -1,10 +1,10 @@
-// Remembers values in the places that follow from their hash.
+// Remembers values in the entries that follow from their hash.
 #include "core/rate_memo.h"
 
 namespace rate_limit {
 namespace {
 
-constexpr std::size_t kTries = 8;  // places that a value may be in
+constexpr std::size_t kTries = 8;  // entries that a value may be in
 
 std::size_t hash(std::string_view text) {
     std::uint32_t sum = 2166136261U;
@@ -16,36 +16,36 @@ std::size_t hash(std::string_view text) {
 
 }  // namespace
 
-// The place of a value, or else a free one, or else the one that the number of values parsed so far happens
+// The entry of a value, or else a free one, or else the one that the number of values parsed so far happens
 // to name.
-RateMemo::Place* RateMemo::place_for(std::string_view text) {
+RateMemo::Entry* RateMemo::entry_for(std::string_view text) {
     const std::size_t first = hash(text);
-    Place* free = nullptr;
+    Entry* free = nullptr;
     for (std::size_t i = 0; i < kTries; i++) {
-        Place& place = places_[(first + i) % kPlaces];
-        if (std::string_view(place.text, place.size) == text) {
-            return &place;
+        Entry& entry = entries_[(first + i) % kEntries];
+        if (std::string_view(entry.text, entry.size) == text) {
+            return &entry;
         }
-        if (place.size == 0 && free == nullptr) {
-            free = &place;
+        if (entry.size == 0 && free == nullptr) {
+            free = &entry;
         }
     }
-    return free != nullptr ? free : &places_[(first + parsed_ % kTries) % kPlaces];
+    return free != nullptr ? free : &entries_[(first + parsed_ % kTries) % kEntries];
 }
 
-const RateList* RateMemo::read(std::string_view text, const Policy& policy, const Shape& shape) {
+const RateList* RateMemo::read(std::string_view text, const Policy& policy, const StateLayout& layout) {
     if (text.empty() || text.size() > kLongest) {
         return nullptr;
     }
-    Place* place = place_for(text);
-    if (std::string_view(place->text, place->size) != text) {
+    Entry* entry = entry_for(text);
+    if (std::string_view(entry->text, entry->size) != text) {
         parsed_++;
-        place->size = static_cast<std::uint32_t>(text.copy(place->text, kLongest));
+        entry->size = static_cast<std::uint32_t>(text.copy(entry->text, kLongest));
         Policy candidate = policy;
-        place->valid = parse_rates(text, &candidate.rates) == nullptr && holds(shape, candidate);
-        place->rates = candidate.rates;
+        entry->valid = parse_rates(text, &candidate.rates) == nullptr && holds(layout, candidate);
+        entry->rates = candidate.rates;
     }
-    return place->valid ? &place->rates : nullptr;
+    return entry->valid ? &entry->rates : nullptr;
 }
 
 }  // namespace rate_limit

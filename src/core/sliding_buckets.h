@@ -1,7 +1,7 @@
 // sliding_buckets: the sum of the last sub-windows.
 #pragma once
 
-#include "core/view.h"
+#include "core/algorithm.h"
 
 namespace rate_limit {
 
@@ -16,11 +16,11 @@ struct SlidingBuckets {
     static View view(const Quota& quota, const std::uint64_t* words, Micros now) {
         View v = {};
         const auto newest = static_cast<Micros>(words[0] & ((std::uint64_t{1} << kTimeBits) - 1));
-        const std::uint64_t buckets = quota.shape.buckets;
+        const std::uint64_t buckets = quota.layout.buckets;
         const Micros width = width_of(quota, quota.rate.period);
         const Micros period = get(words, 0) * kSecond;
         const bool changed = period != 0 && period != quota.rate.period;
-        settle(newest, now, &v);
+        set_moment(newest, now, &v);
         if (v.moved) {
             v.start = v.now;
         } else {
@@ -49,7 +49,7 @@ struct SlidingBuckets {
             out.reset_after = expiry(quota, v, 0);
         } else if (v.b != 0) {
             std::uint64_t age = 0;
-            while (age + v.a + 1 < quota.shape.buckets && counter(quota, words, age) == 0) {
+            while (age + v.a + 1 < quota.layout.buckets && counter(quota, words, age) == 0) {
                 age++;
             }
             out.reset_after = expiry(quota, v, age + v.a);
@@ -64,7 +64,7 @@ struct SlidingBuckets {
 
     // Opens the sub-windows that have come since and counts `cost` in the newest.
     static void write(const Quota& quota, const View& v, std::uint64_t cost, std::uint64_t* words) {
-        const std::uint64_t buckets = quota.shape.buckets;
+        const std::uint64_t buckets = quota.layout.buckets;
         std::uint64_t head = words[0] >> kTimeBits;
         for (std::uint64_t i = 0; i < v.a; i++) {
             head = head + 1 == buckets ? 0 : head + 1;
@@ -78,7 +78,7 @@ struct SlidingBuckets {
     // From the newest sub-window backwards.
     static void refund(const Quota& quota, const View& v, std::uint64_t cost, std::uint64_t* words) {
         write(quota, v, 0, words);
-        const std::uint64_t buckets = quota.shape.buckets;
+        const std::uint64_t buckets = quota.layout.buckets;
         std::uint64_t index = words[0] >> kTimeBits;
         for (std::uint64_t age = 0; cost != 0 && age < buckets; age++) {
             const std::uint64_t part = std::min<std::uint64_t>(get(words, index + 1), cost);
@@ -90,7 +90,7 @@ struct SlidingBuckets {
 
     // What was counted in the period of the clock that the newest sub-window belongs to.
     static std::uint64_t in_period(const Quota& quota, const View& v, const std::uint64_t* words) {
-        const std::uint64_t buckets = quota.shape.buckets;
+        const std::uint64_t buckets = quota.layout.buckets;
         const auto number = static_cast<std::uint64_t>(v.start / width_of(quota, quota.rate.period));
         std::uint64_t sum = 0;
         for (std::uint64_t age = v.a; age <= number % buckets; age++) {
@@ -101,7 +101,7 @@ struct SlidingBuckets {
 
   private:
     static Micros width_of(const Quota& quota, Micros period) {
-        return (period + quota.shape.buckets - 1) / quota.shape.buckets;
+        return (period + quota.layout.buckets - 1) / quota.layout.buckets;
     }
 
     static std::uint32_t get(const std::uint64_t* words, std::uint64_t index) {
@@ -117,18 +117,18 @@ struct SlidingBuckets {
     // The counter `age` sub-windows before the state's newest.
     static std::uint32_t counter(const Quota& quota, const std::uint64_t* words, std::uint64_t age) {
         const std::uint64_t head = words[0] >> kTimeBits;
-        return get(words, 1 + (head >= age ? head - age : head + quota.shape.buckets - age));
+        return get(words, 1 + (head >= age ? head - age : head + quota.layout.buckets - age));
     }
 
     // When the sub-window `age` before the view's newest no longer counts.
     static Micros expiry(const Quota& quota, const View& v, std::uint64_t age) {
-        return v.start + static_cast<Micros>(quota.shape.buckets - age) * width_of(quota, quota.rate.period) -
-               v.now;
+        return v.start +
+               static_cast<Micros>(quota.layout.buckets - age) * width_of(quota, quota.rate.period) - v.now;
     }
 
     static Micros retry_after(const Quota& quota, const View& v, const std::uint64_t* words,
                               std::uint64_t need) {
-        std::uint64_t age = quota.shape.buckets - v.a;
+        std::uint64_t age = quota.layout.buckets - v.a;
         std::uint64_t freed = 0;
         while (freed < need && age > 0) {
             age--;

@@ -1,7 +1,7 @@
 // sliding_log: the time of every request.
 #pragma once
 
-#include "core/view.h"
+#include "core/algorithm.h"
 
 namespace rate_limit {
 
@@ -13,10 +13,10 @@ struct SlidingLog {
     static View view(const Quota& quota, const std::uint64_t* words, Micros now) {
         View v = {};
         const auto newest = static_cast<Micros>(words[0]);
-        settle(newest, now, &v);
+        set_moment(newest, now, &v);
         v.start = v.moved ? v.now : newest;
         v.b = words[1] >> 32;
-        v.a = younger_than(quota.shape, words, v, quota.rate.period);
+        v.a = younger_than(quota.layout, words, v, quota.rate.period);
         return v;
     }
 
@@ -35,7 +35,7 @@ struct SlidingLog {
             const std::uint64_t oldest = v.b - v.a;
             const std::uint64_t need = v.a + cost - quota.limit;
             out.retry_after = cost > quota.limit ? kNever
-                                                 : time_of(quota.shape, words, v, oldest + need - 1) +
+                                                 : time_of(quota.layout, words, v, oldest + need - 1) +
                                                        quota.rate.period - v.now;
             out.excess_milli = need * 1000;
         }
@@ -44,24 +44,24 @@ struct SlidingLog {
 
     // Forgets what is older than `horizon`, then enters `cost` times; the oldest give way if the ring is
     // full.
-    static void write(const Shape& shape, const View& v, Micros horizon, std::uint64_t cost,
+    static void write(const StateLayout& layout, const View& v, Micros horizon, std::uint64_t cost,
                       std::uint64_t* words) {
         std::uint64_t head = words[1] & 0xffffffff;
-        std::uint64_t size = younger_than(shape, words, v, horizon);
-        head = wrap(shape, head + v.b - size);
+        std::uint64_t size = younger_than(layout, words, v, horizon);
+        head = wrap(layout, head + v.b - size);
         if (v.start != static_cast<Micros>(words[0])) {
             const std::uint64_t back = words[0] - static_cast<std::uint64_t>(v.start);
             for (std::uint64_t i = 0; i < size; i++) {
-                const std::uint64_t at = wrap(shape, head + i);
-                put(shape, words, at, get(shape, words, at) - back);
+                const std::uint64_t at = wrap(layout, head + i);
+                put(layout, words, at, get(layout, words, at) - back);
             }
         }
-        for (std::uint64_t i = std::min<std::uint64_t>(cost, shape.log_entries); i != 0; i--) {
-            put(shape, words, wrap(shape, head + size), static_cast<std::uint64_t>(v.now));
-            if (size < shape.log_entries) {
+        for (std::uint64_t i = std::min<std::uint64_t>(cost, layout.log_entries); i != 0; i--) {
+            put(layout, words, wrap(layout, head + size), static_cast<std::uint64_t>(v.now));
+            if (size < layout.log_entries) {
                 size++;
             } else {
-                head = wrap(shape, head + 1);
+                head = wrap(layout, head + 1);
             }
         }
         words[0] = static_cast<std::uint64_t>(cost != 0 ? v.now : v.start);
@@ -69,9 +69,9 @@ struct SlidingLog {
     }
 
     // Forgets the newest entries, as if they had never been; the one before them is then the newest.
-    static void refund(const Shape& shape, const View& v, Micros horizon, std::uint64_t cost,
+    static void refund(const StateLayout& layout, const View& v, Micros horizon, std::uint64_t cost,
                        std::uint64_t* words) {
-        write(shape, v, horizon, 0, words);
+        write(layout, v, horizon, 0, words);
         const std::uint64_t size = words[1] >> 32;
         if (size <= cost) {
             words[0] = words[1] = 0;
@@ -79,66 +79,69 @@ struct SlidingLog {
         }
         View left = v;
         left.b = size - cost;
-        words[0] = static_cast<std::uint64_t>(time_of(shape, words, left, left.b - 1));
+        words[0] = static_cast<std::uint64_t>(time_of(layout, words, left, left.b - 1));
         words[1] -= cost << 32;
     }
 
-    // Carries the newest entries over to a log of another shape.
-    static void convert(const Shape& from_shape, const std::uint64_t* from, const Shape& to_shape,
-                        std::uint64_t* to) {
+    // Carries the newest entries over to a log of another layout.
+    static void convert(const StateLayout& from_layout, const std::uint64_t* from,
+                        const StateLayout& to_layout, std::uint64_t* to) {
         View v = {};
         v.start = static_cast<Micros>(from[0]);
-        v.b = std::min<std::uint64_t>(from[1] >> 32, from_shape.log_entries);
-        std::uint64_t size = std::min<std::uint64_t>(v.b, to_shape.log_entries);
+        v.b = std::min<std::uint64_t>(from[1] >> 32, from_layout.log_entries);
+        std::uint64_t size = std::min<std::uint64_t>(v.b, to_layout.log_entries);
         // A narrower log cannot tell times that are too far back.
-        const auto furthest = static_cast<Micros>(mask(to_shape));
-        while (size > 0 && v.start - time_of(from_shape, from, v, v.b - size) > furthest) {
+        const auto furthest = static_cast<Micros>(mask(to_layout));
+        while (size > 0 && v.start - time_of(from_layout, from, v, v.b - size) > furthest) {
             size--;
         }
         for (std::uint64_t i = 0; i < size; i++) {
-            put(to_shape, to, i, static_cast<std::uint64_t>(time_of(from_shape, from, v, v.b - size + i)));
+            put(to_layout, to, i, static_cast<std::uint64_t>(time_of(from_layout, from, v, v.b - size + i)));
         }
         to[0] = from[0];
         to[1] = size << 32;
     }
 
   private:
-    static std::uint64_t wrap(const Shape& shape, std::uint64_t index) {
-        return index >= shape.log_entries ? index - shape.log_entries : index;
+    static std::uint64_t wrap(const StateLayout& layout, std::uint64_t index) {
+        return index >= layout.log_entries ? index - layout.log_entries : index;
     }
 
-    static std::uint64_t mask(const Shape& shape) { return (std::uint64_t{1} << (shape.log_bytes * 8)) - 1; }
+    static std::uint64_t mask(const StateLayout& layout) {
+        return (std::uint64_t{1} << (layout.log_bytes * 8)) - 1;
+    }
 
-    static std::uint64_t get(const Shape& shape, const std::uint64_t* words, std::uint64_t index) {
-        const auto* at = reinterpret_cast<const unsigned char*>(words + 2) + index * shape.log_bytes;
+    static std::uint64_t get(const StateLayout& layout, const std::uint64_t* words, std::uint64_t index) {
+        const auto* at = reinterpret_cast<const unsigned char*>(words + 2) + index * layout.log_bytes;
         std::uint64_t value = 0;
-        for (unsigned i = 0; i < shape.log_bytes; i++) {
+        for (unsigned i = 0; i < layout.log_bytes; i++) {
             value |= std::uint64_t{at[i]} << (i * 8);
         }
         return value;
     }
 
-    static void put(const Shape& shape, std::uint64_t* words, std::uint64_t index, std::uint64_t time) {
-        auto* at = reinterpret_cast<unsigned char*>(words + 2) + index * shape.log_bytes;
-        for (unsigned i = 0; i < shape.log_bytes; i++) {
+    static void put(const StateLayout& layout, std::uint64_t* words, std::uint64_t index,
+                    std::uint64_t time) {
+        auto* at = reinterpret_cast<unsigned char*>(words + 2) + index * layout.log_bytes;
+        for (unsigned i = 0; i < layout.log_bytes; i++) {
             at[i] = static_cast<unsigned char>(time >> (i * 8));
         }
     }
 
     // The time of the entry that `index` others precede.
-    static Micros time_of(const Shape& shape, const std::uint64_t* words, const View& v,
+    static Micros time_of(const StateLayout& layout, const std::uint64_t* words, const View& v,
                           std::uint64_t index) {
-        const std::uint64_t entry = get(shape, words, wrap(shape, (words[1] & 0xffffffff) + index));
-        return v.start - static_cast<Micros>((words[0] - entry) & mask(shape));
+        const std::uint64_t entry = get(layout, words, wrap(layout, (words[1] & 0xffffffff) + index));
+        return v.start - static_cast<Micros>((words[0] - entry) & mask(layout));
     }
 
-    static std::uint64_t younger_than(const Shape& shape, const std::uint64_t* words, const View& v,
+    static std::uint64_t younger_than(const StateLayout& layout, const std::uint64_t* words, const View& v,
                                       Micros age) {
         std::uint64_t low = 0;
         std::uint64_t high = v.b;
         while (low < high) {
             const std::uint64_t middle = (low + high) / 2;
-            if (v.now - time_of(shape, words, v, middle) < age) {
+            if (v.now - time_of(layout, words, v, middle) < age) {
                 high = middle;
             } else {
                 low = middle + 1;

@@ -1,7 +1,7 @@
 // sliding_window: the count of this window and what still overlaps of the one before.
 #pragma once
 
-#include "core/view.h"
+#include "core/algorithm.h"
 
 namespace rate_limit {
 
@@ -20,7 +20,7 @@ struct SlidingWindow {
         v.a = (words[1] & 0xffff) | (words[1] >> 16 & 0xffff0000);
         v.b = (words[1] >> 16 & 0xffff) | (words[1] >> 32 & 0xffff0000);
         if (now < end && !changed) {
-            settle(end - period, now, &v);
+            set_moment(end - period, now, &v);
             v.start = v.moved ? v.now + period : end;
         } else if (now < end) {
             v.start = window_end(now, period);

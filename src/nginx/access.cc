@@ -1,12 +1,14 @@
 // The handler of the access phase: who the client is, what it may do, and what follows from it.
+#include "nginx/access.h"
+
 #include <algorithm>
 
-#include "nginx/answer.h"
 #include "nginx/clock.h"
-#include "nginx/configuration.h"
-#include "nginx/report.h"
+#include "nginx/counters.h"
+#include "nginx/effective_policy.h"
+#include "nginx/log.h"
+#include "nginx/rejection.h"
 #include "nginx/shadow.h"
-#include "nginx/terms.h"
 
 namespace rate_limit {
 
@@ -17,18 +19,18 @@ struct Item {
     const Policy* policy;
     std::uint32_t cost;
     std::uint32_t entry;  // its index among the request's decided limits
-    Source source;
+    DecidedBy decided_by;
     Reason reason;  // why not whom the zone asks first
     Decision decision;
 };
 
-// Limits that Redis has a part in, while it is asked and until the request goes on.
-struct PendingGroup {
-    Group group;
+// The limits of a request that waits for Redis.
+struct PendingCheck {
+    RequestCheck group;
     std::size_t count;
     bool failed;  // a limit could not be evaluated and is left out
     Item* items;
-    GroupLimit* limits;
+    Limit* limits;
 };
 
 namespace {
@@ -36,7 +38,7 @@ namespace {
 struct Items {
     std::size_t count = 0;
     std::size_t bypassed = 0;    // limits that do not apply to the request
-    bool remote = false;         // some are in Redis
+    bool batcher = false;        // some are in Redis
     bool failed = false;         // a limit could not be evaluated and is left out
     bool failed_closed = false;  // and must not be left out
     Item list[kMaxLimits];
@@ -93,9 +95,9 @@ bool gather_limit(ngx_http_request_t* r, const AppliedLimit* applied, Items* ite
     item.key = key;
     item.policy = policy;
     item.cost = cost_of(r, *applied);
-    item.source = Source::kMemory;
+    item.decided_by = DecidedBy::kMemory;
     item.reason = kNoReason;
-    items->remote = items->remote || asks_redis(*applied->zone);
+    items->batcher = items->batcher || asks_redis(*applied->zone);
     return true;
 }
 
@@ -146,11 +148,11 @@ Micros record(Item* items, std::size_t count, RequestState* state) {
     for (std::size_t i = 0; i < count; i++) {
         Item& item = items[i];
         item.entry = state->room;
-        if (item.source == Source::kNobody) {
+        if (item.decided_by == DecidedBy::kNobody) {
             continue;
         }
         item.entry = entry_for(item.applied->zone, state);
-        state->limits[item.entry] = {item.applied, &item.policy->rates, item.cost, item.source,
+        state->limits[item.entry] = {item.applied, &item.policy->rates, item.cost, item.decided_by,
                                      item.decision};
         delay = ngx_max(delay, item.decision.delay);
     }
@@ -168,7 +170,7 @@ void log_items(ngx_http_request_t* r, const Item* items, std::size_t count, Micr
                const RequestState& state) {
     for (std::size_t i = 0; i < count; i++) {
         const Item& item = items[i];
-        if (item.source != Source::kNobody &&
+        if (item.decided_by != DecidedBy::kNobody &&
             (delay != 0 ? item.decision.delay == delay : item.entry == state.binding)) {
             log_decision(r, state, item.entry, item.key);
             return;
@@ -277,19 +279,19 @@ ngx_int_t follow(ngx_http_request_t* r, Item* items, std::size_t count, bool rej
 void count_items(ngx_http_request_t* r, const Item* items, std::size_t count, bool admitted, Micros took) {
     for (std::size_t i = 0; i < count; i++) {
         const Item& item = items[i];
-        count_limit({item.applied->zone, view(item.key), item.source, item.reason, &item.decision}, admitted,
-                    location_conf(r)->dry_run != 0, took);
+        count_limit({item.applied->zone, view(item.key), item.decided_by, item.reason, &item.decision},
+                    admitted, location_conf(r)->dry_run != 0, took);
     }
 }
 
 ngx_int_t decide_from_memory(ngx_http_request_t* r, Items* items, RequestState* state) {
-    Limits limits;
+    TableLimits limits;
     for (std::size_t i = 0; i < items->count; i++) {
         const Item& item = items->list[i];
         limits.add(item.applied->zone->table, *item.policy, view(item.key), item.cost);
     }
     const Micros now = wall_clock();
-    const Verdict verdict = check(limits.data(), limits.size(), now, zone_host());
+    const Verdict verdict = check(limits.data(), limits.size(), now, this_process());
     if (verdict == Verdict::kBusy) {
         for (std::size_t i = 0; i < items->count; i++) {
             fail(items, *items->list[i].applied->zone);
@@ -325,16 +327,16 @@ void leave_out(ngx_http_request_t* r, const Zone& zone, RequestState* state) {
 
 // Follows from what a group was found to be, however long that took.
 ngx_int_t conclude(ngx_http_request_t* r, RequestState* state) {
-    PendingGroup* pending = state->pending;
+    PendingCheck* pending = state->pending;
     state->pending = nullptr;
-    const Group& group = pending->group;
+    const RequestCheck& group = pending->group;
     state->error = state->error == redis::Error::kNone ? group.error() : state->error;
     state->decided_at = group.decided_at();
     for (std::size_t i = 0; i < pending->count; i++) {
-        pending->items[i].source = pending->limits[i].source;
+        pending->items[i].decided_by = pending->limits[i].decided_by;
         pending->items[i].reason = pending->limits[i].reason;
         pending->items[i].decision = pending->limits[i].decision;
-        const bool left_out = pending->limits[i].source == Source::kNobody;
+        const bool left_out = pending->limits[i].decided_by == DecidedBy::kNobody;
         if (left_out && group.progress() == Progress::kAdmitted) {
             pending->failed = true;
             leave_out(r, *pending->items[i].applied->zone, state);
@@ -342,7 +344,7 @@ ngx_int_t conclude(ngx_http_request_t* r, RequestState* state) {
     }
     if (is_observed(r)) {
         count_items(r, pending->items, pending->count, group.progress() == Progress::kAdmitted,
-                    zone_host().clock() - group.started_at());
+                    this_process().clock() - group.started_at());
     }
     if (group.progress() == Progress::kRefused) {
         return fail_request(r, true, state);
@@ -356,7 +358,7 @@ void sleep_on(ngx_http_request_t* r) { end_if_cancelled(r); }
 
 // Redis has answered, or will not: the request goes on where it was, if it is still there. A client that
 // leaves may have sent it elsewhere meanwhile, to its post_action.
-void wake_request(Group* group) {
+void wake_request(RequestCheck* group) {
     auto* r = static_cast<ngx_http_request_t*>(group->data);
     if (r->write_event_handler != sleep_on) {
         return;
@@ -375,63 +377,74 @@ void wake_request(Group* group) {
 
 // Counts a request whose client had gone before it was decided.
 template <bool kDryRun>
-void count_gone(const Group& group) {
-    for (const GroupLimit& limit : group) {
+void count_gone(const RequestCheck& group) {
+    for (const Limit& limit : group) {
         const auto* zone = static_cast<const Zone*>(limit.data);
-        count_limit({zone, limit.client, limit.source, limit.reason, &limit.decision, limit.is_short},
+        count_limit({zone, limit.client, limit.decided_by, limit.reason, &limit.decision, limit.is_short},
                     group.progress() == Progress::kAdmitted, kDryRun,
-                    zone_host().clock() - group.started_at());
+                    this_process().clock() - group.started_at());
         count_aborted(*zone);
     }
 }
 
 // The request has gone, or goes elsewhere: what it asked for is decided all the same.
-void leave_group(ngx_http_request_t* r, Group* group) {
+void leave_group(ngx_http_request_t* r, RequestCheck* group) {
     if (group->progress() != Progress::kWaiting) {
         return;
     }
-    const Group::Gone count = location_conf(r)->dry_run != 0 ? count_gone<true> : count_gone<false>;
+    const RequestCheck::Gone count = location_conf(r)->dry_run != 0 ? count_gone<true> : count_gone<false>;
     group->leave(is_observed(r) ? count : nullptr);
 }
 
 void leave_group(void* group) {
-    leave_group(static_cast<ngx_http_request_t*>(static_cast<Group*>(group)->data),
-                static_cast<Group*>(group));
+    leave_group(static_cast<ngx_http_request_t*>(static_cast<RequestCheck*>(group)->data),
+                static_cast<RequestCheck*>(group));
 }
 
 // A group that may have to wait, in the memory of the request; null if there is none.
-PendingGroup* make_pending(ngx_http_request_t* r, const Items& items) {
-    const std::size_t size = items.count * (sizeof(Item) + sizeof(GroupLimit) + sizeof(RemoteLimit));
-    auto* pending = static_cast<PendingGroup*>(ngx_palloc(r->pool, sizeof(PendingGroup) + size));
+PendingCheck* make_pending(ngx_http_request_t* r, const Items& items) {
+    const std::size_t size = items.count * (sizeof(Item) + sizeof(Limit) + sizeof(BatchedLimit));
+    auto* pending = static_cast<PendingCheck*>(ngx_palloc(r->pool, sizeof(PendingCheck) + size));
     if (pending == nullptr) {
         return nullptr;
     }
     pending->items = reinterpret_cast<Item*>(pending + 1);
-    pending->limits = reinterpret_cast<GroupLimit*>(pending->items + items.count);
-    auto* room = reinterpret_cast<RemoteLimit*>(pending->limits + items.count);
+    pending->limits = reinterpret_cast<Limit*>(pending->items + items.count);
+    auto* room = reinterpret_cast<BatchedLimit*>(pending->limits + items.count);
     pending->count = items.count;
     pending->failed = items.failed;
     for (std::size_t i = 0; i < items.count; i++) {
         const Item& item = items.list[i];
         const Zone& zone = *item.applied->zone;
-        Remote* remote = asks_redis(zone) ? redis_remote(zone.redis) : nullptr;
-        if (asks_redis(zone) && remote == nullptr) {
+        CheckBatcher* batcher = asks_redis(zone) ? redis_batcher(zone.redis) : nullptr;
+        if (asks_redis(zone) && batcher == nullptr) {
             return nullptr;
         }
         pending->items[i] = item;
-        const Membership* membership = remote != nullptr ? zone.redis->membership() : nullptr;
-        pending->limits[i] = {view(zone.name), view(item.key),  item.policy, &zone.shape,  item.cost,
-                              zone.table,      remote,          membership,  zone.denials, zone.deny_for,
-                              zone.on_error,   Source::kNobody, {}};
+        const Membership* membership = batcher != nullptr ? zone.redis->membership() : nullptr;
+        pending->limits[i] = {view(zone.name),
+                              view(item.key),
+                              item.policy,
+                              &zone.layout,
+                              item.cost,
+                              zone.table,
+                              batcher,
+                              membership,
+                              zone.denials,
+                              zone.deny_for,
+                              zone.on_error,
+                              DecidedBy::kNobody,
+                              {}};
         pending->limits[i].data = item.applied->zone;
     }
-    new (&pending->group) Group(pending->limits, room, items.count, zone_host(), wall_clock, wake_request);
+    new (&pending->group)
+        RequestCheck(pending->limits, room, items.count, this_process(), wall_clock, wake_request);
     pending->group.data = r;
     return pending;
 }
 
 // Lets the request sleep until Redis has answered; a client that leaves meanwhile ends it.
-ngx_int_t wait_for_answer(ngx_http_request_t* r, PendingGroup* pending) {
+ngx_int_t wait_for_answer(ngx_http_request_t* r, PendingCheck* pending) {
     ngx_http_cleanup_t* cleanup = ngx_http_cleanup_add(r, 0);
     if (cleanup == nullptr || ngx_handle_read_event(r->connection->read, 0) != NGX_OK) {
         leave_group(r, &pending->group);
@@ -488,7 +501,7 @@ ngx_int_t decide_together(ngx_http_request_t* r) {
         check_shadows(r, state, true);
         return NGX_DECLINED;
     }
-    return items.remote ? decide_with_redis(r, items, state, false) : decide_from_memory(r, &items, state);
+    return items.batcher ? decide_with_redis(r, items, state, false) : decide_from_memory(r, &items, state);
 }
 
 // The only limit of a request is decided, which began at `since` by that clock.
@@ -500,7 +513,7 @@ ngx_int_t decide_together(ngx_http_request_t* r) {
     state->count = 1;
     state->headers = conf->headers;
     if (is_observed(r)) {
-        count_limit({limit.applied->zone, view(key), limit.source, kNoReason, &limit.decision}, !rejected,
+        count_limit({limit.applied->zone, view(key), limit.decided_by, kNoReason, &limit.decision}, !rejected,
                     conf->dry_run != 0, clock() - since);
     }
     if (!rejected && limit.decision.delay == 0) {
@@ -526,15 +539,15 @@ bool is_denied(const Policy& policy, const ngx_str_t& key, Micros now, RequestSt
 
 ngx_int_t ask_alone(ngx_http_request_t* r, const Policy& policy, const ngx_str_t& key, RequestState* state) {
     DecidedLimit& limit = *state->limits;
-    const Micros now = zone_host().clock();
+    const Micros now = this_process().clock();
     if (is_denied(policy, key, now, state)) {
-        limit.source = Source::kCache;
-        return conclude_alone(r, key, now, zone_host().clock, state);
+        limit.decided_by = DecidedBy::kCache;
+        return conclude_alone(r, key, now, this_process().clock, state);
     }
     state->status = Status::kBypassed;
     Items items;
     items.count = 1;
-    items.list[0] = {limit.applied, key, &policy, limit.cost, 0, Source::kNobody, kNoReason, {}};
+    items.list[0] = {limit.applied, key, &policy, limit.cost, 0, DecidedBy::kNobody, kNoReason, {}};
     return decide_with_redis(r, items, state, true);
 }
 
@@ -554,7 +567,7 @@ ngx_int_t decide_alone(ngx_http_request_t* r, const AppliedLimit& applied) {
     limit.applied = &applied;
     limit.rates = &policy->rates;
     limit.cost = cost_of(r, applied);
-    limit.source = Source::kMemory;
+    limit.decided_by = DecidedBy::kMemory;
     if (asks_redis(*applied.zone)) {
         return ask_alone(r, *policy, key, state);
     }
@@ -562,14 +575,16 @@ ngx_int_t decide_alone(ngx_http_request_t* r, const AppliedLimit& applied) {
     const bool single = applied.single && policy == &applied.policy;
     Table* table = applied.zone->table;
     const Verdict verdict =
-        single ? check_single(table, *policy, view(key), limit.cost, now, zone_host(), &limit.decision)
-               : check_by_name(table, *policy, view(key), limit.cost, now, zone_host(), &limit.decision);
+        single ? check_single(table, *policy, view(key), limit.cost, now, this_process(), &limit.decision)
+               : check_by_name(table, *policy, view(key), limit.cost, now, this_process(), &limit.decision);
     if (verdict == Verdict::kBusy) {
         return decide_together(r);
     }
     state->decided_at = now;
     return conclude_alone(r, key, now, wall_clock, state);
 }
+
+}  // namespace
 
 ngx_int_t handle_access(ngx_http_request_t* r) {
     const ngx_http_rate_limit_loc_conf_t* conf = location_conf(r);
@@ -582,21 +597,4 @@ ngx_int_t handle_access(ngx_http_request_t* r) {
     return limited || has_shadows(*conf) ? decide_together(r) : NGX_DECLINED;
 }
 
-}  // namespace
 }  // namespace rate_limit
-
-extern "C" ngx_int_t ngx_http_rate_limit_init(ngx_conf_t* cf) {
-    if (!rate_limit::resolve_configuration(cf)) {
-        return NGX_ERROR;
-    }
-    auto* cmcf =
-        static_cast<ngx_http_core_main_conf_t*>(ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module));
-    auto* handler =
-        static_cast<ngx_http_handler_pt*>(ngx_array_push(&cmcf->phases[NGX_HTTP_ACCESS_PHASE].handlers));
-    if (handler == nullptr) {
-        return NGX_ERROR;
-    }
-    *handler = rate_limit::handle_access;
-    rate_limit::add_header_filter();
-    return NGX_OK;
-}

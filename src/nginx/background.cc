@@ -1,4 +1,4 @@
-// Makes couriers, heartbeats and followers when a worker starts, and ends them with it.
+// Starts the background tasks of a worker (sync, heartbeat, fleet changes), and stops them when it exits.
 #include "nginx/background.h"
 
 #include <memory>
@@ -7,16 +7,16 @@
 
 #include "nginx/clock.h"
 #include "nginx/event_loop.h"
-#include "store/courier.h"
+#include "store/sync_sender.h"
 
 namespace rate_limit {
 
 // One connection serves them all.
 struct Background {
-    std::unique_ptr<redis::Service> service;
-    std::vector<std::unique_ptr<Courier>> couriers;
-    std::unique_ptr<Instances> instances;
-    std::unique_ptr<Follower> follower;
+    std::unique_ptr<redis::Router> router;
+    std::vector<std::unique_ptr<SyncSender>> sync_senders;
+    std::unique_ptr<Heartbeat> heartbeat;
+    std::unique_ptr<FleetChanges> fleet_changes;
     std::vector<Zone*> zones;  // that follow
 };
 
@@ -31,8 +31,8 @@ Background* background_of(RedisServer* server) {
         if (work == nullptr) {
             return nullptr;
         }
-        work->service.reset(make_redis_service(*server, server->background));
-        if (work->service == nullptr) {
+        work->router.reset(make_redis_router(*server, server->background));
+        if (work->router == nullptr) {
             return nullptr;
         }
         server->work = work.release();
@@ -61,14 +61,14 @@ void on_end(ngx_event_t* event) {
         if (work == nullptr) {
             continue;
         }
-        for (const auto& courier : work->couriers) {
-            courier->end();
+        for (const auto& sync_sender : work->sync_senders) {
+            sync_sender->end();
         }
-        if (work->instances != nullptr) {
-            work->instances->end();
+        if (work->heartbeat != nullptr) {
+            work->heartbeat->end();
         }
-        if (work->follower != nullptr) {
-            work->follower->end();
+        if (work->fleet_changes != nullptr) {
+            work->fleet_changes->end();
         }
     }
 }
@@ -89,7 +89,7 @@ bool watch_for_end(ngx_http_rate_limit_main_conf_t* conf) {
     return true;
 }
 
-// Couriers charge by the rate that a zone has, whether this worker has requests or not.
+// SyncSenders charge by the rate that a zone has, whether this worker has requests or not.
 void follow_all(void* work) {
     for (Zone* zone : static_cast<Background*>(work)->zones) {
         zone_follow(zone);
@@ -98,7 +98,7 @@ void follow_all(void* work) {
 
 // Starts to follow what is changed for the zones of a server, if it has any.
 bool start_following(const ngx_http_rate_limit_main_conf_t& conf, RedisServer* server) {
-    std::vector<FollowedZone> followed;
+    std::vector<FleetZone> followed;
     std::vector<Zone*> zones;
     auto** all = static_cast<Zone**>(conf.zones.elts);
     for (ngx_uint_t i = 0; i < conf.zones.nelts; i++) {
@@ -106,7 +106,8 @@ bool start_following(const ngx_http_rate_limit_main_conf_t& conf, RedisServer* s
         if (zone->redis == server) {
             zones.push_back(zone);
             followed.push_back({std::string(view(zone->name)), std::string(view(zone->rate_text)),
-                                &zone->policy, zone->shape, &zone->board->live, zone->table, zone->denials});
+                                &zone->policy, zone->layout, &zone->shared->live, zone->table,
+                                zone->denials});
         }
     }
     Background* work = zones.empty() ? nullptr : background_of(server);
@@ -114,15 +115,15 @@ bool start_following(const ngx_http_rate_limit_main_conf_t& conf, RedisServer* s
         return zones.empty();
     }
     work->zones = std::move(zones);
-    Follower::Options options;
+    FleetChanges::Options options;
     options.prefix = server->options.prefix;
-    options.instance = server->board->membership.id();
+    options.instance = server->shared->membership.id();
     options.after = kBetweenWorkers * ngx_worker;
     options.each_time = follow_all;
     options.self = work;
-    work->follower.reset(Follower::make(&server->board->following, std::move(followed), options,
-                                        work->service.get(), nginx_loop(), zone_host()));
-    return work->follower != nullptr;
+    work->fleet_changes.reset(FleetChanges::make(&server->shared->changes, std::move(followed), options,
+                                                 work->router.get(), nginx_loop(), this_process()));
+    return work->fleet_changes != nullptr;
 }
 
 bool start_servers(ngx_http_rate_limit_main_conf_t* conf) {
@@ -138,7 +139,7 @@ bool start_servers(ngx_http_rate_limit_main_conf_t* conf) {
 bool start_zones(ngx_http_rate_limit_main_conf_t* conf) {
     auto** zones = static_cast<Zone**>(conf->zones.elts);
     for (ngx_uint_t i = 0; i < conf->zones.nelts; i++) {
-        if (needs_accounts(*zones[i]) && (!watch_for_end(conf) || !start_background(zones[i]))) {
+        if (needs_unsent_counts(*zones[i]) && (!watch_for_end(conf) || !start_background(zones[i]))) {
             return false;
         }
     }
@@ -152,29 +153,29 @@ bool start_background(Zone* zone) {
     if (work == nullptr) {
         return false;
     }
-    Courier::Options options;
+    SyncSender::Options options;
     options.zone = view(zone->name);
     options.prefix = zone->redis->options.prefix;
     options.every = zone->sync != 0 ? zone->sync : kChargeLaterEvery;
     options.later = kBetweenWorkers * ngx_worker;
-    options.mode = zone->sync != 0 ? Reconciler::Mode::kSync : Reconciler::Mode::kFallback;
-    std::unique_ptr<Courier> courier(Courier::make(zone->table, zone->policy, options, work->service.get(),
-                                                   nginx_loop(), zone_host(), wall_clock));
-    if (courier == nullptr) {
+    options.mode = zone->sync != 0 ? SyncLedger::Mode::kSync : SyncLedger::Mode::kFallback;
+    std::unique_ptr<SyncSender> sync_sender(SyncSender::make(
+        zone->table, zone->policy, options, work->router.get(), nginx_loop(), this_process(), wall_clock));
+    if (sync_sender == nullptr) {
         return false;
     }
-    work->couriers.push_back(std::move(courier));
-    if (zone->redis->counts_instances && work->instances == nullptr) {
-        work->instances.reset(Instances::make(zone->redis->membership(), options.prefix, work->service.get(),
-                                              nginx_loop(), zone_host(), options.later));
-        return work->instances != nullptr;
+    work->sync_senders.push_back(std::move(sync_sender));
+    if (zone->redis->counts_instances && work->heartbeat == nullptr) {
+        work->heartbeat.reset(Heartbeat::make(zone->redis->membership(), options.prefix, work->router.get(),
+                                              nginx_loop(), this_process(), options.later));
+        return work->heartbeat != nullptr;
     }
     return true;
 }
 
-redis::Service* background_service(RedisServer* server) {
+redis::Router* background_router(RedisServer* server) {
     Background* work = background_of(server);
-    return work != nullptr ? work->service.get() : nullptr;
+    return work != nullptr ? work->router.get() : nullptr;
 }
 
 void stop_background(ngx_cycle_t* cycle) {
@@ -200,33 +201,23 @@ void stop_background(RedisServer* server) {
     if (work == nullptr) {
         return;
     }
-    for (const auto& courier : work->couriers) {
-        courier->stop();
+    for (const auto& sync_sender : work->sync_senders) {
+        sync_sender->stop();
     }
-    if (work->instances != nullptr) {
-        work->instances->stop();
+    if (work->heartbeat != nullptr) {
+        work->heartbeat->stop();
     }
-    if (work->follower != nullptr) {
-        work->follower->stop();
+    if (work->fleet_changes != nullptr) {
+        work->fleet_changes->stop();
     }
     // Answers all that is on its way.
-    work->service.reset();
+    work->router.reset();
     delete work;
     server->work = nullptr;
 }
 
-}  // namespace rate_limit
-
-extern "C" ngx_int_t ngx_http_rate_limit_init_process(ngx_cycle_t* cycle) {
-    auto* conf = static_cast<ngx_http_rate_limit_main_conf_t*>(
-        ngx_http_cycle_get_module_main_conf(cycle, ngx_http_rate_limit_module));
-    const bool serves = ngx_process == NGX_PROCESS_WORKER || ngx_process == NGX_PROCESS_SINGLE;
-    if (conf == nullptr || !serves) {
-        return NGX_OK;
-    }
-    if (!rate_limit::start_zones(conf) || !rate_limit::start_servers(conf)) {
-        return NGX_ERROR;
-    }
-    rate_limit::open_redis(conf);
-    return NGX_OK;
+bool start_background(ngx_http_rate_limit_main_conf_t* conf) {
+    return start_zones(conf) && start_servers(conf);
 }
+
+}  // namespace rate_limit

@@ -9,8 +9,11 @@ namespace rate_limit {
 // Starts what a zone needs done in this worker, which does it unless another one does.
 bool start_background(Zone* zone);
 
+// Starts the background tasks of all zones and servers; false if memory is exhausted.
+bool start_background(ngx_http_rate_limit_main_conf_t* conf);
+
 // This worker's way to a server for what no request waits for long; null if there is no memory.
-redis::Service* background_service(RedisServer* server);
+redis::Router* background_router(RedisServer* server);
 
 // Ends all that this process does by a configuration, or what it does for a server.
 void stop_background(ngx_cycle_t* cycle);

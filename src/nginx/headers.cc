@@ -1,8 +1,10 @@
 // The header filter: X-RateLimit-*, RateLimit, RateLimit-Policy and Retry-After.
+#include "nginx/headers.h"
+
 #include <cstring>
 
-#include "nginx/answer.h"
 #include "nginx/clock.h"
+#include "nginx/request.h"
 
 namespace rate_limit {
 namespace {

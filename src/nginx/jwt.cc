@@ -1,15 +1,12 @@
 // Takes the token from a request, lets it be verified, and gives its claims as variables.
 #include "nginx/jwt.h"
 
-#include "key/lookup.h"
-#include "key/verifier.h"
-#include "nginx/configuration.h"
+#include "identity/request_text.h"
+#include "identity/verifier.h"
 #include "nginx/request.h"
 
 namespace rate_limit {
 namespace {
-
-constexpr std::string_view kVariablePrefix = "rate_limit_jwt_";
 
 // What follows the word Bearer in the header Authorization.
 std::string_view bearer_token(ngx_http_request_t* r) {
@@ -17,22 +14,22 @@ std::string_view bearer_token(ngx_http_request_t* r) {
     if (r->headers_in.authorization == nullptr) {
         return {};
     }
-    const std::string_view text = key::trim(view(r->headers_in.authorization->value));
+    const std::string_view text = identity::trim(view(r->headers_in.authorization->value));
     const std::size_t blank = text.find_first_of(" \t");
     return blank != std::string_view::npos && same_letters(text.substr(0, blank), kScheme)
-               ? key::trim(text.substr(blank))
+               ? identity::trim(text.substr(blank))
                : std::string_view();
 }
 
 std::string_view token_of(ngx_http_request_t* r, const ngx_http_rate_limit_srv_conf_t& conf) {
     const auto* source = static_cast<const TokenSource*>(conf.token);
-    return source == nullptr ? bearer_token(r) : key::trim(variable_value(r, source->variable));
+    return source == nullptr ? bearer_token(r) : identity::trim(variable_value(r, source->variable));
 }
 
-key::Json read_claims(ngx_http_request_t* r) {
+identity::Json read_claims(ngx_http_request_t* r) {
     const auto* conf = static_cast<ngx_http_rate_limit_srv_conf_t*>(
         ngx_http_get_module_srv_conf(r, ngx_http_rate_limit_module));
-    auto* verifier = static_cast<key::Verifier*>(conf->verifier);
+    auto* verifier = static_cast<identity::Verifier*>(conf->verifier);
     if (verifier == nullptr) {
         return {};
     }
@@ -40,16 +37,16 @@ key::Json read_claims(ngx_http_request_t* r) {
     if (token.empty()) {
         return {};
     }
-    key::Verifier::Result result = verifier->verify(token, static_cast<double>(ngx_time()));
-    if (result.verdict != key::Verdict::kValid) {
+    identity::Verifier::Result result = verifier->verify(token, static_cast<double>(ngx_time()));
+    if (result.verdict != identity::Verdict::kValid) {
         ngx_log_error(NGX_LOG_INFO, r->connection->log, 0, "token is not valid and has no claims: %s",
-                      key::verdict_text(result.verdict));
+                      identity::verdict_text(result.verdict));
     }
     return std::move(result.claims);
 }
 
 // The claims of a request, which live as long as it does; none if its token is not valid.
-key::Json request_claims(ngx_http_request_t* r) {
+identity::Json request_claims(ngx_http_request_t* r) {
     RequestState* state = make_request_state(r, 0);
     if (state == nullptr) {
         return {};
@@ -62,11 +59,11 @@ key::Json request_claims(ngx_http_request_t* r) {
 }
 
 ngx_int_t get_claim(ngx_http_request_t* r, ngx_http_variable_value_t* value, uintptr_t data) {
-    const std::string_view name = view(*reinterpret_cast<ngx_str_t*>(data)).substr(kVariablePrefix.size());
-    char number[key::kLongestNumber];
-    std::string_view text = key::variable_text(request_claims(r), name, number);
+    const std::string_view name = view(*reinterpret_cast<ngx_str_t*>(data)).substr(kClaimPrefix.size());
+    char number[identity::kLongestNumber];
+    std::string_view text = identity::variable_text(request_claims(r), name, number);
     // What could end a line must not get into a header.
-    const bool usable = !text.empty() && !key::has_control(text);
+    const bool usable = !text.empty() && !identity::has_control(text);
     value->not_found = usable ? 0 : 1;
     if (!usable) {
         return NGX_OK;
@@ -88,45 +85,17 @@ ngx_int_t get_claim(ngx_http_request_t* r, ngx_http_variable_value_t* value, uin
 }  // namespace
 
 std::string_view request_claim(ngx_http_request_t* r, std::string_view path,
-                               char (&number)[key::kLongestNumber]) {
-    return key::claim_text(request_claims(r), path, number);
+                               char (&number)[identity::kLongestNumber]) {
+    return identity::claim_text(request_claims(r), path, number);
 }
 
 bool add_claim_variables(ngx_conf_t* cf) {
-    ngx_str_t name = ngx_str(kVariablePrefix);
+    ngx_str_t name = ngx_str(kClaimPrefix);
     ngx_http_variable_t* variable = ngx_http_add_variable(cf, &name, NGX_HTTP_VAR_PREFIX);
     if (variable == nullptr) {
         return false;
     }
     variable->get_handler = get_claim;
-    return true;
-}
-
-bool resolve_tokens(ngx_conf_t* cf, const ngx_http_rate_limit_main_conf_t& conf) {
-    auto** sources = static_cast<TokenSource**>(conf.tokens.elts);
-    for (ngx_uint_t i = 0; i < conf.tokens.nelts; i++) {
-        if (!is_defined_variable(cf, view(sources[i]->name))) {
-            ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
-                          "\"rate_limit_jwt_source\": variable \"$%V\" does not exist; accepted are "
-                          "variables that nginx, a "
-                          "module or the configuration defines in %V:%ui",
-                          &sources[i]->name, &sources[i]->file, sources[i]->line);
-            return false;
-        }
-    }
-    const auto* cmcf =
-        static_cast<ngx_http_core_main_conf_t*>(ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module));
-    const auto* used = static_cast<ngx_http_variable_t*>(cmcf->variables.elts);
-    for (ngx_uint_t i = 0; i < cmcf->variables.nelts; i++) {
-        const std::string_view name = view(used[i].name);
-        if (!conf.has_jwt_keys && name.substr(0, kVariablePrefix.size()) == kVariablePrefix) {
-            ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
-                          "\"$%V\" needs keys that tokens are verified with; accepted is it with "
-                          "rate_limit_jwt_key",
-                          &used[i].name);
-            return false;
-        }
-    }
     return true;
 }
 

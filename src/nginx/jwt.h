@@ -1,10 +1,12 @@
 // The token of a request and its claims.
 #pragma once
 
-#include "key/claims.h"
+#include "identity/claims.h"
 #include "nginx/module.h"
 
 namespace rate_limit {
+
+constexpr std::string_view kClaimPrefix = "rate_limit_jwt_";  // of variables
 
 // A rate_limit_jwt_source.
 struct TokenSource {
@@ -18,12 +20,9 @@ struct TokenSource {
 // verified when it is first asked for, and once in a request. The text lives as long as the request, or as
 // `number`.
 std::string_view request_claim(ngx_http_request_t* r, std::string_view path,
-                               char (&number)[key::kLongestNumber]);
+                               char (&number)[identity::kLongestNumber]);
 
 // Adds the variables $rate_limit_jwt_CLAIM; false if there is no memory.
 bool add_claim_variables(ngx_conf_t* cf);
-
-// Checks what can be told only when the whole configuration is read; false after an error was logged.
-bool resolve_tokens(ngx_conf_t* cf, const ngx_http_rate_limit_main_conf_t& conf);
 
 }  // namespace rate_limit

@@ -1,7 +1,7 @@
 // The value of a rate_limit_key: the first of its sources that yields one, marked with where it came from.
 #include "nginx/key.h"
 
-#include "key/lookup.h"
+#include "identity/request_text.h"
 #include "nginx/jwt.h"
 
 namespace rate_limit {
@@ -13,7 +13,7 @@ void for_each_header(ngx_http_request_t* r, const ngx_str_t& name, Visit visit) 
     for (const ngx_list_part_t* part = &r->headers_in.headers.part; part != nullptr; part = part->next) {
         const auto* headers = static_cast<const ngx_table_elt_t*>(part->elts);
         for (ngx_uint_t i = 0; i < part->nelts; i++) {
-            if (key::same_header(view(headers[i].key), view(name))) {
+            if (identity::same_header(view(headers[i].key), view(name))) {
                 visit(view(headers[i].value));
             }
         }
@@ -21,37 +21,38 @@ void for_each_header(ngx_http_request_t* r, const ngx_str_t& name, Visit visit) 
 }
 
 std::string_view header_of(ngx_http_request_t* r, const ngx_str_t& name) {
-    key::Found found;
+    identity::Found found;
     for_each_header(r, name, [&](std::string_view text) {
         found.value = text;
         found.count++;
     });
-    return key::trim(found.only());
+    return identity::trim(found.only());
 }
 
 std::string_view cookie_of(ngx_http_request_t* r, const ngx_str_t& name) {
-    key::Found found;
+    identity::Found found;
     for_each_header(r, ngx_string("cookie"),
-                    [&](std::string_view text) { key::find_cookie(text, view(name), &found); });
+                    [&](std::string_view text) { identity::find_cookie(text, view(name), &found); });
     return found.only();
 }
 
 std::string_view argument_of(ngx_http_request_t* r, const ngx_str_t& name) {
-    const std::string_view query = key::query_of(view(r->main->unparsed_uri));
-    const std::string_view encoded = key::find_argument(query, view(name)).only();
+    const std::string_view query = identity::query_of(view(r->main->unparsed_uri));
+    const std::string_view encoded = identity::find_argument(query, view(name)).only();
     auto* text = encoded.empty() ? nullptr : static_cast<char*>(ngx_pnalloc(r->pool, encoded.size()));
-    return text == nullptr ? std::string_view() : std::string_view(text, key::decode_argument(encoded, text));
+    return text == nullptr ? std::string_view()
+                           : std::string_view(text, identity::decode_argument(encoded, text));
 }
 
 ngx_int_t set_value(ngx_http_request_t* r, std::string_view label, std::string_view text,
                     ngx_http_variable_value_t* value) {
-    const std::size_t room = key::needs_escape(text) ? 3 * text.size() : text.size();
+    const std::size_t room = identity::needs_escape(text) ? 3 * text.size() : text.size();
     auto* data = static_cast<char*>(ngx_pnalloc(r->pool, label.size() + room));
     if (data == nullptr) {
         return NGX_ERROR;
     }
     const std::size_t size = label.copy(data, label.size());
-    value->len = static_cast<unsigned>(size + key::escape(text, data + size));
+    value->len = static_cast<unsigned>(size + identity::escape(text, data + size));
     value->data = reinterpret_cast<u_char*>(data);
     value->valid = 1;
     value->no_cacheable = 0;
@@ -62,7 +63,7 @@ ngx_int_t set_value(ngx_http_request_t* r, std::string_view label, std::string_v
 // The client's own address, which nginx's realip module may have taken from a trusted proxy.
 ngx_int_t set_address(ngx_http_request_t* r, const KeySource& source, ngx_http_variable_value_t* value) {
     const sockaddr* address = r->connection->sockaddr;
-    char name[key::kLongestAddress];
+    char name[identity::kLongestAddress];
     if (address->sa_family == AF_INET) {
         const auto* v4 = reinterpret_cast<const sockaddr_in*>(address);
         const auto* bytes = reinterpret_cast<const unsigned char*>(&v4->sin_addr);
@@ -79,7 +80,7 @@ ngx_int_t set_address(ngx_http_request_t* r, const KeySource& source, ngx_http_v
 }
 
 std::string_view text_of(ngx_http_request_t* r, const KeySource& source,
-                         char (&number)[key::kLongestNumber]) {
+                         char (&number)[identity::kLongestNumber]) {
     switch (source.kind) {
         case KeySource::Kind::kHeader:
             return header_of(r, source.name);
@@ -103,7 +104,7 @@ ngx_int_t get_client_key(ngx_http_request_t* r, ngx_http_variable_value_t* value
         if (sources[i].kind == KeySource::Kind::kAddress) {
             return set_address(r, sources[i], value);
         }
-        char number[key::kLongestNumber];
+        char number[identity::kLongestNumber];
         const std::string_view text = text_of(r, sources[i], number);
         if (!text.empty()) {
             return set_value(r, view(sources[i].label), text, value);

@@ -1,8 +1,8 @@
 // Who the client is: what rate_limit_key says, and how a request answers it.
 #pragma once
 
-#include "key/address.h"
-#include "nginx/configuration.h"
+#include "identity/address.h"
+#include "nginx/module.h"
 
 namespace rate_limit {
 
@@ -11,10 +11,10 @@ struct KeySource {
     enum class Kind : std::uint8_t { kAddress, kHeader, kCookie, kArgument, kClaim, kVariable };
 
     Kind kind;
-    key::Prefixes prefixes;  // of kAddress
-    ngx_str_t name;          // of all others
-    ngx_str_t label;         // what a value of this source begins with, such as header:x-api-key:
-    ngx_int_t variable;      // of kVariable: its index
+    identity::Prefixes prefixes;  // of kAddress
+    ngx_str_t name;               // of all others
+    ngx_str_t label;              // what a value of this source begins with, such as header:x-api-key:
+    ngx_int_t variable;           // of kVariable: its index
 };
 
 // A rate_limit_key. Its variable is evaluated when it is first used, and once in a request.
@@ -24,9 +24,6 @@ struct ClientKey {
     ngx_str_t file;       // where the directive stands
     ngx_uint_t line;
 };
-
-// Checks what can be told only when the whole configuration is read; false after an error was logged.
-bool resolve_keys(ngx_conf_t* cf, const ngx_http_rate_limit_main_conf_t& conf);
 
 // The handler of its variable; `data` is the ClientKey.
 ngx_int_t get_client_key(ngx_http_request_t* r, ngx_http_variable_value_t* value, uintptr_t data);

@@ -1,6 +1,7 @@
 // The log lines, in the words of limit_req.
-#include "key/address.h"
-#include "nginx/answer.h"
+#include "nginx/log.h"
+
+#include "identity/address.h"
 #include "nginx/clock.h"
 
 namespace rate_limit {
@@ -71,8 +72,8 @@ LogText::LogText(const ngx_str_t& text) {
 }
 
 LogText::LogText(const Zone& zone, std::string_view client) {
-    char address[key::kLongestPlain];
-    const std::size_t size = zone.by_address ? key::print_plain_address(client, address) : 0;
+    char address[identity::kLongestPlain];
+    const std::size_t size = zone.by_address ? identity::print_plain_address(client, address) : 0;
     u_char* at = size != 0 ? ngx_cpymem(buffer, address, size) : print_escaped(buffer, client);
     escaped = {static_cast<std::size_t>(at - buffer), buffer};
 }

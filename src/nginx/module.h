@@ -26,7 +26,7 @@ typedef struct {
 
 
 typedef struct {
-    void         *verifier;          /* a key::Verifier; NULL without rate_limit_jwt_key */
+    void         *verifier;          /* a identity::Verifier; NULL without rate_limit_jwt_key */
     void         *token;             /* a TokenSource; NULL for the bearer token */
 } ngx_http_rate_limit_srv_conf_t;
 
@@ -43,7 +43,7 @@ typedef struct {
     ngx_uint_t    log_level;         /* of a rejection */
     ngx_flag_t    dry_run;
     void         *api;               /* an ApiSettings; NULL without rate_limit_api; inherited by limit_except only */
-    ngx_http_conf_ctx_t  place;      /* what all modules have configured here; once it is merged */
+    ngx_http_conf_ctx_t  context;    /* what all modules have configured here; once it is merged */
 } ngx_http_rate_limit_loc_conf_t;
 
 
@@ -65,6 +65,8 @@ void *ngx_http_rate_limit_create_srv_conf(ngx_conf_t *cf);
 char *ngx_http_rate_limit_merge_srv_conf(ngx_conf_t *cf, void *parent, void *child);
 void *ngx_http_rate_limit_create_loc_conf(ngx_conf_t *cf);
 char *ngx_http_rate_limit_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child);
+
+ngx_int_t ngx_http_rate_limit_check_configuration(ngx_conf_t *cf);
 
 ngx_int_t ngx_http_rate_limit_add_variables(ngx_conf_t *cf);
 ngx_int_t ngx_http_rate_limit_init(ngx_conf_t *cf);

@@ -1,6 +1,6 @@
 // The answer to a rejected request: a problem document for programs, nginx's own page or error_page for the
 // rest.
-#include "nginx/answer.h"
+#include "nginx/rejection.h"
 
 namespace rate_limit {
 namespace {

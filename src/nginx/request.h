@@ -2,9 +2,9 @@
 #pragma once
 
 #include "core/check.h"
-#include "key/claims.h"
+#include "identity/claims.h"
+#include "memory/table_check.h"
 #include "nginx/zone.h"
-#include "store/memory.h"
 
 namespace rate_limit {
 
@@ -24,11 +24,11 @@ struct DecidedLimit {
     const AppliedLimit* applied;
     const RateList* rates;  // those in force for this request
     std::uint32_t cost;
-    Source source;
+    DecidedBy decided_by;
     Decision decision;
 };
 
-struct PendingGroup;
+struct PendingCheck;
 
 // Belongs to the main request and survives internal redirects, which clear a module's context.
 struct RequestState {
@@ -43,8 +43,8 @@ struct RequestState {
     ngx_uint_t headers = 0;                    // of the location that decided
     Micros decided_at = 0;                     // time of day
     DecidedLimit* limits = nullptr;
-    PendingGroup* pending = nullptr;  // limits that are being decided
-    key::Json claims;                 // of its token, if that is valid
+    PendingCheck* pending = nullptr;  // limits that are being decided
+    identity::Json claims;            // of its token, if that is valid
     ngx_array_t* shadows = nullptr;   // of pointers to Zone: candidates that have decided it; may be null
     // Of pointers to Zone: they could not be decided, and are not asked again; may be null.
     ngx_array_t* left_out = nullptr;

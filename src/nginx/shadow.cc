@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "nginx/clock.h"
-#include "nginx/report.h"
-#include "nginx/terms.h"
+#include "nginx/counters.h"
+#include "nginx/effective_policy.h"
 
 namespace rate_limit {
 namespace {
@@ -23,9 +23,9 @@ struct ShadowCheck {
     Policy policy;
     std::unique_ptr<char[]> long_name;
     char short_name[kShort];
-    GroupLimit limit;
-    RemoteLimit room;
-    std::aligned_storage_t<sizeof(Group), alignof(Group)> group;
+    Limit limit;
+    BatchedLimit room;
+    std::aligned_storage_t<sizeof(RequestCheck), alignof(RequestCheck)> group;
     ShadowCheck* next;
     ShadowCheck* previous;
 };
@@ -33,7 +33,7 @@ struct ShadowCheck {
 ShadowCheck* under_way = nullptr;  // of this process
 ShadowCheck* free_checks = nullptr;
 
-Group* group_of(ShadowCheck* check) { return reinterpret_cast<Group*>(&check->group); }
+RequestCheck* group_of(ShadowCheck* check) { return reinterpret_cast<RequestCheck*>(&check->group); }
 
 void enlist(ShadowCheck* check) {
     check->previous = nullptr;
@@ -64,7 +64,7 @@ void conclude(ShadowCheck* check) {
     if (check->limit.reason != kNoReason) {
         count_reason(*check->zone, check->limit.reason);
     }
-    if (check->limit.source != Source::kNobody) {
+    if (check->limit.decided_by != DecidedBy::kNobody) {
         count_shadow(*check->zone, check->limit.client, check->admitted, progress == Progress::kAdmitted);
     }
     recycle(check);
@@ -97,8 +97,8 @@ const char* keep_name(ShadowCheck* check, const ngx_str_t& name) {
 }
 
 void ask_redis(Zone* zone, const Policy& policy, const ngx_str_t& client, std::uint32_t cost, bool admitted) {
-    Remote* remote = redis_remote(zone->redis);
-    ShadowCheck* check = remote != nullptr ? make_check() : nullptr;
+    CheckBatcher* batcher = redis_batcher(zone->redis);
+    ShadowCheck* check = batcher != nullptr ? make_check() : nullptr;
     if (check == nullptr) {
         return;
     }
@@ -114,17 +114,17 @@ void ask_redis(Zone* zone, const Policy& policy, const ngx_str_t& client, std::u
     check->limit.zone = view(zone->name);
     check->limit.client = {name, client.len};
     check->limit.policy = &check->policy;
-    check->limit.shape = &zone->shape;
+    check->limit.layout = &zone->layout;
     check->limit.cost = cost;
     check->limit.table = zone->table;
-    check->limit.remote = remote;
+    check->limit.batcher = batcher;
     check->limit.membership = zone->redis->membership();
     check->limit.denials = zone->denials;
     check->limit.deny_for = zone->deny_for;
     check->limit.on_error = zone->on_error;
-    auto* group =
-        new (&check->group) Group(&check->limit, &check->room, 1, zone_host(), wall_clock,
-                                  [](Group* done) { conclude(static_cast<ShadowCheck*>(done->data)); });
+    auto* group = new (&check->group)
+        RequestCheck(&check->limit, &check->room, 1, this_process(), wall_clock,
+                     [](RequestCheck* done) { conclude(static_cast<ShadowCheck*>(done->data)); });
     group->data = check;
     if (group->start() != Progress::kWaiting) {
         conclude(check);
@@ -133,9 +133,9 @@ void ask_redis(Zone* zone, const Policy& policy, const ngx_str_t& client, std::u
 
 void ask_memory(const Zone& zone, const Policy& policy, const ngx_str_t& client, std::uint32_t cost,
                 bool admitted) {
-    Limits limits;
+    TableLimits limits;
     limits.add(zone.table, policy, view(client), cost);
-    const Verdict verdict = check(limits.data(), limits.size(), wall_clock(), zone_host());
+    const Verdict verdict = check(limits.data(), limits.size(), wall_clock(), this_process());
     if (verdict == Verdict::kBusy) {
         count_reason(zone, kNoSlot);
     } else {

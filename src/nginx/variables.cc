@@ -1,4 +1,6 @@
 // The variables $rate_limit_*.
+#include "nginx/variables.h"
+
 #include "nginx/clock.h"
 #include "nginx/jwt.h"
 #include "nginx/request.h"
@@ -42,7 +44,7 @@ ngx_int_t get_store(ngx_http_request_t* r, ngx_http_variable_value_t* value, uin
     const RequestState* state = request_state(r);
     const DecidedLimit* limit = binding_limit(state);
     if (limit != nullptr) {
-        return set_text(value, kNames[static_cast<unsigned>(limit->source)]);
+        return set_text(value, kNames[static_cast<unsigned>(limit->decided_by)]);
     }
     return state != nullptr && state->error != redis::Error::kNone ? set_text(value, kNames[0])
                                                                    : set_nothing(value);
@@ -92,17 +94,18 @@ constexpr Variable kVariables[] = {
 };
 
 }  // namespace
-}  // namespace rate_limit
 
-extern "C" ngx_int_t ngx_http_rate_limit_add_variables(ngx_conf_t* cf) {
-    for (const rate_limit::Variable& variable : rate_limit::kVariables) {
-        ngx_str_t name = rate_limit::ngx_str(variable.name);
+bool add_variables(ngx_conf_t* cf) {
+    for (const Variable& variable : kVariables) {
+        ngx_str_t name = ngx_str(variable.name);
         ngx_http_variable_t* added = ngx_http_add_variable(cf, &name, NGX_HTTP_VAR_NOCACHEABLE);
         if (added == nullptr) {
-            return NGX_ERROR;
+            return false;
         }
         added->get_handler = variable.get;
         added->data = variable.data;
     }
-    return rate_limit::add_claim_variables(cf) ? NGX_OK : NGX_ERROR;
+    return add_claim_variables(cf);
 }
+
+}  // namespace rate_limit

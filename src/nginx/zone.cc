@@ -1,5 +1,5 @@
 // The memory of zones: made, shared with the workers of an older configuration, or carried over to a new
-// shape.
+// layout.
 #include "nginx/zone.h"
 
 #include <sched.h>
@@ -97,7 +97,7 @@ ngx_int_t make_memory(Zone* zone) {
     }
     if (needs_table(*zone)) {
         zone->table =
-            Table::create(memory + share, size - share, zone->shape, keys[1], needs_accounts(*zone));
+            Table::create(memory + share, size - share, zone->layout, keys[1], needs_unsent_counts(*zone));
     }
     if ((zone->denials == nullptr && needs_denials(*zone)) ||
         (zone->table == nullptr && needs_table(*zone))) {
@@ -128,8 +128,9 @@ ngx_int_t init_memory(ngx_shm_zone_t* shm, void* data) {
     if (zone->replaces != nullptr) {
         Zone& old = *zone_of(zone->replaces);
         zone_follow(&old);
-        if (old.table != nullptr && zone->table != nullptr && can_convert(old.table->shape(), zone->shape)) {
-            zone->table->import(*old.table, old.policy.rates, zone->policy, wall_clock(), zone_host());
+        if (old.table != nullptr && zone->table != nullptr &&
+            can_convert(old.table->layout(), zone->layout)) {
+            zone->table->import(*old.table, old.policy.rates, zone->policy, wall_clock(), this_process());
         }
     }
     return NGX_OK;
@@ -137,15 +138,15 @@ ngx_int_t init_memory(ngx_shm_zone_t* shm, void* data) {
 
 }  // namespace
 
-const Host& zone_host() {
-    static Host host = {0, process_lives, yield_processor, steady_clock, true};
-    host.self = static_cast<std::uint32_t>(ngx_pid);
-    return host;
+const Process& this_process() {
+    static Process process = {0, process_lives, yield_processor, steady_clock, true};
+    process.self = static_cast<std::uint32_t>(ngx_pid);
+    return process;
 }
 
 std::size_t zone_least_size(const Zone& zone) {
     // Beside what is needed: the page allocator's header, and its entry for each page.
-    std::size_t need = needs_table(zone) ? Table::least_size(zone.shape, needs_accounts(zone)) : 0;
+    std::size_t need = needs_table(zone) ? Table::least_size(zone.layout, needs_unsent_counts(zone)) : 0;
     if (needs_denials(zone)) {
         need = std::max(need + Denials::least_size() + kLine, need + need / 3 + kLine);
     }
@@ -170,11 +171,11 @@ void zone_plan_memory(Zone* zone) {
         return;
     }
     const Zone& old = *zone_of(running);
-    const bool had_accounts = old.table != nullptr && old.table->has_accounts();
+    const bool had_accounts = old.table != nullptr && old.table->has_unsent_counts();
     const bool same_parts = (old.table != nullptr) == needs_table(*zone) &&
-                            had_accounts == needs_accounts(*zone) &&
+                            had_accounts == needs_unsent_counts(*zone) &&
                             (old.denials != nullptr) == needs_denials(*zone);
-    if (same_parts && (old.table == nullptr || old.table->shape() == zone->shape)) {
+    if (same_parts && (old.table == nullptr || old.table->layout() == zone->layout)) {
         return;
     }
     // Workers of the running configuration go on with its memory, so it cannot be laid out anew in place.
@@ -197,7 +198,7 @@ bool zone_remind(Zone* zone, Micros every) {
 const char* zone_objection(const Zone& zone, const RateList& rates) {
     Policy candidate = zone.policy;
     candidate.rates = rates;
-    if (holds(zone.shape, candidate)) {
+    if (holds(zone.layout, candidate)) {
         return nullptr;
     }
     if (zone.policy.algorithm == Algorithm::kSlidingLog) {
@@ -216,10 +217,10 @@ std::string_view zone_rate_text(const Zone& zone, char* at) {
 void zone_follow(Zone* zone) {
     RateList rates = {};
     std::uint64_t version = 0;
-    if (zone->board == nullptr || zone->board->live.version() == zone->live_version) {
+    if (zone->shared == nullptr || zone->shared->live.version() == zone->live_version) {
         return;
     }
-    const LiveRate::Kind kind = zone->board->live.read(&version, &rates);
+    const LiveRate::Kind kind = zone->shared->live.read(&version, &rates);
     if (kind == LiveRate::Kind::kTorn) {
         return;
     }
@@ -244,15 +245,8 @@ void zone_follow(Zone* zone) {
     }
 }
 
-}  // namespace rate_limit
-
-// The new configuration stands: nginx may now free the memory that was replaced, and keep what replaced it.
-extern "C" ngx_int_t ngx_http_rate_limit_init_module(ngx_cycle_t* cycle) {
-    if (ngx_process == NGX_PROCESS_SINGLE) {
-        // A process without workers would go on with zones that are gone.
-        rate_limit::stop_background(const_cast<ngx_cycle_t*>(ngx_cycle));
-    }
-    rate_limit::for_each_zone(cycle, [](rate_limit::Zone* zone, ngx_shm_zone_t* memory) {
+void zone_replace_memory(ngx_cycle_t* cycle) {
+    for_each_zone(cycle, [](Zone* zone, ngx_shm_zone_t* memory) {
         if (zone->replaces != nullptr) {
             // A process without workers goes on using both.
             zone->replaces->noreuse = ngx_process == NGX_PROCESS_SINGLE ? 0 : 1;
@@ -260,5 +254,6 @@ extern "C" ngx_int_t ngx_http_rate_limit_init_module(ngx_cycle_t* cycle) {
             memory->noreuse = 0;
         }
     });
-    return NGX_OK;
 }
+
+}  // namespace rate_limit

@@ -3,12 +3,12 @@
 
 #include "core/policy.h"
 #include "core/rate_memo.h"
+#include "memory/denials.h"
+#include "memory/process.h"
+#include "memory/table.h"
 #include "nginx/module.h"
 #include "nginx/redis.h"
-#include "store/denials.h"
-#include "store/group.h"
-#include "store/host.h"
-#include "store/table.h"
+#include "store/request_check.h"
 
 namespace rate_limit {
 
@@ -23,7 +23,7 @@ struct Zone {
     // as this process last saw it.
     Policy policy;
     RateList configured;  // of rate=
-    Shape shape;
+    StateLayout layout;
     OnError on_error;
     ngx_str_t redis_name;  // empty for a zone in memory
     RedisServer* redis;    // of that name, once the whole configuration is read
@@ -32,14 +32,14 @@ struct Zone {
     ngx_shm_zone_t* shm;
     Table* table;      // null if it is not needed: the zone is in Redis, and not on_error=local
     Denials* denials;  // null if it is not needed
-    ZoneBoard* board;
+    ZoneSharedState* shared;
     bool shadow;                 // a candidate: rate_limit_shadow has it
     std::uint64_t live_version;  // of the board's rate, as this process last saw it
     bool is_live;                // whether there was one
     RateList live;               // if so
     Micros reminded;             // when this process last complained of a rate
     ngx_shm_zone_t*
-        replaces;     // on reload: the zone of the old configuration, if its memory has another shape
+        replaces;     // on reload: the zone of the old configuration, if its memory has another layout
     RateMemo* rates;  // what `rate` was found to say in this worker
     ngx_str_t file;   // where the directive stands
     ngx_uint_t line;
@@ -50,7 +50,7 @@ struct AppliedLimit {
     ngx_str_t zone_name;
     Zone* zone;
     Policy policy;                   // the zone's, with this directive's burst and delay
-    bool single;                     // is_single(policy, zone->shape)
+    bool single;                     // is_single(policy, zone->layout)
     ngx_http_complex_value_t* cost;  // of cost=$variable, else null
     std::uint32_t fixed_cost;
     bool shadow;  // of rate_limit_shadow
@@ -58,7 +58,7 @@ struct AppliedLimit {
     bool has_delay;  // nodelay or delay=
     std::uint32_t burst;
     std::uint32_t delay;
-    void** place;    // what all modules have configured where the directive stands
+    void** context;  // what all modules have configured where the directive stands
     bool warned;     // of a variable in the key that is set too late
     ngx_str_t file;  // where the directive stands
     ngx_uint_t line;
@@ -79,10 +79,10 @@ inline bool zone_key(ngx_http_request_t* r, Zone& zone, ngx_str_t* key) {
 // Whether Redis decides each request of a zone.
 inline bool asks_redis(const Zone& zone) { return zone.redis_name.len != 0 && zone.sync == 0; }
 
-// Whether a zone's memory holds a table, whether that has accounts of what Redis is to be told, and whether
-// it holds denials.
+// Whether a zone's memory holds a table, whether that has unsent counts of what Redis is to be told, and
+// whether it holds denials.
 inline bool needs_table(const Zone& zone) { return !asks_redis(zone) || zone.on_error == OnError::kLocal; }
-inline bool needs_accounts(const Zone& zone) { return zone.redis_name.len != 0 && needs_table(zone); }
+inline bool needs_unsent_counts(const Zone& zone) { return zone.redis_name.len != 0 && needs_table(zone); }
 inline bool needs_denials(const Zone& zone) { return asks_redis(zone) && zone.deny_for != 0; }
 
 // The least size of a zone's memory, as zone= takes it.
@@ -92,8 +92,12 @@ std::size_t zone_least_size(const Zone& zone);
 bool zone_remind(Zone* zone, Micros every);
 
 // Called once the configuration is read: gives a zone memory of its own if that of the old configuration has
-// another shape.
+// another layout.
 void zone_plan_memory(Zone* zone);
+
+// Called once the new configuration stands: nginx may free the memory that was replaced, and keeps the new
+// one.
+void zone_replace_memory(ngx_cycle_t* cycle);
 
 // Sees whether the zone's rate was changed while nginx runs. A request need not, while the board's version is
 // 0.
@@ -107,6 +111,6 @@ const char* zone_objection(const Zone& zone, const RateList& rates);
 std::string_view zone_rate_text(const Zone& zone, char* at);
 
 // This process, as the tables need to know it.
-const Host& zone_host();
+const Process& this_process();
 
 }  // namespace rate_limit

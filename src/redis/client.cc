@@ -6,7 +6,7 @@
 #include <new>
 #include <utility>
 
-#include "redis/host.h"
+#include "redis/named_endpoint.h"
 
 namespace rate_limit::redis {
 namespace {
@@ -17,7 +17,7 @@ std::string configured_place(const Address& address) {
         return "unix:" + address.path;
     }
     if (!address.host.empty()) {
-        return print_place(address.host, address.port);
+        return print_target(address.host, address.port);
     }
     return address.primary.empty() ? "cluster" : "primary \"" + address.primary + "\"";
 }
@@ -30,23 +30,23 @@ bool is_of_slot(Error error, std::string_view text) {
 
 }  // namespace
 
-Client::Client(const Settings& settings, std::unique_ptr<Locator> locator, Loop* loop)
+Client::Client(const Settings& settings, std::unique_ptr<Endpoint> endpoint, Loop* loop)
     : settings_(settings),
       loop_(loop),
       lanes_{{settings, loop, this}, {settings, loop, this}},
-      locator_(std::move(locator)),
+      endpoint_(std::move(endpoint)),
       patience_(usual_patience()),
       where_(configured_place(settings.address)) {
-    locator_->set_owner(this);
+    endpoint_->set_owner(this);
 }
 
 Client* Client::make(const Settings& settings, const std::vector<std::string>& addresses, Loop* loop) {
-    auto* host = new (std::nothrow) Host(settings.address, addresses);
-    return host != nullptr ? make_with(settings, std::unique_ptr<Locator>(host), loop) : nullptr;
+    auto* host = new (std::nothrow) NamedEndpoint(settings.address, addresses);
+    return host != nullptr ? make_with(settings, std::unique_ptr<Endpoint>(host), loop) : nullptr;
 }
 
-Client* Client::make_with(const Settings& settings, std::unique_ptr<Locator> locator, Loop* loop) {
-    auto* client = new (std::nothrow) Client(settings, std::move(locator), loop);
+Client* Client::make_with(const Settings& settings, std::unique_ptr<Endpoint> endpoint, Loop* loop) {
+    auto* client = new (std::nothrow) Client(settings, std::move(endpoint), loop);
     if (client == nullptr) {
         return nullptr;
     }
@@ -68,8 +68,8 @@ Client::~Client() {
     for (Lane& lane : lanes_) {
         lane.close();
     }
-    if (settings_.watcher != nullptr && breaker_.open()) {
-        settings_.watcher->on_close();
+    if (settings_.observer != nullptr && breaker_.open()) {
+        settings_.observer->on_close();
     }
     while (free_ != nullptr) {
         Call* call = free_;
@@ -138,8 +138,8 @@ void Client::issue(Call* call, Lane* lane) const {
     if (call->asking) {
         lane->send("*1\r\n$6\r\nASKING\r\n");
     }
-    if (settings_.watcher != nullptr) {
-        call->issued_at = settings_.watcher->now();
+    if (settings_.observer != nullptr) {
+        call->issued_at = settings_.observer->now();
     }
     // If there is no memory, the deadline answers it.
     call->lane = lane;
@@ -165,8 +165,8 @@ void Client::on_reply(redisAsyncContext* context, void* reply, void* self) {
 void Client::answered(Call* call, const void* answer) {
     const auto* reply = static_cast<const redisReply*>(answer);
     heard(call->lane);
-    if (settings_.watcher != nullptr) {
-        settings_.watcher->on_round_trip(settings_.watcher->now() - call->issued_at);
+    if (settings_.observer != nullptr) {
+        settings_.observer->on_round_trip(settings_.observer->now() - call->issued_at);
     }
     if (call->answer == nullptr) {
         // Too late to be of use to anybody, and so no sign that Redis is worth asking.
@@ -209,9 +209,9 @@ void Client::answered(Call* call, const void* answer) {
         return;
     }
     finish(call, error, {});
-    if (error == Error::kReadOnly && locator_->wants_primary()) {
+    if (error == Error::kReadOnly && endpoint_->wants_primary()) {
         // It was the primary, and is no longer. Not from here: hiredis is at work.
-        locator_->doubt();
+        endpoint_->suspect();
         if (breaker_.trip()) {
             on_open(error, text);
         }
@@ -220,15 +220,15 @@ void Client::answered(Call* call, const void* answer) {
 
 void Client::count(Error error) {
     counts_.errors[static_cast<unsigned>(error)]++;
-    if (settings_.watcher != nullptr) {
-        settings_.watcher->on_error(error);
+    if (settings_.observer != nullptr) {
+        settings_.observer->on_error(error);
     }
 }
 
 void Client::count_opened() {
     counts_.opened++;
-    if (settings_.watcher != nullptr) {
-        settings_.watcher->on_open();
+    if (settings_.observer != nullptr) {
+        settings_.observer->on_open();
     }
 }
 
@@ -372,8 +372,8 @@ void Client::on_open(Error error, std::string_view line) {
 // Redis has answered; `closed` if that closed the breaker.
 void Client::succeed(bool closed) {
     if (closed) {
-        if (settings_.watcher != nullptr) {
-            settings_.watcher->on_close();
+        if (settings_.observer != nullptr) {
+            settings_.observer->on_close();
         }
         rest();
         if ((!settings_.quiet || failing_) && journal().may_report_recovery(settings_.node, loop_->now())) {
@@ -429,8 +429,8 @@ void Client::on_probe(Lane* lane, const void* answer) {
     }
     if (reply->type == REDIS_REPLY_ERROR && !answers) {
         complain(classify(text), text);
-        if (classify(text) == Error::kReadOnly && locator_->wants_primary()) {
-            locator_->doubt();
+        if (classify(text) == Error::kReadOnly && endpoint_->wants_primary()) {
+            endpoint_->suspect();
         }
         retry_->arm(breaker_.next_delay(loop_->random()));
         return;
@@ -439,24 +439,24 @@ void Client::on_probe(Lane* lane, const void* answer) {
 }
 
 void Client::connect(Lane* lane) {
-    const Locator::Place place = locator_->place();
-    if (place.address.empty() && place.trouble == nullptr) {
+    const Endpoint::Target target = endpoint_->target();
+    if (target.address.empty() && target.trouble == nullptr) {
         // It will be known, and on_moved() called.
         retry_->arm(settings_.connect_timeout);
         return;
     }
-    where_ = place.address.empty() || !settings_.address.path.empty()
+    where_ = target.address.empty() || !settings_.address.path.empty()
                  ? configured_place(settings_.address)
-                 : print_place(place.address, place.port);
-    if (place.address.empty()) {
-        fail_connection(lane, place.error, place.trouble);
+                 : print_target(target.address, target.port);
+    if (target.address.empty()) {
+        fail_connection(lane, target.error, target.trouble);
         return;
     }
-    if (place.trouble != nullptr) {
-        complain(Error::kUnresolved, place.trouble, Effect::kNone);
+    if (target.trouble != nullptr) {
+        complain(Error::kUnresolved, target.trouble, Effect::kNone);
     }
     std::string line;
-    if (!lane->open(place, &line)) {
+    if (!lane->open(target, &line)) {
         fail_connection(lane, Error::kRefused, line);
     } else {
         retry_->arm(breaker_.open() ? next_attempt_after() : settings_.connect_timeout);
@@ -508,7 +508,7 @@ void Client::fail_connection(Lane* lane, Error error, std::string_view line) {
         return;
     }
     const std::string kept(line);
-    locator_->doubt();
+    endpoint_->suspect();
     lacks_rights_ = false;
     complain(error, kept, Effect::kUnreachable);
     if (breaker_.trip()) {

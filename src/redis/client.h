@@ -12,11 +12,11 @@
 #include "redis/breaker.h"
 #include "redis/buffer.h"
 #include "redis/connection.h"
+#include "redis/endpoint.h"
 #include "redis/error.h"
 #include "redis/lane.h"
-#include "redis/locator.h"
 #include "redis/loop.h"
-#include "redis/service.h"
+#include "redis/router.h"
 
 namespace rate_limit::redis {
 
@@ -39,7 +39,7 @@ class Call {
     Answer answer = nullptr;  // null once it was given, or given up
     void* self = nullptr;
     Milliseconds sent_at = 0;
-    std::int64_t issued_at = 0;  // by the watcher's clock, if there is one
+    std::int64_t issued_at = 0;  // by the observer's clock, if there is one
     Milliseconds deadline = 0;
     bool issued = false;    // hiredis has it, and will call back
     bool repeated = false;  // after NOSCRIPT
@@ -69,12 +69,12 @@ struct Counts {
     std::uint64_t opened = 0;  // the breaker
 };
 
-class Client final : public Service, private Lane::Owner, private Locator::Owner {
+class Client final : public Router, private Lane::Owner, private Endpoint::Owner {
   public:
     static constexpr unsigned kMostMoves = 5;  // of a call
 
-    // Takes over `locator`, which says where the server is. Null if there is no memory.
-    static Client* make_with(const Settings& settings, std::unique_ptr<Locator> locator, Loop* loop);
+    // Takes over `endpoint`, which says where the server is. Null if there is no memory.
+    static Client* make_with(const Settings& settings, std::unique_ptr<Endpoint> endpoint, Loop* loop);
 
     // The same for the settings' own host, whose numeric addresses as known so far are given.
     static Client* make(const Settings& settings, const std::vector<std::string>& addresses, Loop* loop);
@@ -82,7 +82,7 @@ class Client final : public Service, private Lane::Owner, private Locator::Owner
     Client(const Client&) = delete;
     Client& operator=(const Client&) = delete;
 
-    bool split() const override { return false; }
+    bool sharded() const override { return false; }
     Client* client_of(Slot) override { return this; }
     void open() override;
     bool opening() const override { return early_; }
@@ -133,7 +133,7 @@ class Client final : public Service, private Lane::Owner, private Locator::Owner
     const Settings& settings() const { return settings_; }
 
   private:
-    Client(const Settings& settings, std::unique_ptr<Locator> locator, Loop* loop);
+    Client(const Settings& settings, std::unique_ptr<Endpoint> endpoint, Loop* loop);
 
     static void on_reply(redisAsyncContext* context, void* reply, void* self);
     void on_ready(Lane* lane) override;
@@ -197,7 +197,7 @@ class Client final : public Service, private Lane::Owner, private Locator::Owner
     Alarm* deadline_ = nullptr;
     Milliseconds watched_ = 0;  // when that rings, if it is armed
     Alarm* retry_ = nullptr;
-    std::unique_ptr<Locator> locator_;
+    std::unique_ptr<Endpoint> endpoint_;
     Redirector* redirector_ = nullptr;
     bool early_ = false;          // the connection is made before any call
     bool lacks_rights_ = false;   // see lacks_rights()

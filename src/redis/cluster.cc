@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "redis/command.h"
-#include "redis/host.h"
 #include "redis/log_limit.h"
+#include "redis/named_endpoint.h"
 
 namespace rate_limit::redis {
 namespace {
@@ -36,7 +36,7 @@ bool split_place(std::string_view text, std::string* host, std::uint16_t* port) 
 }
 
 // What tells a node from others.
-std::string place_key(const std::string& host, std::uint16_t port) {
+std::string address_key(const std::string& host, std::uint16_t port) {
     return host + " " + std::to_string(port);
 }
 
@@ -44,7 +44,7 @@ std::string place_key(const std::string& host, std::uint16_t port) {
 
 // Where a node is: where it was said to be. If nobody is there, the cluster may know better. A name is looked
 // up when the node is first asked, and its calls wait for that.
-class Cluster::Member final : public Locator {
+class Cluster::Member final : public Endpoint {
   public:
     Member(const Address& address, Cluster* cluster)
         : host_(address, is_numeric(address.host) ? std::vector<std::string>{address.host}
@@ -59,31 +59,31 @@ class Cluster::Member final : public Locator {
     bool whole() const { return timer_ != nullptr; }
 
     void set_owner(Owner* owner) override { owner_ = owner; }
-    Place place() override {
-        Place place = host_.place();
-        if (place.address.empty() && !looked_) {
+    Target target() override {
+        Target target = host_.target();
+        if (target.address.empty() && !looked_) {
             host_.look_up();
         }
         looked_ = true;
-        if (place.address.empty() && host_.looking()) {
-            place.trouble = nullptr;
+        if (target.address.empty() && host_.looking()) {
+            target.trouble = nullptr;
             timer_->arm(kLookEvery);
         } else {
             timer_->disarm();
         }
-        return place;
+        return target;
     }
-    void doubt() override {
-        host_.doubt();
+    void suspect() override {
+        host_.suspect();
         cluster_->on_trouble();
     }
     bool wants_primary() const override { return false; }
 
     // Where it is as far as that is known now.
-    Place known() { return host_.place(); }
+    Target known() { return host_.target(); }
 
   private:
-    Host host_;
+    NamedEndpoint host_;
     Cluster* cluster_;
     Owner* owner_ = nullptr;
     Alarm* timer_;         // until it is seen whether the name was found
@@ -91,13 +91,13 @@ class Cluster::Member final : public Locator {
 };
 
 // Nowhere: calls wait for the map, or for the news that there is none.
-class Cluster::Lobby final : public Locator {
+class Cluster::Lobby final : public Endpoint {
   public:
     explicit Lobby(Cluster* cluster) : cluster_(cluster) {}
 
     void set_owner(Owner* owner) override { owner_ = owner; }
-    Place place() override { return {"", 0, trouble_, "", error_}; }
-    void doubt() override { cluster_->on_trouble(); }
+    Target target() override { return {"", 0, trouble_, "", error_}; }
+    void suspect() override { cluster_->on_trouble(); }
     bool wants_primary() const override { return false; }
 
     void tell(Error error, const char* trouble) {
@@ -181,7 +181,7 @@ bool Cluster::prepare() {
     auto* lobby = new (std::nothrow) Lobby(this);
     lobby_place_ = lobby;
     if (lobby != nullptr) {
-        lobby_.reset(Client::make_with(settings_, std::unique_ptr<Locator>(lobby), loop_));
+        lobby_.reset(Client::make_with(settings_, std::unique_ptr<Endpoint>(lobby), loop_));
     }
     return timer_ != nullptr && node_loop_ != nullptr && topology_ != nullptr && lobby_ != nullptr;
 }
@@ -237,40 +237,40 @@ void Cluster::on_timer() {
 }
 
 // Nodes that answer, then the seeds; each worker begins with another.
-std::vector<Locator::Place> Cluster::whom_to_ask() {
-    std::vector<Locator::Place> places;
+std::vector<Endpoint::Target> Cluster::whom_to_ask() {
+    std::vector<Endpoint::Target> targets;
     for (const auto& node : nodes_) {
         const std::string address = node != nullptr && node->available() ? node->address() : std::string();
         if (!address.empty()) {
-            places.push_back({address, node->port, nullptr, node->name});
+            targets.push_back({address, node->port, nullptr, node->name});
         }
     }
     const auto rotate = [&](std::size_t from) {
-        if (places.size() > from) {
-            std::rotate(
-                places.begin() + static_cast<std::ptrdiff_t>(from),
-                places.begin() + static_cast<std::ptrdiff_t>(from + loop_->random() % (places.size() - from)),
-                places.end());
+        if (targets.size() > from) {
+            std::rotate(targets.begin() + static_cast<std::ptrdiff_t>(from),
+                        targets.begin() +
+                            static_cast<std::ptrdiff_t>(from + loop_->random() % (targets.size() - from)),
+                        targets.end());
         }
     };
     rotate(0);
-    const std::size_t known = places.size();
+    const std::size_t known = targets.size();
     for (const Seed& seed : seeds_.all()) {
         for (const std::string& address : seed.addresses) {
-            places.push_back({address, seed.port, nullptr, seed.host});
+            targets.push_back({address, seed.port, nullptr, seed.host});
         }
     }
     rotate(known);
-    return places;
+    return targets;
 }
 
 bool Cluster::is_known(const std::string& host, std::uint16_t port) const {
-    return places_.find(place_key(host, port)) != places_.end();
+    return indices_.find(address_key(host, port)) != indices_.end();
 }
 
 // A node's client, which is made when it is first needed; null if there is no memory.
-Client* Cluster::client_at(std::uint16_t place) {
-    Node* node = nodes_[place].get();
+Client* Cluster::client_at(std::uint16_t index) {
+    Node* node = nodes_[index].get();
     return node->client != nullptr || make_client(node) ? node->client.get() : nullptr;
 }
 
@@ -280,29 +280,29 @@ bool Cluster::make_client(Node* node) {
     if (node->probes) {
         node->settings.probe = std::move(probe);
     }
-    node->settings.node = print_place(node->host, node->port);
+    node->settings.node = print_target(node->host, node->port);
     node->settings.address.host = node->host;
     node->settings.address.port = node->port;
     node->settings.server_name = node->name;
     std::unique_ptr<Member> member(new (std::nothrow) Member(node->settings.address, this));
-    Member* const place = member.get();
+    Member* const added = member.get();
     if (member != nullptr && member->whole()) {
         node->client.reset(Client::make_with(node->settings, std::move(member), node_loop_.get()));
     }
     if (node->client == nullptr) {
         return false;
     }
-    node->member = place;
+    node->member = added;
     node->client->set_redirector(this);
     return true;
 }
 
-// The place of a node in nodes_, which it is given if it has none; kNobody if there is no memory, or too many
-// are named.
+// The target of a node in nodes_, which it is given if it has none; kNobody if there is no memory, or too
+// many are named.
 std::uint16_t Cluster::node_at(const std::string& host, std::uint16_t port, const std::string& name) {
-    const std::string key = place_key(host, port);
-    const auto known = places_.find(key);
-    if (known != places_.end()) {
+    const std::string key = address_key(host, port);
+    const auto known = indices_.find(key);
+    if (known != indices_.end()) {
         return known->second;
     }
     if (free_.empty() && nodes_.size() == kMostNodes) {
@@ -319,11 +319,11 @@ std::uint16_t Cluster::node_at(const std::string& host, std::uint16_t port, cons
         free_.push_back(static_cast<std::uint16_t>(nodes_.size()));
         nodes_.emplace_back();
     }
-    const std::uint16_t place = free_.back();
+    const std::uint16_t index = free_.back();
     free_.pop_back();
-    nodes_[place] = std::move(node);
-    places_.emplace(key, place);
-    return place;
+    nodes_[index] = std::move(node);
+    indices_.emplace(key, index);
+    return index;
 }
 
 void Cluster::adopt(const std::vector<SlotRange>& ranges) {
@@ -420,7 +420,7 @@ void Cluster::drop_idle_nodes() {
             strangers_++;
             continue;
         }
-        places_.erase(place_key(node->host, node->port));
+        indices_.erase(address_key(node->host, node->port));
         nodes_[i].reset();
         free_.push_back(static_cast<std::uint16_t>(i));
     }
@@ -463,13 +463,13 @@ Client* Cluster::redirect(const Client& from, Error error, std::string_view text
     if (host.empty()) {
         host = from.settings().address.host;
     }
-    const std::size_t before = places_.size();
+    const std::size_t before = indices_.size();
     const bool may = is_host(host) && (strangers_ < kMostStrangers || is_known(host, port));
     const std::uint16_t owner = may ? node_at(host, port, name) : kNobody;
     if (owner == kNobody) {
         return nullptr;
     }
-    strangers_ += places_.size() - before;
+    strangers_ += indices_.size() - before;
     if (error == Error::kMoved) {
         owners_[slot] = owner;
         refresh(0);

@@ -14,17 +14,17 @@
 
 #include "redis/address.h"
 #include "redis/client.h"
-#include "redis/locator.h"
+#include "redis/endpoint.h"
 #include "redis/loop.h"
+#include "redis/router.h"
 #include "redis/seeds.h"
-#include "redis/service.h"
 #include "redis/topology.h"
 
 namespace rate_limit::redis {
 
 // Until the map is known, calls wait in a client that is connected to nobody. The map is asked for anew when
 // a node says that a slot has moved, when a node is lost, and while any slot has no node that answers.
-class Cluster final : public Service, private Topology::Owner, private Redirector {
+class Cluster final : public Router, private Topology::Owner, private Redirector {
   public:
     // `settings` are those of every node but for its address, and live as long as this. Null if there is no
     // memory.
@@ -33,7 +33,7 @@ class Cluster final : public Service, private Topology::Owner, private Redirecto
     Cluster(const Cluster&) = delete;
     Cluster& operator=(const Cluster&) = delete;
 
-    bool split() const override { return true; }
+    bool sharded() const override { return true; }
     Client* client_of(Slot slot) override;
     void open() override;
     bool opening() const override;
@@ -60,10 +60,10 @@ class Cluster final : public Service, private Topology::Owner, private Redirecto
 
     void refresh(Milliseconds after);
     Milliseconds look_after() const;
-    std::vector<Locator::Place> whom_to_ask();
+    std::vector<Endpoint::Target> whom_to_ask();
     std::uint16_t node_at(const std::string& host, std::uint16_t port, const std::string& name);
     bool is_known(const std::string& host, std::uint16_t port) const;
-    Client* client_at(std::uint16_t place);
+    Client* client_at(std::uint16_t index);
     bool make_client(Node* node);
     void set_probes();
     void adopt(const std::vector<SlotRange>& ranges);
@@ -87,11 +87,11 @@ class Cluster final : public Service, private Topology::Owner, private Redirecto
     Milliseconds asked_at_ = 0;
     Journal own_journal_;  // unless the settings have one
     std::unique_ptr<NodeLoop> node_loop_;
-    std::vector<std::unique_ptr<Node>> nodes_;               // a place that is empty is used again
-    std::vector<std::uint16_t> free_;                        // such places
-    std::unordered_map<std::string, std::uint16_t> places_;  // in nodes_, by place_key()
-    std::size_t strangers_ = 0;                              // nodes without slots
-    std::array<std::uint16_t, kSlots> owners_;               // places in nodes_
+    std::vector<std::unique_ptr<Node>> nodes_;                // a target that is empty is used again
+    std::vector<std::uint16_t> free_;                         // such targets
+    std::unordered_map<std::string, std::uint16_t> indices_;  // in nodes_, by address_key()
+    std::size_t strangers_ = 0;                               // nodes without slots
+    std::array<std::uint16_t, kSlots> owners_;                // targets in nodes_
 };
 
 }  // namespace rate_limit::redis

@@ -34,14 +34,14 @@ bool was_hung_up(const redisAsyncContext* context) {
 
 }  // namespace
 
-bool Connection::open(const Locator::Place& place, std::string* line) {
+bool Connection::open(const Endpoint::Target& target, std::string* line) {
     redisOptions options = {};
     if (settings_.address.path.empty()) {
-        REDIS_OPTIONS_SET_TCP(&options, place.address.c_str(), place.port);
+        REDIS_OPTIONS_SET_TCP(&options, target.address.c_str(), target.port);
         // A numeric address is of one family only; asking for both spares hiredis a second try.
         options.options |= REDIS_OPT_PREFER_IP_UNSPEC;
     } else {
-        REDIS_OPTIONS_SET_UNIX(&options, place.address.c_str());
+        REDIS_OPTIONS_SET_UNIX(&options, target.address.c_str());
     }
     redisAsyncContext* context = redisAsyncConnectWithOptions(&options);
     if (context == nullptr || context->err != 0 || !loop_->attach(context)) {
@@ -54,7 +54,7 @@ bool Connection::open(const Locator::Place& place, std::string* line) {
     context->c.reader->maxelements = settings_.most_elements;
     guard_.most = settings_.most_reply;
     guard_.watch(context);
-    server_name_ = settings_.server_name.empty() ? place.name : settings_.server_name;
+    server_name_ = settings_.server_name.empty() ? target.name : settings_.server_name;
     context_ = context;
     session_ = nullptr;
     ready_ = false;

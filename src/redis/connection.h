@@ -6,12 +6,12 @@
 #include <string_view>
 
 #include "redis/address.h"
+#include "redis/call_observer.h"
+#include "redis/endpoint.h"
 #include "redis/error.h"
 #include "redis/journal.h"
-#include "redis/locator.h"
 #include "redis/loop.h"
 #include "redis/reply_guard.h"
-#include "redis/watcher.h"
 
 struct redisAsyncContext;
 struct redisReply;
@@ -25,7 +25,7 @@ struct Settings {
     std::string name;  // in log lines
     std::string node;  // of a cluster, HOST:PORT; empty for a single server
     Address address;
-    std::string server_name;      // that a TLS server must prove to be; empty: what its place says
+    std::string server_name;      // that a TLS server must prove to be; empty: what its target says
     ssl_ctx_st* tls = nullptr;    // if address.tls
     std::string_view script;      // loaded into Redis with each connection; empty for none
     std::string probe_key;        // may be written to see whether Redis can
@@ -39,7 +39,7 @@ struct Settings {
     bool background = false;                   // no request waits for its calls
     bool quiet = false;                        // logs only that there is no connection
     bool spare = false;                        // connects a second time while a connection is silent
-    Watcher* watcher = nullptr;                // may be null
+    CallObserver* observer = nullptr;          // may be null
     const Consequence* consequence = nullptr;  // may be null
     Journal* journal = nullptr;                // that clients of the same Redis share; may be null
 };
@@ -67,7 +67,7 @@ class Connection {
 
     // Starts to connect. False, with the reason in `*line`, if that failed at once; the owner is told of
     // later failures.
-    bool open(const Locator::Place& place, std::string* line);
+    bool open(const Endpoint::Target& target, std::string* line);
 
     // Ends it, and tells nobody but the commands that wait: they get a null reply.
     void close();

@@ -1,4 +1,4 @@
-// Limits how often lines are logged, and puts their parts together.
+// Builds log lines, and limits how often each is logged.
 #include "redis/journal.h"
 
 #include <algorithm>
@@ -63,7 +63,7 @@ bool Journal::may_report_recovery(std::string_view node, Milliseconds now) {
     return true;
 }
 
-std::string print_place(const std::string& host, std::uint16_t port) {
+std::string print_target(const std::string& host, std::uint16_t port) {
     const bool six = host.find(':') != std::string::npos;
     return (six ? "[" + host + "]" : host) + ":" + std::to_string(port);
 }

@@ -53,7 +53,7 @@ class Journal {
 };
 
 // HOST:PORT, with brackets around an IPv6 address.
-std::string print_place(const std::string& host, std::uint16_t port);
+std::string print_target(const std::string& host, std::uint16_t port);
 
 // `ERROR (DETAIL), N more times since the last line`. A long detail is cut.
 std::string describe(Error error, std::string_view detail, std::uint64_t left_out);

@@ -3,11 +3,11 @@
 
 namespace rate_limit::redis {
 
-bool Lane::open(const Locator::Place& place, std::string* line) {
+bool Lane::open(const Endpoint::Target& target, std::string* line) {
     tried_at_ = loop_->now();
     greeted_ = probing_ = false;
     in_flight_ = 0;
-    return connection_.open(place, line);
+    return connection_.open(target, line);
 }
 
 void Lane::close() {

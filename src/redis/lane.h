@@ -30,7 +30,7 @@ class Lane final : private Connection::Owner {
     Owner* owner() const { return owner_; }
 
     // As those of Connection.
-    bool open(const Locator::Place& place, std::string* line);
+    bool open(const Endpoint::Target& target, std::string* line);
     void close();
     bool connected() const { return connection_.connected(); }
     bool ready() const { return connection_.ready(); }

@@ -105,9 +105,9 @@ void Client::open_spare(Lane* lane) {
     if (lane->tried_at() != 0 && loop_->now() < lane->tried_at() + kEvery) {
         return;
     }
-    const Locator::Place place = locator_->place();
+    const Endpoint::Target target = endpoint_->target();
     std::string line;
-    if (!place.address.empty() && !lane->open(place, &line)) {
+    if (!target.address.empty() && !lane->open(target, &line)) {
         complain(Error::kRefused, line, Effect::kNone);
     }
     rest();

@@ -56,14 +56,14 @@ Sentinels::~Sentinels() {
     delete timer_;
 }
 
-Locator::Place Sentinels::place() {
+Endpoint::Target Sentinels::target() {
     if (!connection_.connected() && !timer_->armed()) {
         ask();
     }
-    return place_;
+    return target_;
 }
 
-void Sentinels::doubt() {
+void Sentinels::suspect() {
     if (asking_ || timer_->armed()) {
         return;
     }
@@ -119,12 +119,12 @@ void Sentinels::ask() {
     asked_at_ = loop_->now();
     asking_ = true;
     if (seed.addresses.empty()) {
-        where_ = "Sentinel " + print_place(seed.host, seed.port);
+        where_ = "Sentinel " + print_target(seed.host, seed.port);
         fail(Error::kUnresolved, "the host has no address");
         return;
     }
     const std::string& address = seed.addresses[failures_ / seeds.size() % seed.addresses.size()];
-    where_ = "Sentinel " + print_place(address, seed.port);
+    where_ = "Sentinel " + print_target(address, seed.port);
     std::string line;
     if (!connection_.open({address, seed.port, nullptr, seed.host}, &line)) {
         fail(Error::kRefused, line);
@@ -245,12 +245,12 @@ void Sentinels::follow() {
 }
 
 void Sentinels::settle(const std::string& address) {
-    if (place_.address == address && place_.port == port_) {
+    if (target_.address == address && target_.port == port_) {
         return;
     }
-    const bool moved = !place_.address.empty();
-    place_ = {address, port_, nullptr, host_};
-    std::string line = log_line(settings_.name, where_, "the primary is now " + print_place(address, port_),
+    const bool moved = !target_.address.empty();
+    target_ = {address, port_, nullptr, host_};
+    std::string line = log_line(settings_.name, where_, "the primary is now " + print_target(address, port_),
                                 "requests are decided there");
     if (moved && !settings_.quiet && moves_.admit(loop_->now(), &line)) {
         loop_->log(Severity::kNotice, line);
@@ -268,8 +268,8 @@ void Sentinels::complain(Error error, std::string_view line) {
         return;
     }
     std::string consequence;
-    if (!place_.address.empty()) {
-        consequence = "requests are still decided at " + print_place(place_.address, place_.port);
+    if (!target_.address.empty()) {
+        consequence = "requests are still decided at " + print_target(target_.address, target_.port);
     } else if (settings_.consequence != nullptr) {
         consequence = settings_.consequence->unreachable;
     }

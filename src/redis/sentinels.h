@@ -7,7 +7,7 @@
 
 #include "redis/address.h"
 #include "redis/connection.h"
-#include "redis/locator.h"
+#include "redis/endpoint.h"
 #include "redis/log_limit.h"
 #include "redis/resolver.h"
 #include "redis/seeds.h"
@@ -15,10 +15,10 @@
 namespace rate_limit::redis {
 
 // Keeps one connection, to any Sentinel that answers: it asks for the primary and then listens for
-// +switch-master. When the connection is lost, or the primary in doubt, the next Sentinel is asked. However
+// +switch-master. When the connection is lost, or the primary in suspect, the next Sentinel is asked. However
 // often a Sentinel names another primary, it is followed ten times a second at most, and one name is looked
 // up at a time.
-class Sentinels final : public Locator, private Connection::Owner {
+class Sentinels final : public Endpoint, private Connection::Owner {
   public:
     // `settings` are those of the Sentinels, not of the servers that they watch, and live as long as this.
     // Null if there is no memory.
@@ -28,9 +28,9 @@ class Sentinels final : public Locator, private Connection::Owner {
     Sentinels(const Sentinels&) = delete;
     Sentinels& operator=(const Sentinels&) = delete;
 
-    void set_owner(Locator::Owner* owner) override { owner_ = owner; }
-    Place place() override;
-    void doubt() override;
+    void set_owner(Endpoint::Owner* owner) override { owner_ = owner; }
+    Target target() override;
+    void suspect() override;
     bool wants_primary() const override { return true; }
 
   private:
@@ -56,13 +56,13 @@ class Sentinels final : public Locator, private Connection::Owner {
     std::string primary_;
     Loop* loop_;
     Connection connection_;
-    Locator::Owner* owner_ = nullptr;
+    Endpoint::Owner* owner_ = nullptr;
     Alarm* timer_ = nullptr;  // until the Sentinel must have answered, or until the next is asked
     std::size_t next_ = 0;
     unsigned failures_ = 0;  // in a row
     bool asking_ = false;    // a Sentinel is expected to answer
     Milliseconds asked_at_ = 0;
-    Place place_;
+    Target target_;
     std::string host_;        // of the primary, as the Sentinels last said it
     std::uint16_t port_ = 0;  // of it
     bool pending_ = false;    // it was said so soon after the last time that it is yet to be followed

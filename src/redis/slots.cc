@@ -2,7 +2,7 @@
 #include <array>
 #include <cstddef>
 
-#include "redis/service.h"
+#include "redis/router.h"
 
 namespace rate_limit::redis {
 namespace {

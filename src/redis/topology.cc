@@ -18,7 +18,7 @@ bool is_integer(const redisReply& reply, long long most) {
 
 // Reads [first, last, [host, port, ...], replicas...]. A node that does not know its own address is where it
 // was asked.
-bool read_range(const redisReply& reply, const Locator::Place& asked, SlotRange* range) {
+bool read_range(const redisReply& reply, const Endpoint::Target& asked, SlotRange* range) {
     if (reply.type != REDIS_REPLY_ARRAY || reply.elements < 3 || !is_integer(*reply.element[0], kSlots - 1) ||
         !is_integer(*reply.element[1], kSlots - 1)) {
         return false;
@@ -62,7 +62,7 @@ Topology::~Topology() {
     delete timer_;
 }
 
-void Topology::ask(std::vector<Locator::Place> nodes) {
+void Topology::ask(std::vector<Endpoint::Target> nodes) {
     nodes_ = std::move(nodes);
     next_ = 0;
     waiting_ = false;
@@ -102,7 +102,7 @@ void Topology::fail(Error error, std::string_view line) {
     }
     timer_->disarm();
     const std::string where =
-        nodes_.empty() ? "cluster" : print_place(nodes_.back().address, nodes_.back().port);
+        nodes_.empty() ? "cluster" : print_target(nodes_.back().address, nodes_.back().port);
     nodes_.clear();
     owner_->on_no_ranges(where, error, kept);
 }

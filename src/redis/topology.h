@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "redis/connection.h"
-#include "redis/locator.h"
+#include "redis/endpoint.h"
 #include "redis/loop.h"
-#include "redis/service.h"
+#include "redis/router.h"
 
 namespace rate_limit::redis {
 
@@ -44,7 +44,7 @@ class Topology final : private Connection::Owner {
     Topology& operator=(const Topology&) = delete;
 
     // Asks these, in this order, and tells the owner. Not while it is asking.
-    void ask(std::vector<Locator::Place> nodes);
+    void ask(std::vector<Endpoint::Target> nodes);
 
     bool asking() const { return !nodes_.empty(); }
 
@@ -63,7 +63,7 @@ class Topology final : private Connection::Owner {
     Connection connection_;
     Owner* owner_;
     Alarm* timer_ = nullptr;  // until the node must have answered, or until the next is asked
-    std::vector<Locator::Place> nodes_;
+    std::vector<Endpoint::Target> nodes_;
     std::size_t next_ = 0;
     bool waiting_ = false;  // for a node
 };

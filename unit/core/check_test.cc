@@ -20,13 +20,13 @@ Policy counting_all(Algorithm algorithm, const char* rates) {
 void test_a_client_without_state_is_one_never_seen(void**) {
     for (const Algorithm algorithm : kEveryAlgorithm) {
         const Policy policy = spaced(algorithm, "5r/m,10r/h", kSecond);
-        const Shape shape = shape_of(policy);
-        const std::vector<std::uint64_t> zero(words_of(shape));
+        const StateLayout layout = layout_of(policy);
+        const std::vector<std::uint64_t> zero(words_of(layout));
         for (const std::uint32_t cost : {0U, 1U, 5U, 6U}) {
             Check a;
             Check b;
-            const Decision none = a.evaluate(policy, shape, nullptr, kMidnight, cost);
-            const Decision unseen = b.evaluate(policy, shape, zero.data(), kMidnight, cost);
+            const Decision none = a.evaluate(policy, layout, nullptr, kMidnight, cost);
+            const Decision unseen = b.evaluate(policy, layout, zero.data(), kMidnight, cost);
             assert_int_equal(none.allowed, cost <= 5);
             assert_int_equal(none.allowed, unseen.allowed);
             assert_int_equal(none.remaining, unseen.remaining);

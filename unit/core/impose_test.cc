@@ -18,15 +18,15 @@ Policy owing(Algorithm algorithm, std::string_view rates) {
     return policy;
 }
 
-Decision decide(const Policy& policy, const Shape& shape, const State& state, Micros now,
+Decision decide(const Policy& policy, const StateLayout& layout, const State& state, Micros now,
                 std::uint32_t cost) {
     Check check;
-    return check.evaluate(policy, shape, state.data(), now, cost);
+    return check.evaluate(policy, layout, state.data(), now, cost);
 }
 
-void impose(const Policy& policy, const Shape& shape, Micros now, std::uint32_t cost, State* state) {
+void impose(const Policy& policy, const StateLayout& layout, Micros now, std::uint32_t cost, State* state) {
     Check check;
-    check.evaluate(policy, shape, state->data(), now, cost);
+    check.evaluate(policy, layout, state->data(), now, cost);
     check.impose(state->data());
 }
 
@@ -40,14 +40,14 @@ void what_fits_is_a_charge(const Trace& drawn) {
     Trace trace = drawn;
     trace.policy.debt = *rc::gen::arbitrary<bool>();
     const bool roomy = *rc::gen::arbitrary<bool>();
-    const Shape shape = roomy ? shape_of(trace.policy, kMaxRates, 1000) : shape_of(trace.policy);
-    State state(words_of(shape));
+    const StateLayout layout = roomy ? layout_of(trace.policy, kMaxRates, 1000) : layout_of(trace.policy);
+    State state(words_of(layout));
     Micros now = trace.start;
     for (const Step& step : trace.steps) {
         now = moved(now, step.move);
         State imposed = state;
         Check check;
-        if (!check.evaluate(trace.policy, shape, state.data(), now, step.cost).allowed) {
+        if (!check.evaluate(trace.policy, layout, state.data(), now, step.cost).allowed) {
             // From here on something may be owed.
             check.impose(state.data());
             continue;
@@ -68,19 +68,19 @@ void test_what_fits_is_charged_like_any_request(void**) {
 void parts_are_their_sum(const Trace& drawn) {
     Policy policy = drawn.policy;
     policy.debt = *rc::gen::arbitrary<bool>();
-    const Shape shape = shape_of(policy);
-    State parts(words_of(shape));
-    State sums(words_of(shape));
+    const StateLayout layout = layout_of(policy);
+    State parts(words_of(layout));
+    State sums(words_of(layout));
     Micros now = drawn.start;
     for (const Step& step : drawn.steps) {
         now = moved(now, step.move);
         const std::uint32_t part = *random::between(0U, step.cost);
-        impose(policy, shape, now, part, &parts);
-        impose(policy, shape, now, step.cost - part, &parts);
-        impose(policy, shape, now, step.cost, &sums);
+        impose(policy, layout, now, part, &parts);
+        impose(policy, layout, now, step.cost - part, &parts);
+        impose(policy, layout, now, step.cost, &sums);
         for (const std::uint32_t cost : {0U, 1U}) {
-            RC_ASSERT(same_numbers(decide(policy, shape, parts, now, cost),
-                                   decide(policy, shape, sums, now, cost)));
+            RC_ASSERT(same_numbers(decide(policy, layout, parts, now, cost),
+                                   decide(policy, layout, sums, now, cost)));
         }
     }
 }
@@ -108,21 +108,21 @@ void test_what_is_owed_is_paid_back_before_anything_fits(void**) {
     };
     for (const auto& row : rows) {
         const Policy policy = owing(row.algorithm, "10r/m");
-        const Shape shape = shape_of(policy);
-        State state(words_of(shape));
+        const StateLayout layout = layout_of(policy);
+        State state(words_of(layout));
         Micros expected = row.none;
         for (const std::uint32_t cost : {10U, 5U, 1'000'000U, 1'000'000U}) {
-            impose(policy, shape, kMidnight, cost, &state);
+            impose(policy, layout, kMidnight, cost, &state);
             expected = cost == 10 ? row.none : cost == 5 ? row.five : row.most;
-            const Decision refused = decide(policy, shape, state, kMidnight, 1);
+            const Decision refused = decide(policy, layout, state, kMidnight, 1);
             if (refused.allowed || refused.retry_after != expected) {
                 fail_msg("%s: after %u retry in %lld", algorithm_name(row.algorithm), cost,
                          static_cast<long long>(refused.retry_after));
             }
-            assert_int_equal(decide(policy, shape, state, kMidnight, 0).remaining, 0);
+            assert_int_equal(decide(policy, layout, state, kMidnight, 0).remaining, 0);
         }
-        assert_true(decide(policy, shape, state, kMidnight + expected, 1).allowed);
-        assert_false(decide(policy, shape, state, kMidnight + expected - 1, 1).allowed);
+        assert_true(decide(policy, layout, state, kMidnight + expected, 1).allowed);
+        assert_false(decide(policy, layout, state, kMidnight + expected - 1, 1).allowed);
     }
 }
 
@@ -134,14 +134,14 @@ void test_without_debt_no_more_than_the_limit_is_used(void**) {
             const Policy policy = policy_of(algorithm, "10r/m");
             Policy charging = policy;
             charging.debt = debt;
-            const Shape shape = shape_of(policy);
-            State full(words_of(shape));
-            State over(words_of(shape));
-            impose(policy, shape, kMidnight, 10, &full);
-            impose(charging, shape, kMidnight, 15, &over);
+            const StateLayout layout = layout_of(policy);
+            State full(words_of(layout));
+            State over(words_of(layout));
+            impose(policy, layout, kMidnight, 10, &full);
+            impose(charging, layout, kMidnight, 15, &over);
             for (const Micros later : {Micros{0}, 6 * kSecond, 61 * kSecond}) {
-                assert_true(same_numbers(decide(policy, shape, over, kMidnight + later, 1),
-                                         decide(policy, shape, full, kMidnight + later, 1)));
+                assert_true(same_numbers(decide(policy, layout, over, kMidnight + later, 1),
+                                         decide(policy, layout, full, kMidnight + later, 1)));
             }
         }
     }
@@ -150,19 +150,19 @@ void test_without_debt_no_more_than_the_limit_is_used(void**) {
 // Each rate owes one quota of its own at most.
 void test_every_rate_has_its_own_debt(void**) {
     const Policy policy = owing(Algorithm::kTokenBucket, "10r/m,100r/h");
-    const Shape shape = shape_of(policy);
-    State state(words_of(shape));
-    impose(policy, shape, kMidnight, 150, &state);
-    Decision refused = decide(policy, shape, state, kMidnight, 1);
+    const StateLayout layout = layout_of(policy);
+    State state(words_of(layout));
+    impose(policy, layout, kMidnight, 150, &state);
+    Decision refused = decide(policy, layout, state, kMidnight, 1);
     assert_int_equal(refused.rate, 1);
     assert_int_equal(refused.retry_after, 51 * kHour / 100);
-    impose(policy, shape, kMidnight, 1'000'000, &state);
-    refused = decide(policy, shape, state, kMidnight, 1);
+    impose(policy, layout, kMidnight, 1'000'000, &state);
+    refused = decide(policy, layout, state, kMidnight, 1);
     assert_int_equal(refused.retry_after, 101 * kHour / 100);
     // The minute's debt was twenty, and is paid long before.
     Policy minute = policy;
     minute.rates = rates_of("10r/m");
-    assert_int_equal(decide(minute, shape, state, kMidnight, 1).retry_after, 66 * kSecond);
+    assert_int_equal(decide(minute, layout, state, kMidnight, 1).retry_after, 66 * kSecond);
 }
 
 // Where another policy of the zone admits more at once, a level may be above this one's limit without any
@@ -174,11 +174,11 @@ void test_a_level_above_what_is_owed_is_not_lowered(void**) {
     Policy narrow = wide;
     narrow.burst = 4;
     narrow.debt = true;
-    const Shape shape = shape_of(wide);
-    State state(words_of(shape));
-    impose(wide, shape, kMidnight, 50, &state);
-    impose(narrow, shape, kMidnight, 3, &state);
-    assert_int_equal(decide(wide, shape, state, kMidnight, 0).remaining, 50);
+    const StateLayout layout = layout_of(wide);
+    State state(words_of(layout));
+    impose(wide, layout, kMidnight, 50, &state);
+    impose(narrow, layout, kMidnight, 3, &state);
+    assert_int_equal(decide(wide, layout, state, kMidnight, 0).remaining, 50);
 }
 
 // What is owed is whole requests, whatever part of one was left before.
@@ -188,40 +188,40 @@ void test_a_level_owes_no_part_more_than_its_quota(void**) {
     policy.ceiling = 100;
     Policy wide = policy;
     wide.burst = 99;
-    const Shape shape = shape_of(policy);
-    State state(words_of(shape));
-    impose(policy, shape, kMidnight, 3, &state);
+    const StateLayout layout = layout_of(policy);
+    State state(words_of(layout));
+    impose(policy, layout, kMidnight, 3, &state);
     const Micros now = kMidnight + kSecond / 2;
-    impose(policy, shape, now, 50, &state);
-    assert_int_equal(decide(wide, shape, state, now, 0).remaining, 90);
+    impose(policy, layout, now, 50, &state);
+    assert_int_equal(decide(wide, layout, state, now, 0).remaining, 90);
 }
 
 void test_the_time_of_the_last_request_is_remembered(void**) {
     for (const Algorithm algorithm : kEveryAlgorithm) {
         Policy policy = owing(algorithm, "10r/m");
         policy.min_interval = 5 * kSecond;
-        const Shape shape = shape_of(policy);
-        State state(words_of(shape));
-        impose(policy, shape, kMidnight, 1, &state);
+        const StateLayout layout = layout_of(policy);
+        State state(words_of(layout));
+        impose(policy, layout, kMidnight, 1, &state);
         // Too early for a request of this instance, but another has admitted it.
         const Micros now = kMidnight + kSecond;
-        impose(policy, shape, now, 1, &state);
-        assert_int_equal(decide(policy, shape, state, now, 1).retry_after, 5 * kSecond);
+        impose(policy, layout, now, 1, &state);
+        assert_int_equal(decide(policy, layout, state, now, 1).retry_after, 5 * kSecond);
         Policy plain = policy;
         plain.min_interval = 0;
-        assert_true(decide(plain, shape, state, now, 8).allowed);
-        assert_false(decide(plain, shape, state, now, 9).allowed);
+        assert_true(decide(plain, layout, state, now, 8).allowed);
+        assert_false(decide(plain, layout, state, now, 9).allowed);
     }
 }
 
 void test_a_look_charges_nothing(void**) {
     for (const Algorithm algorithm : kEveryAlgorithm) {
         const Policy policy = owing(algorithm, "10r/m");
-        const Shape shape = shape_of(policy);
-        State state(words_of(shape));
-        impose(policy, shape, kMidnight, 12, &state);
+        const StateLayout layout = layout_of(policy);
+        State state(words_of(layout));
+        impose(policy, layout, kMidnight, 12, &state);
         const State before = state;
-        impose(policy, shape, kMidnight + kSecond, 0, &state);
+        impose(policy, layout, kMidnight + kSecond, 0, &state);
         assert_true(state == before);
     }
 }
@@ -229,13 +229,13 @@ void test_a_look_charges_nothing(void**) {
 // A log keeps the newest.
 void test_of_a_full_log_the_oldest_give_way(void**) {
     const Policy policy = owing(Algorithm::kSlidingLog, "10r/m");
-    const Shape shape = shape_of(policy);
-    State state(words_of(shape));
-    impose(policy, shape, kMidnight, 10, &state);
-    impose(policy, shape, kMidnight + 20 * kSecond, 4, &state);
+    const StateLayout layout = layout_of(policy);
+    State state(words_of(layout));
+    impose(policy, layout, kMidnight, 10, &state);
+    impose(policy, layout, kMidnight + 20 * kSecond, 4, &state);
     const Micros now = kMidnight + 60 * kSecond;
-    assert_int_equal(decide(policy, shape, state, now, 0).remaining, 6);
-    assert_int_equal(decide(policy, shape, state, now, 7).retry_after, 20 * kSecond);
+    assert_int_equal(decide(policy, layout, state, now, 0).remaining, 6);
+    assert_int_equal(decide(policy, layout, state, now, 7).retry_after, 20 * kSecond);
 }
 
 }  // namespace

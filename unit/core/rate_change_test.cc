@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "client.h"
-#include "core/view.h"
+#include "core/algorithm.h"
 #include "property.h"
 
 namespace rate_limit {
@@ -13,7 +13,7 @@ namespace {
 // With room for just its rates, or for any.
 Client draw_client(const Policy& policy) {
     const bool roomy = *rc::gen::arbitrary<bool>();
-    return Client(policy, roomy ? shape_of(policy, kMaxRates, 1000) : shape_of(policy));
+    return Client(policy, roomy ? layout_of(policy, kMaxRates, 1000) : layout_of(policy));
 }
 
 // Runs all steps but leaves the client with the rates and at the time of the last.
@@ -61,7 +61,7 @@ void test_what_was_used_stays_used_under_any_new_rate(void**) {
 // A plan that depends on the request, and not only on the client, must not renew the quota of another.
 void test_a_period_that_comes_back_finds_what_was_used_under_it(void**) {
     for (const Algorithm algorithm : kEveryAlgorithm) {
-        Client client(policy_of(algorithm, "5r/h"), shape_of(policy_of(algorithm, "5r/h"), 2, 100));
+        Client client(policy_of(algorithm, "5r/h"), layout_of(policy_of(algorithm, "5r/h"), 2, 100));
         assert_int_equal(client.admitted(kMidnight, 10), 5);
         client.set_rates(rates_of("5r/s"));
         assert_false(client.request(kMidnight).allowed);
@@ -267,7 +267,7 @@ void test_rates_find_their_own_state_in_any_order(void**) {
     for (const Algorithm algorithm : {Algorithm::kTokenBucket, Algorithm::kFixedWindow,
                                       Algorithm::kSlidingWindow, Algorithm::kSlidingBuckets}) {
         Client client(policy_of(algorithm, "10r/s,20r/h,30r/d"),
-                      shape_of(policy_of(algorithm, "off"), kMaxRates, 0));
+                      layout_of(policy_of(algorithm, "off"), kMaxRates, 0));
         client.request(kMidnight, 4);
         client.set_rates(rates_of("20r/h"));
         client.request(kMidnight, 3);
@@ -313,7 +313,7 @@ void test_rates_of_one_period_do_not_swap_their_states(void**) {
     }
 }
 
-// The same when the state moves to a shape with room for those rates only.
+// The same when the state moves to a layout with room for those rates only.
 void test_rates_find_their_own_state_in_another_shape(void**) {
     for (const Algorithm algorithm : {Algorithm::kTokenBucket, Algorithm::kFixedWindow,
                                       Algorithm::kSlidingWindow, Algorithm::kSlidingBuckets}) {
@@ -321,7 +321,7 @@ void test_rates_find_their_own_state_in_another_shape(void**) {
         client.request(kMidnight, 4);
         client.set_rates(rates_of("20r/h"));
         client.request(kMidnight, 3);
-        client.reshape(shape_of(client.policy()));
+        client.reshape(layout_of(client.policy()));
         assert_int_equal(client.look(kMidnight).remaining, 13);
         client.set_rates(rates_of("50r/d,20r/h"));
         assert_int_equal(client.look(kMidnight).remaining, 13);
@@ -345,8 +345,8 @@ void test_off_is_unlimited_and_keeps_what_was_used(void**) {
             off.rates = rates_of("off");
             // One check serves many clients: nothing of the one before may reach the next.
             Check check;
-            check.evaluate(policy, client.shape(), other.data(), kMidnight - kHour, 3);
-            assert_true(check.evaluate(off, client.shape(), state.data(), kMidnight + 1, kMaxCost).allowed);
+            check.evaluate(policy, client.layout(), other.data(), kMidnight - kHour, 3);
+            assert_true(check.evaluate(off, client.layout(), state.data(), kMidnight + 1, kMaxCost).allowed);
             assert_int_equal(check.decision().delay, 0);
             check.charge(state.data());
             check.refuse(state.data());

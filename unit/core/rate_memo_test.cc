@@ -9,7 +9,7 @@ namespace rate_limit {
 namespace {
 
 const Policy kPolicy;
-const Shape kShape = shape_of(kPolicy, 2, 0);
+const StateLayout kShape = layout_of(kPolicy, 2, 0);
 
 void test_each_value_is_parsed_once(void**) {
     RateMemo memo;

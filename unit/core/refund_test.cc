@@ -9,10 +9,10 @@
 namespace rate_limit {
 namespace {
 
-void give_back(const Policy& policy, const Shape& shape, Micros now, std::uint32_t cost,
+void give_back(const Policy& policy, const StateLayout& layout, Micros now, std::uint32_t cost,
                std::uint64_t* state) {
     Check check;
-    check.evaluate(policy, shape, state, now, cost);
+    check.evaluate(policy, layout, state, now, cost);
     check.give_back(state);
 }
 
@@ -25,23 +25,23 @@ bool same_numbers(const Decision& a, const Decision& b) {
 // After a random trace one more request is admitted and given back at the same moment.
 void a_client_has_what_it_had(const Trace& trace) {
     const bool roomy = *rc::gen::arbitrary<bool>();
-    const Shape shape = roomy ? shape_of(trace.policy, kMaxRates, 1000) : shape_of(trace.policy);
-    std::vector<std::uint64_t> state(words_of(shape));
+    const StateLayout layout = roomy ? layout_of(trace.policy, kMaxRates, 1000) : layout_of(trace.policy);
+    std::vector<std::uint64_t> state(words_of(layout));
     Micros now = trace.start;
     for (const Step& step : trace.steps) {
         now = moved(now, step.move);
         Check check;
-        check.evaluate(trace.policy, shape, state.data(), now, 0);
+        check.evaluate(trace.policy, layout, state.data(), now, 0);
         const Decision before = check.decision();
-        check.evaluate(trace.policy, shape, state.data(), now, step.cost);
+        check.evaluate(trace.policy, layout, state.data(), now, step.cost);
         if (!check.decision().allowed) {
             check.refuse(state.data());
             continue;
         }
         check.charge(state.data());
         if (*random::between(0, 1) == 0) {
-            give_back(trace.policy, shape, now, step.cost, state.data());
-            RC_ASSERT(same_numbers(check.evaluate(trace.policy, shape, state.data(), now, 0), before));
+            give_back(trace.policy, layout, now, step.cost, state.data());
+            RC_ASSERT(same_numbers(check.evaluate(trace.policy, layout, state.data(), now, 0), before));
         }
     }
 }
@@ -63,15 +63,15 @@ void nothing_more_is_given(const Trace& trace) {
         client.request(now, step.cost);
         const std::uint32_t limit = client.look(now).limit;
         state = client.state();
-        give_back(client.policy(), client.shape(), now, *random::any_cost(limit), state.data());
+        give_back(client.policy(), client.layout(), now, *random::any_cost(limit), state.data());
         Check check;
-        const Decision& after = check.evaluate(client.policy(), client.shape(), state.data(), now, 0);
+        const Decision& after = check.evaluate(client.policy(), client.layout(), state.data(), now, 0);
         RC_ASSERT(after.remaining >= client.look(now).remaining);
         RC_ASSERT(after.remaining <= after.limit);
         RC_ASSERT(after.reset_after <= client.look(now).reset_after);
         // All of it leaves a client that has used nothing.
-        give_back(client.policy(), client.shape(), now, kMaxCount, state.data());
-        RC_ASSERT(check.evaluate(client.policy(), client.shape(), state.data(), now, 0).remaining ==
+        give_back(client.policy(), client.layout(), now, kMaxCount, state.data());
+        RC_ASSERT(check.evaluate(client.policy(), client.layout(), state.data(), now, 0).remaining ==
                   after.limit);
     }
 }
@@ -97,10 +97,10 @@ void test_what_is_left_of_a_request_is_given_back_later(void**) {
         assert_true(client.request(kMidnight, 5).allowed);
         std::vector<std::uint64_t> state = client.state();
         const Micros now = kMidnight + 6 * kSecond;
-        give_back(client.policy(), client.shape(), now, 3, state.data());
+        give_back(client.policy(), client.layout(), now, 3, state.data());
         Check check;
         const std::uint32_t remaining =
-            check.evaluate(client.policy(), client.shape(), state.data(), now, 0).remaining;
+            check.evaluate(client.policy(), client.layout(), state.data(), now, 0).remaining;
         if (remaining != row.remaining) {
             fail_msg("%s: %u remaining", algorithm_name(row.algorithm), remaining);
         }
@@ -114,9 +114,9 @@ void test_a_sliding_window_gives_back_of_the_window_before(void**) {
     const Micros now = kMidnight + kMinute;
     client.request(now, 1);
     std::vector<std::uint64_t> state = client.state();
-    give_back(client.policy(), client.shape(), now, 4, state.data());
+    give_back(client.policy(), client.layout(), now, 4, state.data());
     Check check;
-    assert_int_equal(check.evaluate(client.policy(), client.shape(), state.data(), now, 0).remaining, 5);
+    assert_int_equal(check.evaluate(client.policy(), client.layout(), state.data(), now, 0).remaining, 5);
 }
 
 // A window that starts with the first request is open no more when that is given back.
@@ -126,10 +126,10 @@ void test_a_first_request_that_is_given_back_starts_no_window(void**) {
     Client client(policy);
     client.request(kMidnight, 2);
     std::vector<std::uint64_t> state = client.state();
-    give_back(policy, client.shape(), kMidnight + kSecond, 2, state.data());
+    give_back(policy, client.layout(), kMidnight + kSecond, 2, state.data());
     Check check;
     const Micros later = kMidnight + 30 * kSecond;
-    assert_int_equal(check.evaluate(policy, client.shape(), state.data(), later, 1).reset_after, kMinute);
+    assert_int_equal(check.evaluate(policy, client.layout(), state.data(), later, 1).reset_after, kMinute);
 }
 
 void test_the_time_of_the_last_request_is_forgotten(void**) {
@@ -139,9 +139,9 @@ void test_the_time_of_the_last_request_is_forgotten(void**) {
         Client client(policy);
         client.request(kMidnight);
         std::vector<std::uint64_t> state = client.state();
-        give_back(policy, client.shape(), kMidnight, 1, state.data());
+        give_back(policy, client.layout(), kMidnight, 1, state.data());
         Check check;
-        assert_true(check.evaluate(policy, client.shape(), state.data(), kMidnight, 1).allowed);
+        assert_true(check.evaluate(policy, client.layout(), state.data(), kMidnight, 1).allowed);
     }
 }
 
@@ -150,11 +150,11 @@ void test_a_look_and_an_unlimited_client_have_nothing_to_give(void**) {
         Client client(policy_of(algorithm, "5r/m"));
         client.request(kMidnight, 2);
         std::vector<std::uint64_t> state = client.state();
-        give_back(client.policy(), client.shape(), kMidnight + kSecond, 0, state.data());
+        give_back(client.policy(), client.layout(), kMidnight + kSecond, 0, state.data());
         assert_true(state == client.state());
         Policy off = client.policy();
         off.rates = rates_of("off");
-        give_back(off, client.shape(), kMidnight + kSecond, 1, state.data());
+        give_back(off, client.layout(), kMidnight + kSecond, 1, state.data());
         assert_true(state == client.state());
     }
 }

@@ -169,14 +169,14 @@ void test_what_is_no_number_of_requests_stays(void**) {
 void test_together_instances_admit_the_whole(void**) {
     for (const Algorithm algorithm : kEveryAlgorithm) {
         const Policy policy = policy_of(algorithm, "10r/m");
-        const Shape shape = shape_of(policy);
+        const StateLayout layout = layout_of(policy);
         for (const std::uint32_t instances : {2U, 3U, 4U, 10U}) {
             unsigned at_once = 0;
             unsigned in_ten_minutes = 0;
             for (std::uint32_t rank = 0; rank < instances; rank++) {
                 const Policy own = part(policy, instances, rank);
-                assert_true(holds(shape, own));
-                Client client(own, shape);
+                assert_true(holds(layout, own));
+                Client client(own, layout);
                 at_once += client.admitted(kMidnight, 20);
                 for (Micros now = kMidnight; now < kMidnight + 10 * kMinute; now += kSecond / 2) {
                     in_ten_minutes += client.admitted(now, 2);
@@ -196,12 +196,12 @@ void test_a_client_goes_on_when_the_share_changes(void**) {
     for (const Algorithm algorithm : kEveryAlgorithm) {
         for (const char* rates : {"10r/d", "2r/h,10r/d", "1r/h,24r/d"}) {
             const Policy policy = policy_of(algorithm, rates);
-            const Shape shape = shape_of(policy);
-            Client client(part(policy, 2, 0), shape);
+            const StateLayout layout = layout_of(policy);
+            Client client(part(policy, 2, 0), layout);
             unsigned admitted = 0;
             for (const std::uint32_t instances : {2U, 3U, 4U, 1U, 5U, 2U}) {
                 client.policy() = part(policy, instances, 0);
-                assert_true(holds(shape, client.policy()));
+                assert_true(holds(layout, client.policy()));
                 admitted += client.admitted(kMidnight + kHour / 2, 20);
             }
             if (admitted == 0 || admitted > capacity_of(policy, policy.rates.rates[0])) {

@@ -27,13 +27,13 @@ void settled_at_once_as_in_steps(const Trace& trace) {
         if (step.rates.size != 0) {
             client.set_rates(step.rates);
         }
-        if (step.cost == 0 || !is_single(client.policy(), client.shape())) {
+        if (step.cost == 0 || !is_single(client.policy(), client.layout())) {
             client.request(now, step.cost);
             continue;
         }
         std::vector<std::uint64_t> state = client.state();
         Decision decision;
-        settle_single(client.policy(), client.shape(), state.data(), now, step.cost, &decision);
+        decide_single(client.policy(), client.layout(), state.data(), now, step.cost, &decision);
         assert_same(decision, client.request(now, step.cost));
         RC_ASSERT(state == client.state());
     }
@@ -47,17 +47,17 @@ void test_one_rate_is_settled_at_once_as_in_steps(void**) {
 
 void test_what_is_more_than_one_rate_is_not_single(void**) {
     Policy policy = policy_of(Algorithm::kGcra, "10r/s");
-    assert_true(is_single(policy, shape_of(policy)));
-    assert_false(is_single(policy, shape_of(policy, 1, 0)));
+    assert_true(is_single(policy, layout_of(policy)));
+    assert_false(is_single(policy, layout_of(policy, 1, 0)));
     policy.count_all = true;
-    assert_false(is_single(policy, shape_of(policy)));
+    assert_false(is_single(policy, layout_of(policy)));
     policy.count_all = false;
     policy.min_interval = kSecond;
-    assert_false(is_single(policy, shape_of(policy)));
+    assert_false(is_single(policy, layout_of(policy)));
     policy = policy_of(Algorithm::kGcra, "10r/s,100r/m");
-    assert_false(is_single(policy, shape_of(policy)));
+    assert_false(is_single(policy, layout_of(policy)));
     policy = policy_of(Algorithm::kSlidingLog, "10r/s");
-    assert_false(is_single(policy, shape_of(policy)));
+    assert_false(is_single(policy, layout_of(policy)));
 }
 
 }  // namespace

@@ -11,13 +11,13 @@
 #include <cstdint>
 #include <cstring>
 
-#include "key/address.h"
-#include "key/base64url.h"
-#include "key/lookup.h"
-#include "key/tokens.h"
-#include "key/verifier.h"
+#include "identity/address.h"
+#include "identity/base64url.h"
+#include "identity/request_text.h"
+#include "identity/tokens.h"
+#include "identity/verifier.h"
 
-namespace rate_limit::key {
+namespace rate_limit::identity {
 namespace {
 
 // Those of RFC 7515, A.1 to A.3, so that its examples are seeds.
@@ -311,10 +311,10 @@ void print(std::string_view input) {
 }
 
 }  // namespace
-}  // namespace rate_limit::key
+}  // namespace rate_limit::identity
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-    using namespace rate_limit::key;
+    using namespace rate_limit::identity;
     if (size < 2) {
         return 0;
     }

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "core/check.h"
-#include "store/wire.h"
+#include "protocol/wire.h"
 
 namespace rate_limit {
 
@@ -22,7 +22,7 @@ struct CallGroup {
 };
 
 struct Call {
-    std::vector<std::pair<Policy, Shape>> policies;
+    std::vector<std::pair<Policy, StateLayout>> policies;
     std::vector<CallGroup> groups;
 
     std::vector<std::string> keys() const {
@@ -69,9 +69,9 @@ struct Call {
         std::vector<std::string> words = {"EVALSHA", sha, std::to_string(all.size())};
         words.insert(words.end(), all.begin(), all.end());
         std::string records;
-        for (const auto& [policy, shape] : policies) {
+        for (const auto& [policy, layout] : policies) {
             char record[kLongestPolicy];
-            records.append(record, encode_policy(policy, shape, record));
+            records.append(record, encode_policy(policy, layout, record));
         }
         words.push_back(records);
         return words;

@@ -15,7 +15,7 @@
 #include "lua/scenario.h"
 #include "lua/script.h"
 #include "lua/server.h"
-#include "store/value.h"
+#include "protocol/redis_value.h"
 #include "test.h"
 
 namespace rate_limit {
@@ -160,7 +160,7 @@ class Calls {
         if (numbers_.empty()) {
             for (const ScenarioZone& zone : zones_) {
                 numbers_.push_back(call.policies.size());
-                call.policies.emplace_back(zone.policy, zone.shape());
+                call.policies.emplace_back(zone.policy, zone.layout());
             }
         }
         CallGroup group = {event.refund && !event.imposes, {}};
@@ -223,8 +223,8 @@ class Mirror {
     std::vector<MirroredLimit> limits_of(const TimedCall& call, const CallGroup& group) {
         std::vector<MirroredLimit> limits;
         for (const CallLimit& limit : group.limits) {
-            const auto& [policy, shape] = call.policies[limit.policy];
-            limits.push_back({&clients_[limit.key], &policy, shape, limit.cost});
+            const auto& [policy, layout] = call.policies[limit.policy];
+            limits.push_back({&clients_[limit.key], &policy, layout, limit.cost});
         }
         return limits;
     }
@@ -266,7 +266,7 @@ class Mirror {
             RC_ASSERT(overshoot <= expected);
             RC_ASSERT(call.age != 0 || overshoot == expected);
             const std::string whole = value_of(kept, i);
-            const bool log = limits[i].shape.algorithm == Algorithm::kSlidingLog;
+            const bool log = limits[i].layout.algorithm == Algorithm::kSlidingLog;
             const bool gone = static_cast<Micros>(bytes_at(whole, 0, 8)) <= call.now;
             RC_ASSERT(value == (log || gone ? "" : whole.substr(8)));
         }
@@ -293,32 +293,32 @@ class Mirror {
         }
         client->set_moment(moment);
         const std::string_view value = std::string_view(text).substr(8);
-        ValueReader reader(client->shape(), value);
+        ValueReader reader(client->layout(), value);
         const std::optional<Content> content = reader.read();
-        const Content expected = content_of(client->shape(), client->words());
+        const Content expected = content_of(client->layout(), client->words());
         if (!content || *content != expected) {
             RC_FAIL(where + "\n  core " + show(expected) + "\n  redis" +
                     (content ? show(*content) : " cannot be read"));
         }
-        RC_ASSERT(!has_lives(client->shape()) || static_cast<Micros>(reader.lives()) == moment);
+        RC_ASSERT(!has_lives(client->layout()) || static_cast<Micros>(reader.lives()) == moment);
         if (call.policies[limit.policy].second.algorithm != Algorithm::kSlidingLog) {
             compare_decoded(call.policies[limit.policy].first, value, *client);
         }
     }
 
-    // Whoever takes the value over, with this shape or another, has what core has.
+    // Whoever takes the value over, with this layout or another, has what core has.
     static void compare_decoded(const Policy& policy, std::string_view value, const MirroredClient& client) {
         for (std::uint32_t rates = 0; rates <= kMaxRates; ++rates) {
             if (rates != 0 && rates < policy.rates.size) {
                 continue;
             }
-            const Shape shape = rates == 0 ? client.shape() : shape_of(policy, rates, 0);
-            Words expected = client.read(policy, shape);
-            if (shape.varied) {
-                expected[weight_index(shape)] = 0;
+            const StateLayout layout = rates == 0 ? client.layout() : layout_of(policy, rates, 0);
+            Words expected = client.read(policy, layout);
+            if (layout.varied) {
+                expected[weight_index(layout)] = 0;
             }
-            Words words(words_of(shape), ~std::uint64_t{0});
-            RC_ASSERT(decode_value(policy, shape, value, words.data()));
+            Words words(words_of(layout), ~std::uint64_t{0});
+            RC_ASSERT(decode_value(policy, layout, value, words.data()));
             if (words != expected) {
                 RC_FAIL("in room for " + std::to_string(rates) + "\n  core   " + show(expected) +
                         "\n  decoded" + show(words));

@@ -28,8 +28,9 @@ struct Answer {
 };
 
 // One group of one limit.
-Call request(const Policy& policy, const Shape& shape, std::uint32_t cost, const std::string& key = "a") {
-    return {{{policy, shape}}, {{false, {{0, key, cost}}}}};
+Call request(const Policy& policy, const StateLayout& layout, std::uint32_t cost,
+             const std::string& key = "a") {
+    return {{{policy, layout}}, {{false, {{0, key, cost}}}}};
 }
 
 Answer run(const Call& call, const std::string& script, Connection* by) {
@@ -49,7 +50,7 @@ Answer run(const Call& call, const std::string& script, Connection* by) {
 }
 
 Answer run(const Policy& policy, std::uint32_t cost, const std::string& script = sha) {
-    return run(request(policy, shape_of(policy), cost), script, &connection());
+    return run(request(policy, layout_of(policy), cost), script, &connection());
 }
 
 Policy log_of(const std::string& rates) { return policy_of(Algorithm::kSlidingLog, rates); }
@@ -86,7 +87,7 @@ Cost cost_of_log(std::uint32_t count, std::uint32_t used, std::uint32_t cost, bo
         usleep(10'000);
     }
     run(policy, used - used / 2);
-    return cost_of(request(policy, shape_of(policy), cost), allowed);
+    return cost_of(request(policy, layout_of(policy), cost), allowed);
 }
 
 void test_a_check_costs_the_same_however_many_entries_there_are(void**) {
@@ -120,7 +121,7 @@ void test_a_large_log_is_exact(void**) {
     const Decision rejected = run(policy, 1).decision;
     assert_false(rejected.allowed);
     assert_true(rejected.retry_after > 0 && rejected.retry_after <= kHour);
-    Call refund = request(policy, shape_of(policy), 10);
+    Call refund = request(policy, layout_of(policy), 10);
     refund.groups[0].refund = true;
     run(refund, sha, &connection());
     assert_int_equal(run(policy, 0).decision.remaining, 10);
@@ -133,7 +134,7 @@ void test_the_key_of_a_large_log_expires_with_its_newest_entry(void**) {
         const Micros time = run(policy, 1).time;
         assert_int_equal(integer({"PEXPIRETIME", "a"}), rounded_up(time + kHour));
     }
-    Call refund = request(policy, shape_of(policy), 3);
+    Call refund = request(policy, layout_of(policy), 3);
     refund.groups[0].refund = true;
     run(refund, sha, &connection());
     assert_int_equal(integer({"EXISTS", "a"}), 0);
@@ -142,7 +143,7 @@ void test_the_key_of_a_large_log_expires_with_its_newest_entry(void**) {
 // Each client is read and written once in a call, however often it comes.
 void test_a_call_reads_a_large_log_once(void**) {
     const Policy policy = log_of("5000r/h");
-    Call call = request(policy, shape_of(policy), 1);
+    Call call = request(policy, layout_of(policy), 1);
     call.groups.insert(call.groups.end(), 15, call.groups[0]);
     assert_int_equal(run(call, sha, &connection()).decision.remaining, 5000 - 16);
     connection().call({"CONFIG", "RESETSTAT"});
@@ -186,7 +187,7 @@ void test_a_user_who_may_not_read_parts_has_the_same_limit(void**) {
     const std::unique_ptr<Connection> plain = Connection::open(server->socket());
     plain->call({"AUTH", "plain", "secret"});
     const Policy policy = log_of("5000r/h");
-    const Call call = request(policy, shape_of(policy), 1);
+    const Call call = request(policy, layout_of(policy), 1);
     for (std::uint32_t left = 5000; left > 4990;) {
         assert_int_equal(run(call, sha, plain.get()).decision.remaining, --left);
         assert_int_equal(run(call, sha, plain.get()).decision.remaining, --left);

@@ -19,14 +19,14 @@ inline bool operator==(const Decision& a, const Decision& b) {
 // The state of one rate, apart from all others.
 class RateState {
   public:
-    RateState(const Policy& policy, const Shape& shape, std::uint32_t rate, const std::uint64_t* words)
-        : policy_(policy), shape_(shape), words_(words) {
+    RateState(const Policy& policy, const StateLayout& layout, std::uint32_t rate, const std::uint64_t* words)
+        : policy_(policy), layout_(layout), words_(words) {
         policy_.rates.size = 1;
         policy_.rates.rates[0] = policy.rates.rates[rate];
         policy_.min_interval = 0;
-        shape_.rates = 1;
-        shape_.interval = false;
-        shape_.varied = false;
+        layout_.rates = 1;
+        layout_.interval = false;
+        layout_.varied = false;
     }
 
     // Whether a client with this state is told anything else than one never seen.
@@ -56,11 +56,11 @@ class RateState {
   private:
     Decision decide(const std::uint64_t* words, Micros now, std::uint32_t cost) const {
         Check check;
-        return check.evaluate(policy_, shape_, words, now, cost);
+        return check.evaluate(policy_, layout_, words, now, cost);
     }
 
     Policy policy_;
-    Shape shape_;
+    StateLayout layout_;
     const std::uint64_t* words_;
 };
 
@@ -68,7 +68,7 @@ class RateState {
 class MirroredClient {
   public:
     bool present() const { return present_; }
-    const Shape& shape() const { return shape_; }
+    const StateLayout& layout() const { return layout_; }
     const Words& words() const { return words_; }
     Micros moment() const { return moment_; }
     Micros lives() const { return lives_; }
@@ -79,22 +79,22 @@ class MirroredClient {
 
     void expire(Micros now) { present_ = present_ && now < moment_; }
 
-    // The state as `policy` finds it in `shape`.
-    Words read(const Policy& policy, const Shape& shape) const {
-        Words words(words_of(shape));
-        if (!present_ || !can_convert(shape_, shape)) {
+    // The state as `policy` finds it in `layout`.
+    Words read(const Policy& policy, const StateLayout& layout) const {
+        Words words(words_of(layout));
+        if (!present_ || !can_convert(layout_, layout)) {
             return words;
         }
-        if (shape_ == shape) {
+        if (layout_ == layout) {
             return words_;
         }
-        if (shape.algorithm == Algorithm::kSlidingLog || shape_.rates != shape.rates) {
-            convert(shape_, left_by(policy, shape), words_.data(), shape, policy.rates, words.data());
+        if (layout.algorithm == Algorithm::kSlidingLog || layout_.rates != layout.rates) {
+            convert(layout_, left_by(policy, layout), words_.data(), layout, policy.rates, words.data());
             return words;
         }
-        const std::size_t places = interval_index(shape);
+        const std::size_t places = interval_index(layout);
         std::copy_n(words_.begin(), places, words.begin());
-        if (shape.interval && shape_.interval) {
+        if (layout.interval && layout_.interval) {
             words[places] = words_[places];
         }
         return words;
@@ -102,23 +102,25 @@ class MirroredClient {
 
     // Takes `words`, which a request under `policy` has left at `now`; of them only the time of min_interval
     // may be new. What was charged as of `time` matters for as much longer as that is ago.
-    void write(const Policy& policy, const Shape& shape, const Words& words, Micros now, bool only_interval,
-               Micros time, Micros longer) {
-        const Places places =
-            has_marks(shape) ? find_places(policy.rates, shape, words[marks_index(shape)]) : Places();
+    void write(const Policy& policy, const StateLayout& layout, const Words& words, Micros now,
+               bool only_interval, Micros time, Micros longer) {
+        const RateSlots places = has_marks(layout)
+                                     ? find_rate_slots(policy.rates, layout, words[marks_index(layout)])
+                                     : RateSlots();
         Micros end = now;
         for (std::uint32_t i = 0; i < policy.rates.size; ++i) {
-            const std::uint64_t* at = words.data() + places.from[i] * words_per_rate(shape);
-            end = std::max(end, RateState(policy, shape, i, at).end(time) + longer);
+            const std::uint64_t* at = words.data() + places.from[i] * words_per_rate(layout);
+            end = std::max(end, RateState(policy, layout, i, at).end(time) + longer);
         }
-        if (shape.interval && words[interval_index(shape)] != 0) {
-            end = std::max(end, static_cast<Micros>(words[interval_index(shape)]) + policy.min_interval);
+        if (layout.interval && words[interval_index(layout)] != 0) {
+            end = std::max(end, static_cast<Micros>(words[interval_index(layout)]) + policy.min_interval);
         }
-        if (present_ && has_lives(shape_) && has_lives(shape) && keeps_others(policy, shape, places, words)) {
-            end = std::max(end, believed(shape.algorithm, now));
+        if (present_ && has_lives(layout_) && has_lives(layout) &&
+            keeps_others(policy, layout, places, words)) {
+            end = std::max(end, believed(layout.algorithm, now));
         }
         present_ = end > now;
-        shape_ = shape;
+        layout_ = layout;
         words_ = words;
         moment_ = lives_ = end;
         vague_ = only_interval;
@@ -129,19 +131,19 @@ class MirroredClient {
     // before.
     Micros believed(Algorithm algorithm, Micros now) const {
         const Micros last = now + 3 * kMaxPeriod;
-        return lives_ <= last ? lives_ : is_level(algorithm) ? last : 0;
+        return lives_ <= last ? lives_ : is_bucket(algorithm) ? last : 0;
     }
 
     // The rate that one place was used with, as far as its words tell.
-    RateList left_by(const Policy& policy, const Shape& shape) const {
+    RateList left_by(const Policy& policy, const StateLayout& layout) const {
         RateList rates = {};
-        if (shape_.rates != 1 || shape.rates == 1) {
+        if (layout_.rates != 1 || layout.rates == 1) {
             return rates;
         }
-        if (shape_.algorithm == Algorithm::kSlidingBuckets) {
+        if (layout_.algorithm == Algorithm::kSlidingBuckets) {
             rates.size = 1;
             rates.rates[0] = {1, static_cast<Micros>(words_[1] & 0xffffffff) * kSecond};
-        } else if (shape_.algorithm >= Algorithm::kFixedWindow) {
+        } else if (layout_.algorithm >= Algorithm::kFixedWindow) {
             for (std::uint32_t i = 0; i < policy.rates.size && rates.size == 0; ++i) {
                 if (has_period(words_[0], policy.rates.rates[i])) {
                     rates.rates[rates.size++] = policy.rates.rates[i];
@@ -151,17 +153,17 @@ class MirroredClient {
         return rates;
     }
 
-    static bool keeps_others(const Policy& policy, const Shape& shape, const Places& places,
+    static bool keeps_others(const Policy& policy, const StateLayout& layout, const RateSlots& places,
                              const Words& words) {
-        if (shape.algorithm == Algorithm::kSlidingLog) {
+        if (layout.algorithm == Algorithm::kSlidingLog) {
             return words[1] >> 32 != 0;
         }
         unsigned own = 0;
         for (std::uint32_t i = 0; i < policy.rates.size; ++i) {
             own |= 1U << places.to[i];
         }
-        for (std::uint32_t place = 0; place < shape.rates; ++place) {
-            if ((own >> place & 1) == 0 && (words[marks_index(shape)] >> (place * 8) & 0xff) != 0) {
+        for (std::uint32_t place = 0; place < layout.rates; ++place) {
+            if ((own >> place & 1) == 0 && (words[marks_index(layout)] >> (place * 8) & 0xff) != 0) {
                 return true;
             }
         }
@@ -170,7 +172,7 @@ class MirroredClient {
 
     bool present_ = false;
     bool vague_ = false;
-    Shape shape_ = {};
+    StateLayout layout_ = {};
     Words words_;
     Micros moment_ = 0;
     Micros lives_ = 0;
@@ -180,7 +182,7 @@ class MirroredClient {
 struct MirroredLimit {
     MirroredClient* client;
     const Policy* policy;
-    Shape shape;
+    StateLayout layout;
     std::uint32_t cost;
     Words words = {};
     Check check = {};
@@ -194,13 +196,13 @@ inline void keep_words(const MirroredLimit& limit, const Words& before, bool cou
     if (!written) {
         written = limit.words != before;
         Words with_interval = before;
-        if (limit.shape.interval) {
-            with_interval[interval_index(limit.shape)] = limit.words[interval_index(limit.shape)];
+        if (limit.layout.interval) {
+            with_interval[interval_index(limit.layout)] = limit.words[interval_index(limit.layout)];
         }
         only_interval = with_interval == limit.words;
     }
     if (written) {
-        limit.client->write(*limit.policy, limit.shape, limit.words, now, only_interval, time, longer);
+        limit.client->write(*limit.policy, limit.layout, limit.words, now, only_interval, time, longer);
     }
 }
 
@@ -209,9 +211,9 @@ inline void mirror_group(std::vector<MirroredLimit>* group, Micros now, bool ref
     bool admitted = true;
     for (MirroredLimit& limit : *group) {
         limit.client->expire(now);
-        limit.words = limit.client->read(*limit.policy, limit.shape);
+        limit.words = limit.client->read(*limit.policy, limit.layout);
         admitted &=
-            limit.check.evaluate(*limit.policy, limit.shape, limit.words.data(), now, limit.cost).allowed;
+            limit.check.evaluate(*limit.policy, limit.layout, limit.words.data(), now, limit.cost).allowed;
     }
     for (MirroredLimit& limit : *group) {
         const Words before = limit.words;
@@ -228,12 +230,12 @@ inline void mirror_group(std::vector<MirroredLimit>* group, Micros now, bool ref
 
 // When a level was last charged.
 inline Micros last_charge(const MirroredLimit& limit) {
-    const Places places = has_marks(limit.shape) ? find_places(limit.policy->rates, limit.shape,
-                                                               limit.words[marks_index(limit.shape)])
-                                                 : Places();
+    const RateSlots places = has_marks(limit.layout) ? find_rate_slots(limit.policy->rates, limit.layout,
+                                                                       limit.words[marks_index(limit.layout)])
+                                                     : RateSlots();
     Micros last = 0;
     for (std::uint32_t i = 0; i < limit.policy->rates.size; ++i) {
-        const std::uint64_t word = limit.words[places.from[i] * words_per_rate(limit.shape)];
+        const std::uint64_t word = limit.words[places.from[i] * words_per_rate(limit.layout)];
         last = std::max(last, static_cast<Micros>(word & ((std::uint64_t{1} << 52) - 1)));
     }
     return last;
@@ -243,18 +245,18 @@ inline Micros last_charge(const MirroredLimit& limit) {
 // about.
 inline std::uint32_t mirror_charge(MirroredLimit* limit, Micros now, Micros age) {
     limit->client->expire(now);
-    limit->words = limit->client->read(*limit->policy, limit->shape);
+    limit->words = limit->client->read(*limit->policy, limit->layout);
     const Words before = limit->words;
-    const bool back = is_level(limit->policy->algorithm) && limit->cost != 0 && age != 0;
+    const bool back = is_bucket(limit->policy->algorithm) && limit->cost != 0 && age != 0;
     const Micros last = back ? last_charge(*limit) : 0;
     const Micros since = back ? std::max<Micros>(now - age, 1) : now;
     const Micros time = last - since > kClockSlack ? std::min(last, now) : since;
     const std::uint32_t left =
-        limit->check.evaluate(*limit->policy, limit->shape, before.data(), time, 0).remaining;
-    limit->check.evaluate(*limit->policy, limit->shape, before.data(), time, limit->cost);
+        limit->check.evaluate(*limit->policy, limit->layout, before.data(), time, 0).remaining;
+    limit->check.evaluate(*limit->policy, limit->layout, before.data(), time, limit->cost);
     limit->check.impose(limit->words.data());
     if (back && limit->policy->min_interval != 0) {
-        const std::size_t at = interval_index(limit->shape);
+        const std::size_t at = interval_index(limit->layout);
         const auto last = static_cast<Micros>(before[at]);
         limit->words[at] = static_cast<std::uint64_t>(last - now > kClockSlack ? now : std::max(last, now));
     }

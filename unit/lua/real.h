@@ -70,20 +70,20 @@ inline Micros expiry_of(const Policy& policy, Micros now) {
 }
 
 // The policies that keep state in all the forms that there are.
-inline std::vector<std::pair<Policy, Shape>> forms_of(Algorithm algorithm) {
+inline std::vector<std::pair<Policy, StateLayout>> forms_of(Algorithm algorithm) {
     const Policy one = policy_of(algorithm, "100r/h");
     const Policy several = policy_of(algorithm, "100r/h,1000r/d");
     Policy interval = one;
     interval.min_interval = 1;
     // Those of a sliding_log in room for so many are rings.
     constexpr std::uint32_t kMany = 3000;
-    return {{one, shape_of(one)},
-            {several, shape_of(several)},
-            {interval, shape_of(interval)},
-            {one, shape_of(one, 4, 200)},
-            {several, shape_of(several, kMaxRates, 200)},
-            {one, shape_of(one, 4, kMany)},
-            {interval, shape_of(interval, kMaxRates, kMany)}};
+    return {{one, layout_of(one)},
+            {several, layout_of(several)},
+            {interval, layout_of(interval)},
+            {one, layout_of(one, 4, 200)},
+            {several, layout_of(several, kMaxRates, 200)},
+            {one, layout_of(one, 4, kMany)},
+            {interval, layout_of(interval, kMaxRates, kMany)}};
 }
 
 inline int stop_server(void**) {

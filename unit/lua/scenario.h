@@ -16,8 +16,9 @@ struct ScenarioZone {
     std::uint32_t places;       // if varied
     std::uint32_t log_entries;  // if varied
 
-    Shape shape() const {
-        return varied ? shape_of(policy, std::max(places, policy.rates.size), log_entries) : shape_of(policy);
+    StateLayout layout() const {
+        return varied ? layout_of(policy, std::max(places, policy.rates.size), log_entries)
+                      : layout_of(policy);
     }
 };
 

@@ -11,7 +11,7 @@ namespace rate_limit {
 // null; `whole` is how many entries a log may have that is kept whole, if not as many as the script says.
 inline std::string script_text(const std::string& order, const char* keys, long whole = -1) {
     std::string text;
-    FILE* joined = popen(("scripts/join-lua " + order).c_str(), "r");
+    FILE* joined = popen(("scripts/embed join " + order).c_str(), "r");
     char piece[4096];
     while (joined != nullptr && std::fgets(piece, sizeof(piece), joined) != nullptr) {
         text += piece;

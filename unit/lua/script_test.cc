@@ -49,12 +49,13 @@ Answer run(const Call& call) {
 }
 
 // One group of one limit.
-Call request(const Policy& policy, const Shape& shape, const std::string& key, std::uint32_t cost = 1) {
-    return {{{policy, shape}}, {{false, {{0, key, cost}}}}};
+Call request(const Policy& policy, const StateLayout& layout, const std::string& key,
+             std::uint32_t cost = 1) {
+    return {{{policy, layout}}, {{false, {{0, key, cost}}}}};
 }
 
 Call request(const Policy& policy, const std::string& key, std::uint32_t cost = 1) {
-    return request(policy, shape_of(policy), key, cost);
+    return request(policy, layout_of(policy), key, cost);
 }
 
 void test_a_key_expires_when_it_no_longer_matters(void**) {
@@ -128,7 +129,7 @@ void test_what_is_given_back_is_forgotten(void**) {
 // 16 requests of 8 clients: the clock is read once, all values at once, and each client is written once.
 void test_a_call_asks_no_more_of_redis_than_it_must(void**) {
     for (const Algorithm algorithm : kEveryAlgorithm) {
-        Call call = {{{policy_of(algorithm, "100r/h"), shape_of(policy_of(algorithm, "100r/h"))}}, {}};
+        Call call = {{{policy_of(algorithm, "100r/h"), layout_of(policy_of(algorithm, "100r/h"))}}, {}};
         for (int i = 0; i < 16; ++i) {
             call.groups.push_back({false, {{0, "client" + std::to_string(i % 8), 1}}});
         }
@@ -161,11 +162,11 @@ void test_a_rejected_request_writes_nothing(void**) {
 
 void test_a_value_that_cannot_be_read_is_a_client_never_seen(void**) {
     for (const Algorithm algorithm : kEveryAlgorithm) {
-        for (const auto& [policy, shape] : forms_of(algorithm)) {
+        for (const auto& [policy, layout] : forms_of(algorithm)) {
             for (const char* value :
                  {"", "x", "12345", "01234567\xff", "a value that nobody ever wrote like this"}) {
                 connection().call({"SET", "a", value});
-                const Answer answer = run(request(policy, shape, "a"));
+                const Answer answer = run(request(policy, layout, "a"));
                 assert_true(answer.decisions[0].allowed);
                 assert_int_equal(answer.decisions[0].remaining, 99);
                 assert_true(integer({"PTTL", "a"}) > 0);
@@ -179,10 +180,10 @@ void test_no_value_makes_its_key_last_for_longer_than_any_rate_needs_it(void**) 
     for (const Algorithm algorithm : kEveryAlgorithm) {
         const Policy policy = policy_of(algorithm, "100r/h");
         const Policy other = policy_of(algorithm, "90r/40d");
-        const Shape shape = shape_of(policy, 4, 200);
+        const StateLayout layout = layout_of(policy, 4, 200);
         const std::string key = algorithm_name(algorithm);
-        assert_true(run(request(other, shape, key, 80)).decisions[0].allowed);
-        assert_true(run(request(policy, shape, key)).decisions[0].allowed);
+        assert_true(run(request(other, layout, key, 80)).decisions[0].allowed);
+        assert_true(run(request(policy, layout, key)).decisions[0].allowed);
         const long long kept = integer({"PTTL", key});
         assert_true(kept > 3 * kDay / 1000);
         std::string value = text_of(*connection().call({"GET", key}));
@@ -190,7 +191,7 @@ void test_no_value_makes_its_key_last_for_longer_than_any_rate_needs_it(void**) 
                                 "\xff\xff\xff\xff\xff\xff\x0f\x01"}) {
             value.replace(0, 8, end, 8);
             connection().call({"SET", key, value});
-            assert_true(run(request(policy, shape, key)).decisions[0].allowed);
+            assert_true(run(request(policy, layout, key)).decisions[0].allowed);
             const long long longest =
                 algorithm <= Algorithm::kGcra ? 3 * kMaxPeriod / 1000 + 1 : 2 * kHour / 1000;
             const long long now_kept = integer({"PTTL", key});
@@ -206,8 +207,8 @@ void test_no_value_makes_its_key_last_for_longer_than_any_rate_needs_it(void**) 
 void test_no_value_makes_the_script_fail(void**) {
     std::mt19937 random(20231113);
     for (const Algorithm algorithm : kEveryAlgorithm) {
-        for (const auto& [policy, shape] : forms_of(algorithm)) {
-            run(request(policy, shape, "real", 3));
+        for (const auto& [policy, layout] : forms_of(algorithm)) {
+            run(request(policy, layout, "real", 3));
             const std::string real = text_of(*connection().call({"GET", "real"}));
             connection().call({"DEL", "real"});
             std::vector<Call> calls;
@@ -218,7 +219,7 @@ void test_no_value_makes_the_script_fail(void**) {
                     value[random() % value.size()] = static_cast<char>(random());
                 }
                 connection().send({"SET", "a", value});
-                calls.push_back(request(policy, shape, "a", i % 3));
+                calls.push_back(request(policy, layout, "a", i % 3));
                 calls.back().groups[0].refund = i % 5 == 0;
                 connection().send(calls.back().command(sha));
             }
@@ -244,7 +245,7 @@ void test_a_key_of_another_type_is_a_client_never_seen(void**) {
 // As many keys as there may be, each with the longest answer.
 void test_the_largest_call_is_answered(void**) {
     const Policy policy = policy_of(Algorithm::kTokenBucket, "1r/h");
-    Call call = {{{policy, shape_of(policy)}}, {}};
+    Call call = {{{policy, layout_of(policy)}}, {}};
     for (int i = 0; i < 1024; ++i) {
         call.groups.push_back({false, {{0, "client" + std::to_string(i), 2}}});
     }
@@ -290,7 +291,7 @@ double plain_bytes(Algorithm algorithm) {
 double script_bytes(const Policy& policy, std::uint32_t cost, int clients) {
     return bytes_a_client(clients, [=] {
         for (int client = 0; client < clients;) {
-            Call call = {{{policy, shape_of(policy)}}, {}};
+            Call call = {{{policy, layout_of(policy)}}, {}};
             for (int i = 0; i < 500; ++i) {
                 call.groups.push_back({false, {{0, client_key(policy.algorithm, client++), cost}}});
             }

@@ -41,25 +41,25 @@ std::string mutated(std::string value, std::mt19937* random) {
 }
 
 // Policies that keep state in all the forms that there are.
-std::vector<std::pair<Policy, Shape>> forms_of(Algorithm algorithm) {
-    std::vector<std::pair<Policy, Shape>> forms;
+std::vector<std::pair<Policy, StateLayout>> forms_of(Algorithm algorithm) {
+    std::vector<std::pair<Policy, StateLayout>> forms;
     for (const char* rates : {"10r/m", "10r/m,100r/h", "100r/h,5r/s,10r/m"}) {
         Policy policy = policy_of(algorithm, rates);
         policy.buckets = 3;
         for (const Micros interval : {Micros{0}, kHour}) {
             policy.min_interval = interval;
-            forms.emplace_back(policy, shape_of(policy));
-            forms.emplace_back(policy, shape_of(policy, 5, 0));
+            forms.emplace_back(policy, layout_of(policy));
+            forms.emplace_back(policy, layout_of(policy, 5, 0));
         }
     }
     return forms;
 }
 
 // Whether a ring has a period that no rate has. Redis' numbers have no room for some of these.
-bool has_wild_period(const Shape& shape, const Words& state) {
+bool has_wild_period(const StateLayout& layout, const Words& state) {
     bool wild = false;
-    for (std::uint32_t i = 0; shape.algorithm == Algorithm::kSlidingBuckets && i < shape.rates; ++i) {
-        wild |= (state[i * words_per_rate(shape) + 1] & 0xffffffff) > kMaxPeriod / kSecond;
+    for (std::uint32_t i = 0; layout.algorithm == Algorithm::kSlidingBuckets && i < layout.rates; ++i) {
+        wild |= (state[i * words_per_rate(layout) + 1] & 0xffffffff) > kMaxPeriod / kSecond;
     }
     return wild;
 }
@@ -67,7 +67,7 @@ bool has_wild_period(const Shape& shape, const Words& state) {
 constexpr Micros kNow = kMidnight + 7 * kSecond;
 
 // What the script keeps for a client that was charged.
-std::string value_of(const std::pair<Policy, Shape>& form) {
+std::string value_of(const std::pair<Policy, StateLayout>& form) {
     TimedCall call;
     call.now = kNow;
     call.sequence = 1;
@@ -79,16 +79,16 @@ std::string value_of(const std::pair<Policy, Shape>& form) {
 }
 
 // A look and a request: what Redis told of them is what core does with the state that was taken over.
-void compare_taken_over(const Policy& policy, const Shape& shape, const std::string& value,
+void compare_taken_over(const Policy& policy, const StateLayout& layout, const std::string& value,
                         std::string_view told) {
-    Words state(words_of(shape));
-    decode_value(policy, shape, value, state.data());
-    const bool wild = has_wild_period(shape, state);
+    Words state(words_of(layout));
+    decode_value(policy, layout, value, state.data());
+    const bool wild = has_wild_period(layout, state);
     Micros time = 0;
     assert_true(decode_time(&told, &time));
     for (const std::uint32_t cost : {0U, 1U}) {
         Check check;
-        Decision expected = check.evaluate(policy, shape, state.data(), kNow, cost);
+        Decision expected = check.evaluate(policy, layout, state.data(), kNow, cost);
         check.charge(state.data());
         expected.excess_milli = expected.allowed ? 0 : expected.excess_milli;
         Decision got = {};
@@ -99,13 +99,13 @@ void compare_taken_over(const Policy& policy, const Shape& shape, const std::str
                 bytes.push_back(static_cast<unsigned char>(byte));
             }
             fail_msg("%s, room for %u:%s\n  core  %s\n  redis %s", algorithm_name(policy.algorithm),
-                     shape.rates, show(bytes).c_str(), show(expected).c_str(), show(got).c_str());
+                     layout.rates, show(bytes).c_str(), show(expected).c_str(), show(got).c_str());
         }
     }
 }
 
 // What `left` has written is changed, and then read as `found` does.
-void compare_mutated(const std::pair<Policy, Shape>& left, const std::pair<Policy, Shape>& found,
+void compare_mutated(const std::pair<Policy, StateLayout>& left, const std::pair<Policy, StateLayout>& found,
                      std::mt19937* random) {
     const std::string forever("\xff\xff\xff\xff\xff\xff\x0f\0", 8);
     const std::string real = value_of(left);
@@ -132,9 +132,9 @@ void test_what_redis_does_not_believe_nobody_takes_over(void**) {
     const char* seed = getenv("RL_SEED");
     std::mt19937 random(seed != nullptr ? static_cast<unsigned>(std::atol(seed)) : 20261116);
     for (const Algorithm algorithm : kEveryAlgorithm) {
-        const std::vector<std::pair<Policy, Shape>> forms = forms_of(algorithm);
+        const std::vector<std::pair<Policy, StateLayout>> forms = forms_of(algorithm);
         for (std::size_t i = 0; algorithm != Algorithm::kSlidingLog && i < forms.size(); ++i) {
-            for (const std::pair<Policy, Shape>& found : forms) {
+            for (const std::pair<Policy, StateLayout>& found : forms) {
                 compare_mutated(forms[i], found, &random);
             }
         }

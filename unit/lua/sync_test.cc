@@ -8,7 +8,7 @@
 #include "lua/call.h"
 #include "lua/real.h"
 #include "lua/script.h"
-#include "store/value.h"
+#include "protocol/redis_value.h"
 #include "test.h"
 
 namespace rate_limit {
@@ -35,12 +35,12 @@ Policy owing(Algorithm algorithm, std::string_view rates) {
 }
 
 // One client.
-Call charge(const Policy& policy, const Shape& shape, const std::string& key, std::uint32_t cost) {
-    return {{{policy, shape}}, {{false, {{0, key, cost}}}}};
+Call charge(const Policy& policy, const StateLayout& layout, const std::string& key, std::uint32_t cost) {
+    return {{{policy, layout}}, {{false, {{0, key, cost}}}}};
 }
 
 Call charge(const Policy& policy, const std::string& key, std::uint32_t cost) {
-    return charge(policy, shape_of(policy), key, cost);
+    return charge(policy, layout_of(policy), key, cost);
 }
 
 Answer answer_of(const Call& call, const redisReply& reply) {
@@ -69,8 +69,9 @@ Answer run(const Call& call, const std::string& sequence, const std::string& gua
 Answer run(const Call& call) { return run(call, std::to_string(++last_sequence)); }
 
 // What the script of requests says of one.
-Decision request(const Policy& policy, const Shape& shape, const std::string& key, std::uint32_t cost) {
-    const Reply reply = connection().call(charge(policy, shape, key, cost).command(main_sha));
+Decision request(const Policy& policy, const StateLayout& layout, const std::string& key,
+                 std::uint32_t cost) {
+    const Reply reply = connection().call(charge(policy, layout, key, cost).command(main_sha));
     std::string_view text(reply->str, reply->len);
     Micros time = 0;
     Decision decision = {};
@@ -79,7 +80,7 @@ Decision request(const Policy& policy, const Shape& shape, const std::string& ke
 }
 
 std::uint32_t remaining(const Policy& policy, const std::string& key) {
-    return request(policy, shape_of(policy), key, 0).remaining;
+    return request(policy, layout_of(policy), key, 0).remaining;
 }
 
 std::string get(const std::string& key) {
@@ -93,9 +94,9 @@ void test_what_was_admitted_elsewhere_counts_for_requests(void**) {
         run(charge(policy, "a", 30));
         assert_int_equal(remaining(policy, "a"), 70);
         run(charge(policy, "a", 69));
-        assert_true(request(policy, shape_of(policy), "a", 1).allowed);
+        assert_true(request(policy, layout_of(policy), "a", 1).allowed);
         run(charge(policy, "a", 50));
-        assert_false(request(policy, shape_of(policy), "a", 1).allowed);
+        assert_false(request(policy, layout_of(policy), "a", 1).allowed);
         forget_all(nullptr);
     }
 }
@@ -108,7 +109,7 @@ void test_a_level_owes_one_quota_at_most(void**) {
         assert_int_equal(integer({"PEXPIRETIME", "a"}), rounded_up(answer.time + 150 * kHour / 100));
         answer = run(charge(policy, "a", 1'000'000));
         assert_int_equal(integer({"PEXPIRETIME", "a"}), rounded_up(answer.time + 2 * kHour));
-        const Decision refused = request(policy, shape_of(policy), "a", 1);
+        const Decision refused = request(policy, layout_of(policy), "a", 1);
         assert_true(refused.retry_after > 100 * kHour / 100 && refused.retry_after <= 101 * kHour / 100);
         policy.debt = false;
         answer = run(charge(policy, "b", 150));
@@ -203,7 +204,7 @@ void test_the_guard_of_one_client_lasts_as_long_as_its_key_matters(void**) {
         assert_int_equal(integer({"PEXPIRETIME", "g:{x}"}), rounded_up(answer.time + each.lasts));
         forget_all(nullptr);
     }
-    // One that charges nothing is not long in doubt.
+    // One that charges nothing is not long in suspect.
     const Policy policy = owing(Algorithm::kTokenBucket, "100r/h");
     const Answer answer = run(charge(policy, "a:{x}", 0), "1", "g:{x}");
     assert_int_equal(integer({"PEXPIRETIME", "g:{x}"}), rounded_up(answer.time + kMinute));
@@ -235,20 +236,20 @@ void test_what_did_not_fit_is_told_once(void**) {
 
 void test_a_client_has_its_value_told_as_it_is(void**) {
     for (const Algorithm algorithm : kEveryAlgorithm) {
-        for (const auto& [plain, shape] : forms_of(algorithm)) {
+        for (const auto& [plain, layout] : forms_of(algorithm)) {
             Policy policy = plain;
             policy.debt = true;
-            assert_string_equal(run(charge(policy, shape, "a", 0)).clients[0].value.c_str(), "");
+            assert_string_equal(run(charge(policy, layout, "a", 0)).clients[0].value.c_str(), "");
             assert_int_equal(integer({"EXISTS", "a"}), 0);
             for (const std::uint32_t cost : {3U, 0U, 300U, 70'000U, 0U}) {
-                const std::string value = run(charge(policy, shape, "a", cost)).clients[0].value;
+                const std::string value = run(charge(policy, layout, "a", cost)).clients[0].value;
                 if (algorithm == Algorithm::kSlidingLog) {
                     assert_string_equal(value.c_str(), "");
                     continue;
                 }
                 assert_true(!value.empty() && value == get("a"));
-                std::vector<std::uint64_t> state(words_of(shape));
-                assert_true(decode_value(policy, shape, value, state.data()));
+                std::vector<std::uint64_t> state(words_of(layout));
+                assert_true(decode_value(policy, layout, value, state.data()));
             }
             connection().call({"DEL", "a"});
         }
@@ -298,7 +299,7 @@ void test_a_key_that_ends_with_the_same_window_keeps_its_expiry(void**) {
         const Policy hour = owing(algorithm, "100r/h");
         const Answer answer = run(charge(hour, "a", 3));
         assert_int_equal(integer({"PEXPIRETIME", "a"}), expiry_of(hour, answer.time));
-        assert_int_equal(request(hour, shape_of(hour), "a", 0).remaining, 94);
+        assert_int_equal(request(hour, layout_of(hour), "a", 0).remaining, 94);
         forget_all(nullptr);
     }
 }
@@ -329,7 +330,7 @@ void test_an_old_server_is_told_how_long_and_not_until_when(void**) {
 void test_a_call_asks_no_more_of_redis_than_it_must(void**) {
     for (const Algorithm algorithm : kEveryAlgorithm) {
         const Policy policy = owing(algorithm, "100r/h");
-        Call call = {{{policy, shape_of(policy)}}, {{false, {}}}};
+        Call call = {{{policy, layout_of(policy)}}, {{false, {}}}};
         for (std::uint32_t i = 0; i < 8; ++i) {
             call.groups[0].limits.push_back({0, "client" + std::to_string(i), i < 6 ? i + 1 : 0});
         }
@@ -349,7 +350,7 @@ void test_a_call_asks_no_more_of_redis_than_it_must(void**) {
 // A call that is not as it should be changes nothing, whatever stands before what is wrong.
 void test_all_is_charged_or_nothing(void**) {
     const Policy policy = owing(Algorithm::kSlidingWindow, "100r/h");
-    Call call = {{{policy, shape_of(policy)}}, {{false, {{0, "a", 1}, {0, "b", 1}}}}};
+    Call call = {{{policy, layout_of(policy)}}, {{false, {{0, "a", 1}, {0, "b", 1}}}}};
     const std::vector<std::string> good = call.sync_command(sha, "guard", "1");
     std::vector<std::vector<std::string>> bad(6, good);
     bad[0][7].pop_back();
@@ -382,8 +383,8 @@ void test_a_key_of_another_type_is_a_client_never_seen(void**) {
 void test_no_value_makes_the_script_fail(void**) {
     std::mt19937 random(20261116);
     for (const Algorithm algorithm : kEveryAlgorithm) {
-        for (const auto& [policy, shape] : forms_of(algorithm)) {
-            run(charge(policy, shape, "real", 3));
+        for (const auto& [policy, layout] : forms_of(algorithm)) {
+            run(charge(policy, layout, "real", 3));
             const std::string real = get("real");
             std::vector<Call> calls;
             for (unsigned i = 0; i < 100; ++i) {
@@ -393,7 +394,7 @@ void test_no_value_makes_the_script_fail(void**) {
                     value[random() % value.size()] = static_cast<char>(random());
                 }
                 connection().send({"SET", "a", value});
-                calls.push_back(charge(policy, shape, "a", i % 3));
+                calls.push_back(charge(policy, layout, "a", i % 3));
                 connection().send(calls.back().sync_command(sha, "guard", std::to_string(++last_sequence)));
             }
             for (const Call& call : calls) {
@@ -411,7 +412,7 @@ void test_no_value_makes_the_script_fail(void**) {
 void test_the_largest_call_is_answered(void**) {
     Policy policy = owing(Algorithm::kSlidingBuckets, "100r/h,1000r/d,10000r/w");
     policy.buckets = kMaxBuckets;
-    Call call = {{{policy, shape_of(policy)}}, {{false, {}}}};
+    Call call = {{{policy, layout_of(policy)}}, {{false, {}}}};
     for (std::size_t i = 0; i < kMaxEntries; ++i) {
         call.groups[0].limits.push_back({0, "client" + std::to_string(i), 70'000});
     }

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/shape.h"
+#include "core/state_layout.h"
 
 namespace rate_limit {
 
@@ -24,45 +24,46 @@ inline std::uint64_t bytes_at(std::string_view text, std::size_t at, std::size_t
     return number;
 }
 
-inline bool has_lives(const Shape& shape) {
-    return has_marks(shape) || (shape.algorithm == Algorithm::kSlidingLog && shape.varied);
+inline bool has_lives(const StateLayout& layout) {
+    return has_marks(layout) || (layout.algorithm == Algorithm::kSlidingLog && layout.varied);
 }
 
-inline Content content_of_log(const Shape& shape, const Words& words) {
+inline Content content_of_log(const StateLayout& layout, const Words& words) {
     const std::uint64_t head = words[1] & 0xffffffff;
     const std::uint64_t size = words[1] >> 32;
     const std::string_view ring(reinterpret_cast<const char*>(words.data() + 2), (words.size() - 2) * 8);
     Content content = {words[0]};
     for (std::uint64_t i = 0; i < size; ++i) {
-        content.push_back(bytes_at(ring, (head + i) % shape.log_entries * shape.log_bytes, shape.log_bytes));
+        content.push_back(
+            bytes_at(ring, (head + i) % layout.log_entries * layout.log_bytes, layout.log_bytes));
     }
     return content;
 }
 
-inline Content content_of(const Shape& shape, const Words& words) {
-    const std::size_t end = weight_index(shape);
-    if (shape.algorithm != Algorithm::kSlidingLog) {
+inline Content content_of(const StateLayout& layout, const Words& words) {
+    const std::size_t end = weight_index(layout);
+    if (layout.algorithm != Algorithm::kSlidingLog) {
         return {words.begin(), words.begin() + static_cast<std::ptrdiff_t>(end)};
     }
-    Content content = content_of_log(shape, words);
-    if (shape.interval) {
-        content.push_back(words[interval_index(shape)]);
+    Content content = content_of_log(layout, words);
+    if (layout.interval) {
+        content.push_back(words[interval_index(layout)]);
     }
     return content;
 }
 
-// Reads a value that must have been written for `shape`.
+// Reads a value that must have been written for `layout`.
 class ValueReader {
   public:
-    ValueReader(const Shape& shape, std::string_view value) : shape_(shape), value_(value) {}
+    ValueReader(const StateLayout& layout, std::string_view value) : layout_(layout), value_(value) {}
 
     // Nothing if it is not as it should be.
     std::optional<Content> read() {
-        if (shape_.algorithm == Algorithm::kSlidingLog && value_.size() >= kRingHeader &&
+        if (layout_.algorithm == Algorithm::kSlidingLog && value_.size() >= kRingHeader &&
             value_[8] == '\xc0') {
             return read_ring();
         }
-        if (!has_lives(shape_) && !shape_.interval) {
+        if (!has_lives(layout_) && !layout_.interval) {
             read_place(value_.size());
             return finish();
         }
@@ -93,35 +94,35 @@ class ValueReader {
         std::uint64_t time = take(8);
         const auto bits = static_cast<unsigned>(take(1));
         const unsigned expected =
-            0x80 | (shape_.rates - 1) | (shape_.interval ? 8 : 0) | (has_lives(shape_) ? 16 : 0);
+            0x80 | (layout_.rates - 1) | (layout_.interval ? 8 : 0) | (has_lives(layout_) ? 16 : 0);
         if ((bits & ~32U) != expected) {
             return {};
         }
-        if (has_lives(shape_)) {
+        if (has_lives(layout_)) {
             lives_ = time;
-            time = shape_.interval ? take(8) : 0;
+            time = layout_.interval ? take(8) : 0;
         }
         std::uint64_t marks = 0;
-        for (std::uint32_t place = 0; place < shape_.rates; ++place) {
+        for (std::uint32_t place = 0; place < layout_.rates; ++place) {
             if (at_ == value_.size()) {
-                const bool log = shape_.algorithm == Algorithm::kSlidingLog;
-                content_.resize(content_.size() + (log ? 1 : words_per_rate(shape_)));
+                const bool log = layout_.algorithm == Algorithm::kSlidingLog;
+                content_.resize(content_.size() + (log ? 1 : words_per_rate(layout_)));
                 continue;
             }
-            marks |= has_marks(shape_) ? take(1) << (place * 8) : 0;
+            marks |= has_marks(layout_) ? take(1) << (place * 8) : 0;
             read_place_of(bits);
         }
-        if (has_marks(shape_)) {
+        if (has_marks(layout_)) {
             content_.push_back(marks);
         }
-        if (shape_.interval) {
+        if (layout_.interval) {
             content_.push_back(time);
         }
         return finish();
     }
 
     void read_place_of(unsigned bits) {
-        switch (shape_.algorithm) {
+        switch (layout_.algorithm) {
             case Algorithm::kSlidingBuckets:
                 return read_place(take(2));
             case Algorithm::kSlidingLog:
@@ -132,7 +133,7 @@ class ValueReader {
     }
 
     void read_place(std::size_t length) {
-        switch (shape_.algorithm) {
+        switch (layout_.algorithm) {
             case Algorithm::kSlidingBuckets:
                 return read_buckets(length);
             case Algorithm::kSlidingLog:
@@ -142,20 +143,20 @@ class ValueReader {
                 content_.push_back(take(length - 8));
                 // A short value is no longer than it must be.
                 good_ &= length == 12 || length == 16;
-                good_ &= has_lives(shape_) || length == 12 || content_.back() >> 32 != 0;
+                good_ &= has_lives(layout_) || length == 12 || content_.back() >> 32 != 0;
         }
     }
 
     void read_buckets(std::size_t length) {
-        Content words(words_per_rate(shape_));
+        Content words(words_per_rate(layout_));
         if (length != 0) {
             words[0] = take(8);
-            good_ &= take(1) == shape_.buckets;
+            good_ &= take(1) == layout_.buckets;
             words[1] = take(4);
-            const std::size_t bytes = (length - 13) / shape_.buckets;
-            good_ &= (bytes == 1 || bytes == 2 || bytes == 4) && length == 13 + bytes * shape_.buckets;
+            const std::size_t bytes = (length - 13) / layout_.buckets;
+            good_ &= (bytes == 1 || bytes == 2 || bytes == 4) && length == 13 + bytes * layout_.buckets;
             std::uint64_t most = 0;
-            for (std::size_t i = 1; good_ && i <= shape_.buckets; ++i) {
+            for (std::size_t i = 1; good_ && i <= layout_.buckets; ++i) {
                 const std::uint64_t count = take(bytes);
                 most |= count;
                 words[1 + i / 2] |= count << (i % 2 * 32);
@@ -166,10 +167,10 @@ class ValueReader {
     }
 
     void read_log(std::size_t length) {
-        good_ &= take(1) == shape_.log_bytes;
+        good_ &= take(1) == layout_.log_bytes;
         content_.push_back(take(8));
-        for (std::size_t at = 9; good_ && at < length; at += shape_.log_bytes) {
-            content_.push_back(take(shape_.log_bytes));
+        for (std::size_t at = 9; good_ && at < length; at += layout_.log_bytes) {
+            content_.push_back(take(layout_.log_bytes));
         }
     }
 
@@ -184,8 +185,8 @@ class ValueReader {
         const std::uint64_t room = take(4);
         const std::uint64_t head = take(4);
         const std::uint64_t size = take(4);
-        if ((bytes != 4 && bytes != 6) || bytes < shape_.log_bytes || head >= room || size > room ||
-            (!has_lives(shape_) && lives_ != 0) || (!shape_.interval && admitted != 0)) {
+        if ((bytes != 4 && bytes != 6) || bytes < layout_.log_bytes || head >= room || size > room ||
+            (!has_lives(layout_) && lives_ != 0) || (!layout_.interval && admitted != 0)) {
             return {};
         }
         for (std::uint64_t i = 0; i < size; ++i) {
@@ -195,9 +196,9 @@ class ValueReader {
             }
             // Wider entries than core's stay as they are.
             const std::uint64_t time = bytes_at(value_, at, bytes) - shift;
-            content_.push_back(time & ((std::uint64_t{1} << (shape_.log_bytes * 8)) - 1));
+            content_.push_back(time & ((std::uint64_t{1} << (layout_.log_bytes * 8)) - 1));
         }
-        if (shape_.interval) {
+        if (layout_.interval) {
             content_.push_back(admitted);
         }
         return content_;
@@ -205,7 +206,7 @@ class ValueReader {
 
     static constexpr std::size_t kRingHeader = 44;
 
-    const Shape& shape_;
+    const StateLayout& layout_;
     std::string_view value_;
     std::size_t at_ = 0;
     bool good_ = true;

@@ -51,7 +51,7 @@ struct Asked {
     std::string reply;
     Milliseconds sent_at = 0;
     Milliseconds took = 0;
-    unsigned place = 0;  // among all answers
+    unsigned target = 0;  // among all answers
 };
 
 class Calls {
@@ -61,8 +61,8 @@ class Calls {
         assert_non_null(client_);
         loop->real = loop->real || !settings.address.host.empty();
     }
-    Calls(const Settings& settings, TestLoop* loop, std::unique_ptr<Locator> locator)
-        : settings_(settings), loop_(loop), client_(Client::make_with(settings_, std::move(locator), loop)) {
+    Calls(const Settings& settings, TestLoop* loop, std::unique_ptr<Endpoint> endpoint)
+        : settings_(settings), loop_(loop), client_(Client::make_with(settings_, std::move(endpoint), loop)) {
         assert_non_null(client_);
     }
     ~Calls() {
@@ -127,7 +127,7 @@ class Calls {
         asked->error = error;
         asked->reply = reply;
         asked->took = calls->loop_->now() - asked->sent_at;
-        asked->place = calls->answered_++;
+        asked->target = calls->answered_++;
         calls->answered_inside_ = calls->answered_inside_ || calls->sending_;
     }
 

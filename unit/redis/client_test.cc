@@ -35,7 +35,7 @@ void test_one_connection_serves_all_calls_in_order(void**) {
     for (unsigned i = 0; i < 1000; i++) {
         assert_int_equal(calls.all()[i].error, Error::kNone);
         assert_string_equal(calls.all()[i].reply.c_str(), std::to_string(i).c_str());
-        assert_int_equal(calls.all()[i].place, i);
+        assert_int_equal(calls.all()[i].target, i);
     }
     assert_int_equal(server.accepted, 1);
     assert_int_equal(server.count("SCRIPT"), 1);

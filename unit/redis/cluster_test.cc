@@ -12,7 +12,7 @@ void test_nobody_is_asked_before_the_first_call(void**) {
     FakeNode node(&loop);
     node.map = array({node.range(0, 16383)});
     TestCluster cluster(&loop, {seed_of(node)});
-    assert_true(cluster->split());
+    assert_true(cluster->sharded());
     loop.run_for(20);
     assert_int_equal(node.accepted, 0);
     const SlotAsked& asked = cluster.ask(7, "a");

@@ -1,4 +1,4 @@
-// What a server may say in place of the answer, told apart, counted and logged.
+// What a server may say in target of the answer, told apart, counted and logged.
 #include "calls.h"
 #include "hiredis_memory.h"
 

@@ -46,12 +46,12 @@ class FakeNode : public FakeServer {
         };
     }
 
-    std::string place() const { return host() + ":" + std::to_string(port()); }
+    std::string target() const { return host() + ":" + std::to_string(port()); }
     std::string range(long long first, long long last) const {
         return redis::range(first, last, host(), port());
     }
-    std::string moved(Slot slot) const { return "-MOVED " + std::to_string(slot) + " " + place() + "\r\n"; }
-    std::string ask(Slot slot) const { return "-ASK " + std::to_string(slot) + " " + place() + "\r\n"; }
+    std::string moved(Slot slot) const { return "-MOVED " + std::to_string(slot) + " " + target() + "\r\n"; }
+    std::string ask(Slot slot) const { return "-ASK " + std::to_string(slot) + " " + target() + "\r\n"; }
 
     std::string map;                 // its answer to CLUSTER SLOTS
     unsigned asked = 0;              // for it

@@ -91,7 +91,7 @@ void test_the_primary_that_sentinels_name_is_connected_to(void**) {
     speaking.name = "fleet";
     speaking.address.path = "unix";
     auto* sentinels = Sentinels::make(speaking, {{"sentinel", 26379, {sentinel.path()}}}, "limits", &loop);
-    Calls calls(settings_for(""), &loop, std::unique_ptr<Locator>(sentinels));
+    Calls calls(settings_for(""), &loop, std::unique_ptr<Endpoint>(sentinels));
     calls->open();
     assert_true(loop.run_until([&] { return !calls->opening(); }));
     assert_true(calls->connected());

@@ -38,7 +38,7 @@ void test_calls_are_answered_in_order_over_one_connection(void**) {
     assert_true(calls.await());
     for (unsigned i = 0; i < 2000; i++) {
         assert_string_equal(calls.all()[i].reply.c_str(), std::to_string(i).c_str());
-        assert_int_equal(calls.all()[i].place, i);
+        assert_int_equal(calls.all()[i].target, i);
     }
     assert_int_equal(server.info("total_connections_received") - before, 2);
 }

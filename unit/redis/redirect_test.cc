@@ -244,8 +244,8 @@ void test_a_redirection_without_a_host_is_to_the_same_host(void**) {
 void test_a_redirection_to_nobody_is_an_error_of_its_call(void**) {
     for (const bool name : {false, true}) {
         Pair pair;
-        const std::string place = name ? std::string(64, 'x') + ":6379" : "127.0.0.1:1";
-        pair.left.run = [&](const Words&) { return "-MOVED 100 " + place + "\r\n"; };
+        const std::string target = name ? std::string(64, 'x') + ":6379" : "127.0.0.1:1";
+        pair.left.run = [&](const Words&) { return "-MOVED 100 " + target + "\r\n"; };
         const SlotAsked& lost = pair.cluster.send(kLeft);
         pair.cluster.send(kRight);
         assert_true(pair.cluster.await());
@@ -439,7 +439,7 @@ void test_one_server_alone_may_not_redirect(void**) {
         FakeNode other(&loop);
         FakeServer server(&loop);
         server.answer = [&](const Words&) {
-            return "-" + std::string(word) + " 1 " + other.place() + "\r\n";
+            return "-" + std::string(word) + " 1 " + other.target() + "\r\n";
         };
         Calls calls(settings_for(server.path()), &loop);
         for (unsigned i = 0; i < 5; i++) {
@@ -448,7 +448,7 @@ void test_one_server_alone_may_not_redirect(void**) {
         }
         assert_false(calls->available());
         assert_int_equal(other.accepted, 0);
-        assert_false(calls->split());
+        assert_false(calls->sharded());
         assert_ptr_equal(calls->client_of(7), calls.operator->());
     }
 }

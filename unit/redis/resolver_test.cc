@@ -21,14 +21,14 @@ std::atomic<unsigned> questions{0};
 }  // namespace
 
 // The system's own, but it waits while a test lets the name server be silent.
-extern "C" int getaddrinfo(const char* host, const char* service, const addrinfo* hints, addrinfo** found) {
+extern "C" int getaddrinfo(const char* host, const char* router, const addrinfo* hints, addrinfo** found) {
     using Function = int (*)(const char*, const char*, const addrinfo*, addrinfo**);
     static const auto system = reinterpret_cast<Function>(dlsym(RTLD_NEXT, "getaddrinfo"));
     questions++;
     while (!name_server_answers) {
         usleep(1000);
     }
-    return system(host, service, hints, found);
+    return system(host, router, hints, found);
 }
 
 namespace rate_limit::redis {

@@ -11,12 +11,12 @@
 #include "real_server.h"
 
 // The system's own, but no name server is asked for what a test makes up.
-extern "C" int getaddrinfo(const char* host, const char* service, const addrinfo* hints, addrinfo** found) {
+extern "C" int getaddrinfo(const char* host, const char* router, const addrinfo* hints, addrinfo** found) {
     using Function = int (*)(const char*, const char*, const addrinfo*, addrinfo**);
     static const auto system = reinterpret_cast<Function>(dlsym(RTLD_NEXT, "getaddrinfo"));
     addrinfo numeric = hints != nullptr ? *hints : addrinfo();
     numeric.ai_flags |= std::string_view(host) == "localhost" ? 0 : AI_NUMERICHOST;
-    return system(host, service, &numeric, found);
+    return system(host, router, &numeric, found);
 }
 
 namespace rate_limit::redis {
@@ -70,7 +70,7 @@ std::string mutated(std::string text, std::mt19937* random) {
                 text.insert(at, whole[(*random)() % std::size(whole)]);
                 break;
             default: {
-                // A whole element in place of another.
+                // A whole element in target of another.
                 const std::size_t start = text.find_first_of("*$:", at);
                 const std::size_t end = text.find_first_of("*$:", start + 1);
                 if (start != std::string::npos && end != std::string::npos) {
@@ -99,7 +99,7 @@ std::vector<Seed> seeds_of(std::initializer_list<const FakeSentinel*> sentinels)
     return seeds;
 }
 
-struct Watcher : Locator::Owner {
+struct Watcher : Endpoint::Owner {
     void on_moved() override { moves++; }
     unsigned moves = 0;
 };
@@ -128,11 +128,11 @@ Settings primary_settings() {
     return settings;
 }
 
-struct Limits {
-    Limits(TestLoop* loop, const std::vector<Seed>& seeds)
+struct TableLimits {
+    TableLimits(TestLoop* loop, const std::vector<Seed>& seeds)
         : settings(sentinel_settings()),
           calls(primary_settings(), loop,
-                std::unique_ptr<Locator>(Sentinels::make(settings, seeds, "limits", loop))) {}
+                std::unique_ptr<Endpoint>(Sentinels::make(settings, seeds, "limits", loop))) {}
     Settings settings;
     Calls calls;
 };
@@ -141,18 +141,18 @@ void test_the_primary_is_asked_for_once_and_then_listened_for(void**) {
     TestLoop loop;
     FakeSentinel sentinel(&loop, 7001);
     Found found(&loop, seeds_of({&sentinel}));
-    assert_string_equal(found.sentinels->place().address.c_str(), "");
-    assert_null(found.sentinels->place().trouble);
+    assert_string_equal(found.sentinels->target().address.c_str(), "");
+    assert_null(found.sentinels->target().trouble);
     assert_true(loop.run_until([&] { return found.watcher.moves == 1; }));
-    assert_string_equal(found.sentinels->place().address.c_str(), "127.0.0.1");
-    assert_int_equal(found.sentinels->place().port, 7001);
+    assert_string_equal(found.sentinels->target().address.c_str(), "127.0.0.1");
+    assert_int_equal(found.sentinels->target().port, 7001);
     assert_true(sentinel.asked[0] == Words({"SENTINEL", "GET-MASTER-ADDR-BY-NAME", "limits"}));
     assert_true(loop.run_until([&] { return sentinel.count("SUBSCRIBE") == 1; }));
 
     sentinel.switch_to(7002, "others");
     sentinel.switch_to(7002);
     assert_true(loop.run_until([&] { return found.watcher.moves == 2; }));
-    assert_int_equal(found.sentinels->place().port, 7002);
+    assert_int_equal(found.sentinels->target().port, 7002);
     assert_int_equal(sentinel.asked.size(), 1);
     assert_int_equal(loop.said("the primary is now 127.0.0.1:7002"), 1);
 
@@ -165,7 +165,7 @@ void test_what_is_no_message_changes_nothing(void**) {
     TestLoop loop;
     FakeSentinel sentinel(&loop, 7001);
     Found found(&loop, seeds_of({&sentinel}));
-    found.sentinels->place();
+    found.sentinels->target();
     assert_true(loop.run_until([&] { return sentinel.count("SUBSCRIBE") == 1; }));
     const auto message = [](const std::string& text) {
         return "*3\r\n" + bulk("message") + bulk("+switch-master") + bulk(text);
@@ -177,7 +177,7 @@ void test_what_is_no_message_changes_nothing(void**) {
     }
     loop.run_for(30);
     assert_int_equal(found.watcher.moves, 1);
-    assert_int_equal(found.sentinels->place().port, 7001);
+    assert_int_equal(found.sentinels->target().port, 7001);
 }
 
 void test_a_malformed_message_makes_the_client_ask_again(void**) {
@@ -192,11 +192,11 @@ void test_a_malformed_message_makes_the_client_ask_again(void**) {
         TestLoop loop;
         FakeSentinel sentinel(&loop, 7001);
         Found found(&loop, seeds_of({&sentinel}));
-        found.sentinels->place();
+        found.sentinels->target();
         assert_true(loop.run_until([&] { return sentinel.count("SUBSCRIBE") == 1; }));
         sentinel.say(text);
         sentinel.primary = 7002;
-        assert_true(loop.run_until([&] { return found.sentinels->place().port == 7002; }));
+        assert_true(loop.run_until([&] { return found.sentinels->target().port == 7002; }));
         assert_int_equal(loop.said("the server sent a reply that no command waits for"), 1);
     }
 }
@@ -217,7 +217,7 @@ void test_no_mutation_of_a_session_harms_anybody(void**) {
             return stage == 2 || (stage == 1 && command[0] != "SUBSCRIBE") ? text : mutated(text, &random);
         };
         Found found(&loop, seeds_of({&sentinel}));
-        found.sentinels->place();
+        found.sentinels->target();
         loop.run_for(10);
         if (sentinel.count("SUBSCRIBE") != 0 && sentinel.connections() != 0) {
             sentinel.say(mutated(message, &random));
@@ -229,7 +229,7 @@ void test_no_mutation_of_a_session_harms_anybody(void**) {
         sentinel.hang_up();
         sentinel.primary = 7003;
         // A thread that looks a name up takes real time.
-        assert_true(loop.run_until([&] { return found.sentinels->place().port == 7003; }, 600'000));
+        assert_true(loop.run_until([&] { return found.sentinels->target().port == 7003; }, 600'000));
     }
     assert_in_range(listened, 1000, 3000);
 }
@@ -245,7 +245,7 @@ void test_a_sentinel_that_answers_and_hangs_up_is_not_asked_all_the_time(void**)
         };
     }
     Found found(&loop, seeds_of({&first, &second}));
-    found.sentinels->place();
+    found.sentinels->target();
     loop.run_for(2000);
     assert_in_range(first.asked.size() + second.asked.size(), 10, 22);
 }
@@ -254,7 +254,7 @@ void test_however_often_the_primary_moves_little_is_done_and_said(void**) {
     TestLoop loop;
     FakeSentinel sentinel(&loop, 7001);
     Found found(&loop, seeds_of({&sentinel}));
-    found.sentinels->place();
+    found.sentinels->target();
     assert_true(loop.run_until([&] { return sentinel.count("SUBSCRIBE") == 1; }));
     const Milliseconds began = loop.now();
     for (unsigned i = 0; i < 3000; i++) {
@@ -263,7 +263,7 @@ void test_however_often_the_primary_moves_little_is_done_and_said(void**) {
             loop.run_for(1);
         }
     }
-    assert_true(loop.run_until([&] { return found.sentinels->place().port == 12'999; }));
+    assert_true(loop.run_until([&] { return found.sentinels->target().port == 12'999; }));
     assert_in_range(found.watcher.moves, 2, 3 + (loop.now() - began) / 100);
     for (unsigned i = 0; i < 150; i++) {
         sentinel.switch_to(static_cast<std::uint16_t>(20'000 + i));
@@ -283,7 +283,7 @@ void test_names_that_follow_one_another_are_looked_up_one_at_a_time(void**) {
     loop.real = true;
     FakeSentinel sentinel(&loop, 7001);
     Found found(&loop, seeds_of({&sentinel}));
-    found.sentinels->place();
+    found.sentinels->target();
     assert_true(loop.run_until([&] { return sentinel.count("SUBSCRIBE") == 1; }));
     for (unsigned i = 0; i < 1000; i++) {
         sentinel.say("*3\r\n" + bulk("message") + bulk("+switch-master") +
@@ -292,13 +292,13 @@ void test_names_that_follow_one_another_are_looked_up_one_at_a_time(void**) {
     sentinel.host = "127.1";
     sentinel.primary = 7002;
     sentinel.say("*3\r\n" + bulk("message") + bulk("+switch-master") + bulk("limits 127.0.0.1 1 127.1 7002"));
-    assert_true(loop.run_until([&] { return found.sentinels->place().port == 7002; }));
-    assert_string_equal(found.sentinels->place().address.c_str(), "127.0.0.1");
-    assert_string_equal(found.sentinels->place().name.c_str(), "127.1");
+    assert_true(loop.run_until([&] { return found.sentinels->target().port == 7002; }));
+    assert_string_equal(found.sentinels->target().address.c_str(), "127.0.0.1");
+    assert_string_equal(found.sentinels->target().name.c_str(), "127.1");
     // What is no host is not looked up at all.
     sentinel.say("*3\r\n" + bulk("message") + bulk("+switch-master") + bulk("limits 127.0.0.1 1 a/b 7003"));
     assert_true(loop.run_until([&] { return loop.said("it names no address of the primary") == 1; }));
-    assert_int_equal(found.sentinels->place().port, 7002);
+    assert_int_equal(found.sentinels->target().port, 7002);
 }
 
 void test_a_sentinel_that_is_of_no_use_is_passed_over(void**) {
@@ -313,9 +313,9 @@ void test_a_sentinel_that_is_of_no_use_is_passed_over(void**) {
         mute.answers = false;
         absent.refuse();
         Found found(&loop, seeds_of({&bad, &absent, &mute, &good}));
-        found.sentinels->place();
+        found.sentinels->target();
         assert_true(loop.run_until([&] { return found.watcher.moves == 1; }));
-        assert_int_equal(found.sentinels->place().port, 7002);
+        assert_int_equal(found.sentinels->target().port, 7002);
     }
 }
 
@@ -326,8 +326,8 @@ void test_sentinels_that_all_fail_are_asked_again_and_again_but_not_all_the_time
     first.reply = second.reply = "*-1\r\n";
     Found found(&loop, seeds_of({&first, &second}));
     for (unsigned i = 0; i < 100; i++) {
-        found.sentinels->place();
-        found.sentinels->doubt();
+        found.sentinels->target();
+        found.sentinels->suspect();
         loop.run_for(5);
     }
     assert_in_range(first.asked.size() + second.asked.size(), 4, 24);
@@ -341,14 +341,14 @@ void test_doubt_asks_another_sentinel(void**) {
     FakeSentinel first(&loop, 7001);
     FakeSentinel second(&loop, 7001);
     Found found(&loop, seeds_of({&first, &second}));
-    found.sentinels->place();
+    found.sentinels->target();
     assert_true(loop.run_until([&] { return found.watcher.moves == 1; }));
     FakeSentinel& other = first.asked.empty() ? first : second;
     other.primary = 7002;
-    found.sentinels->doubt();
-    found.sentinels->doubt();
+    found.sentinels->suspect();
+    found.sentinels->suspect();
     assert_true(loop.run_until([&] { return found.watcher.moves == 2; }));
-    assert_int_equal(found.sentinels->place().port, 7002);
+    assert_int_equal(found.sentinels->target().port, 7002);
     assert_int_equal(first.asked.size() + second.asked.size(), 2);
 }
 
@@ -357,7 +357,7 @@ void test_a_lost_sentinel_is_replaced_unasked(void**) {
     FakeSentinel first(&loop, 7001);
     FakeSentinel second(&loop, 7001);
     Found found(&loop, seeds_of({&first, &second}));
-    found.sentinels->place();
+    found.sentinels->target();
     assert_true(loop.run_until([&] { return found.watcher.moves == 1; }));
     FakeSentinel& lost = first.asked.empty() ? second : first;
     FakeSentinel& other = first.asked.empty() ? first : second;
@@ -374,17 +374,17 @@ void test_a_primary_may_have_a_name(void**) {
     sentinel.host = "localhost";
     loop.real = true;
     Found found(&loop, seeds_of({&sentinel}));
-    found.sentinels->place();
+    found.sentinels->target();
     assert_true(loop.run_until([&] { return found.watcher.moves == 1; }));
-    assert_true(is_numeric(found.sentinels->place().address));
-    assert_int_equal(found.sentinels->place().port, 7001);
+    assert_true(is_numeric(found.sentinels->target().address));
+    assert_int_equal(found.sentinels->target().port, 7001);
 }
 
 void test_the_first_call_waits_for_the_primary_to_be_found(void**) {
     TestLoop loop;
     const TcpServer server(free_port());
     FakeSentinel sentinel(&loop, server.port);
-    Limits limits(&loop, seeds_of({&sentinel}));
+    TableLimits limits(&loop, seeds_of({&sentinel}));
     assert_int_equal(limits.calls.ask_echo("a").error, Error::kNone);
     assert_int_equal(limits.calls.ask_echo("b").error, Error::kNone);
     assert_int_equal(sentinel.asked.size(), 1);
@@ -395,7 +395,7 @@ void test_calls_go_to_the_new_primary_as_soon_as_it_is_named(void**) {
     const TcpServer old(free_port());
     const TcpServer next(free_port());
     FakeSentinel sentinel(&loop, old.port);
-    Limits limits(&loop, seeds_of({&sentinel}));
+    TableLimits limits(&loop, seeds_of({&sentinel}));
     assert_int_equal(limits.calls.ask_echo("a").error, Error::kNone);
     sentinel.switch_to(next.port);
     assert_true(loop.run_until([&] { return loop.said("the primary is now") == 1; }));
@@ -409,7 +409,7 @@ void test_a_primary_that_became_a_replica_is_left(void**) {
     const TcpServer old(free_port());
     const TcpServer next(free_port());
     FakeSentinel sentinel(&loop, old.port);
-    Limits limits(&loop, seeds_of({&sentinel}));
+    TableLimits limits(&loop, seeds_of({&sentinel}));
     assert_int_equal(limits.calls.ask_echo("a").error, Error::kNone);
     old.command({"REPLICAOF", "127.0.0.1", std::to_string(next.port)});
     sentinel.primary = next.port;
@@ -427,7 +427,7 @@ void test_a_sentinel_that_names_a_replica_is_not_believed(void**) {
     replica.command({"REPLICAOF", "127.0.0.1", std::to_string(primary.port)});
     FakeSentinel first(&loop, replica.port);
     FakeSentinel second(&loop, replica.port);
-    Limits limits(&loop, seeds_of({&first, &second}));
+    TableLimits limits(&loop, seeds_of({&first, &second}));
     assert_int_equal(limits.calls.ask_echo("a").error, Error::kReadOnly);
     first.primary = second.primary = primary.port;
     assert_true(limits.calls.await_open(false));
@@ -439,7 +439,7 @@ void test_a_killed_primary_is_left_when_another_is_named(void**) {
     TcpServer old(free_port());
     const TcpServer next(free_port());
     FakeSentinel sentinel(&loop, old.port);
-    Limits limits(&loop, seeds_of({&sentinel}));
+    TableLimits limits(&loop, seeds_of({&sentinel}));
     assert_int_equal(limits.calls.ask_echo("a").error, Error::kNone);
     old.stop();
     // The connection is lost first, and then none can be made.

@@ -2,7 +2,7 @@
 #include <random>
 
 #include "real_server.h"
-#include "redis/service.h"
+#include "redis/router.h"
 
 namespace rate_limit::redis {
 namespace {
@@ -85,7 +85,7 @@ void test_all_zones_of_a_client_share_a_slot(void**) {
     }
 }
 
-// Keys of few different bytes, so that there are braces in every place.
+// Keys of few different bytes, so that there are braces in every target.
 void test_a_real_server_finds_the_same_slots(void**) {
     const RealServer server({"--port", std::to_string(free_port()), "--cluster-enabled", "yes",
                              "--cluster-port", std::to_string(free_port())});

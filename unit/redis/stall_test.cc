@@ -280,12 +280,12 @@ void test_a_connection_that_is_lost_leaves_calls_to_the_other(void**) {
     assert_int_equal(line.server.accepted, 2);
 }
 
-class Moving final : public Locator {
+class Moving final : public Endpoint {
   public:
     explicit Moving(std::string path) : path_(std::move(path)) {}
     void set_owner(Owner* owner) override { owner_ = owner; }
-    Place place() override { return {path_, 0}; }
-    void doubt() override {}
+    Target target() override { return {path_, 0}; }
+    void suspect() override {}
     bool wants_primary() const override { return false; }
     void move(const std::string& path) {
         path_ = path;
@@ -302,14 +302,14 @@ void test_a_server_that_moves_takes_both_connections_along(void**) {
     FakeServer from(&loop);
     FakeServer to(&loop);
     from.answer = to.answer = answer_of;
-    auto* place = new Moving(from.path());
-    Calls calls(with_spare("unix"), &loop, std::unique_ptr<Locator>(place));
+    auto* target = new Moving(from.path());
+    Calls calls(with_spare("unix"), &loop, std::unique_ptr<Endpoint>(target));
     calls.ask_echo("warm");
     from.hold(1);
     Asked& held = calls.echo("held");
     assert_true(loop.run_until([&] { return from.accepted == 2; }, 60));
     loop.run_for(5);
-    place->move(to.path());
+    target->move(to.path());
     assert_int_equal(held.error, Error::kClosed);
     loop.run_for(5);
     assert_int_equal(from.connections(), 0);

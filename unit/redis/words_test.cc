@@ -33,7 +33,7 @@ void test_a_refused_connection_names_the_address_and_the_consequence(void**) {
         Calls calls(at(host, 1), &loop, {host});
         assert_int_equal(calls.ask_echo("x").error, Error::kRefused);
         assert_line(loop, 0,
-                    "redis \"fleet\" " + print_place(host, 1) +
+                    "redis \"fleet\" " + print_target(host, 1) +
                         ": refused (Connection refused); zone a: no connection");
     }
 }
@@ -191,8 +191,8 @@ void test_nodes_of_a_cluster_are_told_apart(void**) {
     cluster.ask(kLeft);
     cluster.ask(kRight);
     assert_int_equal(loop.lines.size(), 2);
-    assert_line(loop, 0, "redis \"fleet\" " + left.place() + ": oom (OOM full); zone a: a call failed");
-    assert_line(loop, 1, "redis \"fleet\" " + right.place() + ": oom (OOM full); zone a: a call failed");
+    assert_line(loop, 0, "redis \"fleet\" " + left.target() + ": oom (OOM full); zone a: a call failed");
+    assert_line(loop, 1, "redis \"fleet\" " + right.target() + ": oom (OOM full); zone a: a call failed");
 }
 
 void test_a_cluster_that_nobody_tells_of_names_the_node_that_was_asked(void**) {
@@ -206,11 +206,11 @@ void test_a_cluster_that_nobody_tells_of_names_the_node_that_was_asked(void**) {
     cluster.ask(1);
     assert_int_equal(loop.lines.size(), 1);
     assert_line(loop, 0,
-                "redis \"fleet\" " + node.place() +
+                "redis \"fleet\" " + node.target() +
                     ": other (no node tells of the cluster's slots: ERR no cluster); zone a: no connection");
 }
 
-struct NoOwner : Locator::Owner {
+struct NoOwner : Endpoint::Owner {
     void on_moved() override {}
 };
 
@@ -231,11 +231,11 @@ void test_a_sentinel_is_named_and_whether_its_primary_serves_on(void**) {
     const std::unique_ptr<Sentinels> sentinels(
         Sentinels::make(settings, {{"sentinel", sentinel.port(), {"127.0.0.1"}}}, "limits", &loop));
     sentinels->set_owner(&owner);
-    sentinels->place();
+    sentinels->target();
     assert_true(loop.run_until([&] { return loop.lines.size() == 1; }));
     assert_line(loop, 0, where + ": refused (Connection refused); zone a: no connection");
     sentinel.listen();
-    assert_true(loop.run_until([&] { return sentinels->place().port == 7001; }));
+    assert_true(loop.run_until([&] { return sentinels->target().port == 7001; }));
     loop.jump(20'000);
     sentinel.refuse();
     sentinel.hang_up();

@@ -3,7 +3,7 @@
 
 #include "property.h"
 #include "redis/real_server.h"
-#include "split_service.h"
+#include "sharded_router.h"
 
 namespace rate_limit {
 namespace {
@@ -21,7 +21,7 @@ unsigned ended_in_all() {
 
 unsigned errors = 0;  // of those that no test makes
 
-void count_end(const Group& group) {
+void count_end(const RequestCheck& group) {
     ended[group.progress()]++;
     errors += group.error() != Error::kNone ? 1 : 0;
 }
@@ -73,7 +73,7 @@ void test_a_rejection_of_a_request_that_has_gone_is_remembered(void**) {
     assert_true(scene.loop.run_until([&] { return ended_in_all() == 1; }));
     const Request next({scene.cached()});
     assert_int_equal(next.at_once(), Progress::kRejected);
-    assert_int_equal(next.source(0), Source::kCache);
+    assert_int_equal(next.decided_by(0), DecidedBy::kCache);
 }
 
 void test_a_request_that_has_gone_goes_by_on_error(void**) {
@@ -128,20 +128,20 @@ struct Servers {
     Servers()
         : first(&loop, real[0].path(), 64, kLong),
           second(&loop, real[1].path(), 64, kLong),
-          cluster(Remote::make(new SplitService(&loop, real[2].path(), real[3].path(), kLong),
-                               {"rate_limit:", 64}, &loop)) {
-        for (Remote* remote : {first.get(), second.get(), cluster.get()}) {
+          cluster(CheckBatcher::make(new ShardedRouter(&loop, real[2].path(), real[3].path(), kLong),
+                                     {"rate_limit:", 64}, &loop)) {
+        for (CheckBatcher* batcher : {first.get(), second.get(), cluster.get()}) {
             for (const bool left : {true, false}) {
-                connect(remote, name_where([&](const std::string& name) { return is_left(name) == left; }));
+                connect(batcher, name_where([&](const std::string& name) { return is_left(name) == left; }));
             }
         }
     }
 
     // A busy machine may keep a server from greeting in time.
-    void connect(Remote* remote, const std::string& client) {
+    void connect(CheckBatcher* batcher, const std::string& client) {
         Error error = Error::kUnavailable;
         while (error != Error::kNone) {
-            Place place = {nullptr, remote};
+            Place place = {nullptr, batcher};
             place.client = client.c_str();
             const Request request({place});
             error =
@@ -156,16 +156,16 @@ struct Servers {
     const redis::RealServer real[4];
     const TestRemote first;
     const TestRemote second;
-    std::unique_ptr<Remote> cluster;
+    std::unique_ptr<CheckBatcher> cluster;
 };
 
 // One of a trial's limits, with what it points to.
 struct TrialLimit {
-    TrialLimit(const Policy& policy, Remote* remote, const std::string& client)
-        : policy(policy), remote(remote), client(client), zone(policy) {}
+    TrialLimit(const Policy& policy, CheckBatcher* batcher, const std::string& client)
+        : policy(policy), batcher(batcher), client(client), zone(policy) {}
 
     Place place(std::uint32_t cost = 1) const {
-        Place place = {remote == nullptr ? &zone : nullptr, remote};
+        Place place = {batcher == nullptr ? &zone : nullptr, batcher};
         place.policy = &policy;
         place.client = client.c_str();
         place.cost = cost;
@@ -173,7 +173,7 @@ struct TrialLimit {
     }
 
     Policy policy;
-    Remote* remote;
+    CheckBatcher* batcher;
     std::string client;
     Zone zone;
 };
@@ -189,19 +189,19 @@ std::deque<TrialLimit> any_limits(const Servers& servers) {
         }
         return name + std::to_string(number);
     };
-    std::vector<std::pair<Remote*, std::string>> places = {{nullptr, name},
-                                                           {nullptr, name},
-                                                           {servers.first.get(), name},
-                                                           {servers.second.get(), name},
-                                                           {servers.cluster.get(), of_left(true)},
-                                                           {servers.cluster.get(), of_left(false)}};
+    std::vector<std::pair<CheckBatcher*, std::string>> places = {{nullptr, name},
+                                                                 {nullptr, name},
+                                                                 {servers.first.get(), name},
+                                                                 {servers.second.get(), name},
+                                                                 {servers.cluster.get(), of_left(true)},
+                                                                 {servers.cluster.get(), of_left(false)}};
     std::deque<TrialLimit> limits;
     const auto size = *rc::gen::inRange<std::size_t>(2, places.size() + 1);
     while (limits.size() < size) {
         const auto index = *rc::gen::inRange<std::size_t>(0, places.size());
         const Algorithm algorithm = kEveryAlgorithm[*rc::gen::inRange<unsigned>(0, kAlgorithms)];
         Policy policy = policy_of(algorithm, (std::to_string(*rc::gen::inRange(1, 30)) + "r/d").c_str());
-        policy.burst = is_level(algorithm) && algorithm != Algorithm::kTokenBucket
+        policy.burst = is_bucket(algorithm) && algorithm != Algorithm::kTokenBucket
                            ? *rc::gen::inRange<std::uint32_t>(0, 30)
                            : 0;
         limits.emplace_back(policy, places[index].first, places[index].second);
@@ -227,7 +227,7 @@ std::vector<std::uint32_t> charges(const std::deque<TrialLimit>& limits, Servers
     RC_ASSERT(look.error() == Error::kNone);
     std::vector<std::uint32_t> list;
     for (std::size_t i = 0; i < limits.size(); i++) {
-        RC_ASSERT(look.source(i) != Source::kNobody);
+        RC_ASSERT(look.decided_by(i) != DecidedBy::kNobody);
         list.push_back(look.decision(i).limit - look.decision(i).remaining);
     }
     return list;
@@ -274,7 +274,7 @@ void test_whoever_leaves_when_is_charged_to_all_limits_or_to_none(void**) {
         for (const TrialLimit& limit : limits) {
             RC_LOG() << algorithm_name(limit.policy.algorithm) << " burst " << limit.policy.burst << ' '
                      << limit.policy.rates.rates[0].count << "r/d in "
-                     << (limit.remote == nullptr ? "memory" : "Redis") << ": " << charged[number++] << '\n';
+                     << (limit.batcher == nullptr ? "memory" : "Redis") << ": " << charged[number++] << '\n';
         }
         for (const std::uint32_t one : charged) {
             RC_ASSERT(one == admitted + ended[Progress::kAdmitted]);

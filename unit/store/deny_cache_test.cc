@@ -10,13 +10,13 @@ void test_a_denial_is_remembered_and_redis_not_asked_again(void**) {
     steady_clock += 10 * kSecond;
     const Request first({scene.cached()});
     assert_int_equal(first.in_the_end(&scene.loop), Progress::kRejected);
-    assert_int_equal(first.source(0), Source::kRedis);
+    assert_int_equal(first.decided_by(0), DecidedBy::kRedis);
     scene.first_server.calls.clear();
     steady_clock += 400'000;
     const Request again({scene.in_memory(), scene.cached(), scene.in_second()});
     assert_int_equal(again.at_once(), Progress::kRejected);
-    assert_int_equal(again.source(0), Source::kNobody);
-    assert_int_equal(again.source(1), Source::kCache);
+    assert_int_equal(again.decided_by(0), DecidedBy::kNobody);
+    assert_int_equal(again.decided_by(1), DecidedBy::kCache);
     assert_int_equal(again.decision(1).retry_after, 30 * kSecond - 400'000);
     assert_int_equal(again.decision(1).reset_after, 60 * kSecond - 400'000);
     assert_int_equal(again.decided_at(), ScriptServer::kTime + 400'000);
@@ -26,7 +26,7 @@ void test_a_denial_is_remembered_and_redis_not_asked_again(void**) {
     steady_clock += 600'000;
     const Request after({scene.cached()});
     assert_int_equal(after.in_the_end(&scene.loop), Progress::kRejected);
-    assert_int_equal(after.source(0), Source::kRedis);
+    assert_int_equal(after.decided_by(0), DecidedBy::kRedis);
 }
 
 void test_a_denial_ends_when_the_client_may_succeed(void**) {
@@ -105,8 +105,8 @@ void test_only_the_limit_that_rejects_is_denied(void**) {
     assert_int_equal(alone.in_the_end(&scene.loop), Progress::kAdmitted);
     const Request both({scene.cached(), other});
     assert_int_equal(both.at_once(), Progress::kRejected);
-    assert_int_equal(both.source(0), Source::kNobody);
-    assert_int_equal(both.source(1), Source::kCache);
+    assert_int_equal(both.decided_by(0), DecidedBy::kNobody);
+    assert_int_equal(both.decided_by(1), DecidedBy::kCache);
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 #include <random>
 
 #include "ledger.h"
-#include "processes.h"
+#include "memory/processes.h"
 
 namespace rate_limit {
 namespace {
@@ -26,11 +26,11 @@ class Dice {
     std::mt19937 engine_;
 };
 
-// One instance whose reconciler, network and memory do what they can to lose or repeat a count.
+// One instance whose SyncLedger, network and memory do what they can to lose or repeat a count.
 class Trial {
   public:
     Trial(unsigned seed, Mode mode, Guard guard)
-        : dice_(seed), mode_(mode), guard_(guard), ledger_(kWide, shape_of(kWide), guard) {
+        : dice_(seed), mode_(mode), guard_(guard), ledger_(kWide, layout_of(kWide), guard) {
         reload();
     }
 
@@ -95,9 +95,9 @@ class Trial {
     }
 
     void begin() {
-        reconciler_->begin_round();
+        sync_ledger_->begin_round();
         Batch batch;
-        while (under_way_.size() < 8 && reconciler_->next(now_, 1 + dice_.below(20), &batch)) {
+        while (under_way_.size() < 8 && sync_ledger_->next(now_, 1 + dice_.below(20), &batch)) {
             std::uint64_t& last = last_[batch.sender];
             repeated += batch.sequence <= last ? 1 : 0;
             last = std::max(last, batch.sequence);
@@ -114,7 +114,7 @@ class Trial {
         const Batch batch = under_way_[index];
         under_way_.erase(under_way_.begin() + static_cast<std::ptrdiff_t>(index));
         if (dice_.one_in(3)) {
-            reconciler_->failed(batch);
+            sync_ledger_->failed(batch);
             return;
         }
         Ledger::Answer answer = ledger_.apply(batch, now_);
@@ -124,12 +124,12 @@ class Trial {
         if (dice_.one_in(3)) {
             const std::size_t some = dice_.below(static_cast<unsigned>(batch.entries.size()));
             for (std::size_t i = 0; i < some; i++) {
-                reconciler_->settle(batch, i, answer[i].data(), now_, 0);
+                sync_ledger_->confirm(batch, i, answer[i].data(), now_, 0);
             }
-            reconciler_->failed(batch);
+            sync_ledger_->failed(batch);
             return;
         }
-        settle(reconciler_.get(), batch, answer, now_);
+        confirm(sync_ledger_.get(), batch, answer, now_);
     }
 
     // What was under way may have arrived.
@@ -141,21 +141,21 @@ class Trial {
         }
         under_way_.clear();
         if (dice_.one_in(2)) {
-            reconciler_.reset();
+            sync_ledger_.reset();
         } else {
-            abandoned_.push_back(std::move(reconciler_));
+            abandoned_.push_back(std::move(sync_ledger_));
         }
-        start(&reconciler_);
+        start(&sync_ledger_);
     }
 
     // Others charge on a new table, while the old one is reconciled for a while.
     void reload() {
-        auto next = std::make_unique<Zone>(kWide, shape_of(kWide), size_with_accounts(shape_of(kWide), 3),
+        auto next = std::make_unique<Zone>(kWide, layout_of(kWide), size_with_unsent(layout_of(kWide), 3),
                                            true, HashKey{7, zones_.size()});
         if (zone_ != nullptr) {
             (*next)->import(zone_->table(), kWide.rates, kWide, now_, this_process());
         }
-        reconciler_.reset();
+        sync_ledger_.reset();
         old_.reset();
         if (zone_ != nullptr && dice_.one_in(2)) {
             start(&old_);
@@ -163,18 +163,18 @@ class Trial {
         zone_ = next.get();
         zones_.push_back(std::move(next));
         under_way_.clear();
-        start(&reconciler_);
+        start(&sync_ledger_);
     }
 
-    void start(std::unique_ptr<Reconciler>* reconciler) {
+    void start(std::unique_ptr<SyncLedger>* sync_ledger) {
         steady += 2 * kSecond;
-        Host host = made_up_process(++hosts_);
-        living = host.self;
-        host.alive = [](std::uint32_t process) { return process == living; };
-        host.clock = [] { return steady; };
-        used_hosts_.push_back(std::make_unique<Host>(host));
-        *reconciler =
-            std::make_unique<Reconciler>(&zone_->table(), kWide, mode_, guard_, *used_hosts_.back());
+        Process process = made_up_process(++processes_);
+        living = process.self;
+        process.alive = [](std::uint32_t process) { return process == living; };
+        process.clock = [] { return steady; };
+        used_processes_.push_back(std::make_unique<Process>(process));
+        *sync_ledger =
+            std::make_unique<SyncLedger>(&zone_->table(), kWide, mode_, guard_, *used_processes_.back());
     }
 
     void sync_old() {
@@ -197,7 +197,7 @@ class Trial {
         crash();
         sync_old();
         for (unsigned i = 0; i < 3; i++) {
-            sync(reconciler_.get(), &ledger_, now_);
+            sync(sync_ledger_.get(), &ledger_, now_);
         }
         assert_int_equal(marks(zone_->table()), 0);
     }
@@ -207,12 +207,12 @@ class Trial {
     Guard guard_;
     Ledger ledger_;
     std::vector<std::unique_ptr<Zone>> zones_;
-    std::vector<std::unique_ptr<Host>> used_hosts_;
-    std::vector<std::unique_ptr<Reconciler>> abandoned_;
+    std::vector<std::unique_ptr<Process>> used_processes_;
+    std::vector<std::unique_ptr<SyncLedger>> abandoned_;
     Zone* zone_ = nullptr;
-    std::unique_ptr<Reconciler> reconciler_;
-    std::unique_ptr<Reconciler> old_;
-    std::uint32_t hosts_ = 0;
+    std::unique_ptr<SyncLedger> sync_ledger_;
+    std::unique_ptr<SyncLedger> old_;
+    std::uint32_t processes_ = 0;
     Micros now_ = kNow;
     std::vector<Batch> under_way_;
     std::map<std::uint64_t, std::uint64_t> last_;
@@ -255,12 +255,12 @@ std::uint64_t total(const Counts& counts) {
 // Charges random clients and counts what was admitted, until it is enough.
 int charge(const Zone& zone, Counts* counts, unsigned seed) {
     Dice dice(seed);
-    Host host = patient_process();
+    Process process = patient_process();
     for (unsigned i = 0; !counts->enough; i++) {
         const unsigned client = dice.below(kShared);
         const std::string name = name_of(client);
-        Limit limit = limit_of(zone, name, 1 + dice.below(3));
-        if (check(&limit, 1, kNow + i, host) == Verdict::kAdmitted) {
+        TableLimit limit = limit_of(zone, name, 1 + dice.below(3));
+        if (check(&limit, 1, kNow + i, process) == Verdict::kAdmitted) {
             counts->admitted[client] += limit.cost;
         }
     }
@@ -273,9 +273,9 @@ void test_what_several_processes_are_admitted_while_one_reconciles_is_charged_on
             const Zone zone = zone_with_accounts(kWide, 6);
             const Memory memory(sizeof(Counts));
             auto* counts = memory.as<Counts>();
-            Ledger ledger(kWide, shape_of(kWide), guard);
-            const Host host = patient_process();
-            Reconciler reconciler(&zone.table(), kWide, mode, guard, host);
+            Ledger ledger(kWide, layout_of(kWide), guard);
+            const Process process = patient_process();
+            SyncLedger sync_ledger(&zone.table(), kWide, mode, guard, process);
             const auto work = [&](unsigned seed) {
                 counts->meeting.join(4);
                 return charge(zone, counts, seed);
@@ -284,13 +284,13 @@ void test_what_several_processes_are_admitted_while_one_reconciles_is_charged_on
                                  Child([&] { return work(3); })};
             counts->meeting.join(4);
             while (ledger.batches < 300) {
-                sync(&reconciler, &ledger, kNow, 7);
+                sync(&sync_ledger, &ledger, kNow, 7);
             }
             counts->enough = true;
             for (Child& child : children) {
                 assert_int_equal(child.wait(), 0);
             }
-            sync(&reconciler, &ledger, kNow, 7);
+            sync(&sync_ledger, &ledger, kNow, 7);
             for (unsigned i = 0; i < kShared; i++) {
                 assert_int_equal(ledger.charged(name_of(i)), counts->admitted[i]);
                 assert_int_equal(zone.used(zone->hash(name_of(i))), counts->admitted[i]);
@@ -303,9 +303,9 @@ void test_processes_killed_at_any_moment_lose_one_request_at_most(void**) {
     const Zone zone = zone_with_accounts(kWide, 6);
     const Memory memory(sizeof(Counts));
     auto* counts = memory.as<Counts>();
-    Ledger ledger(kWide, shape_of(kWide), Guard::kSender);
-    const Host host = this_process();
-    Reconciler reconciler(&zone.table(), kWide, Mode::kSync, Guard::kSender, host);
+    Ledger ledger(kWide, layout_of(kWide), Guard::kSender);
+    const Process process = this_process();
+    SyncLedger sync_ledger(&zone.table(), kWide, Mode::kSync, Guard::kSender, process);
     constexpr unsigned kKills = 100;
     for (unsigned round = 0; round < kKills; round++) {
         Signal started;
@@ -317,13 +317,13 @@ void test_processes_killed_at_any_moment_lose_one_request_at_most(void**) {
         const double latest = seconds() + 10;
         for (unsigned i = 0; i < 1 + round % 5 || (total(*counts) <= 101 * (round + 1) && seconds() < latest);
              i++) {
-            sync(&reconciler, &ledger, kNow, 7);
+            sync(&sync_ledger, &ledger, kNow, 7);
         }
         child.kill();
         child.wait();
-        sync(&reconciler, &ledger, kNow, 7);
+        sync(&sync_ledger, &ledger, kNow, 7);
     }
-    sync(&reconciler, &ledger, kNow, 7);
+    sync(&sync_ledger, &ledger, kNow, 7);
     const std::uint64_t admitted = total(*counts);
     std::uint64_t charged = 0;
     for (unsigned i = 0; i < kShared; i++) {
@@ -339,10 +339,10 @@ void assert_agrees(const Zone& zone, Ledger* ledger, const std::string& name, Mi
     for (unsigned i = 0; i < 12; i++) {
         for (const std::uint32_t cost : {0U, 1U, 4U}) {
             const Micros later = now + i * period / 5;
-            Limit limit = limit_of(zone, name, cost);
+            TableLimit limit = limit_of(zone, name, cost);
             precheck(&limit, 1, later, this_process());
             const Decision expected = ledger->peek(name, later, cost);
-            if (is_level(zone.policy().algorithm)) {
+            if (is_bucket(zone.policy().algorithm)) {
                 // Redis is not told of the times of requests: a level may be fuller here, never emptier.
                 assert_true(cost != 0 || limit.decision.remaining <= expected.remaining);
                 continue;
@@ -360,16 +360,16 @@ void share_a_limit(const Policy& policy, unsigned seed) {
     constexpr unsigned kInstances = 3;
     constexpr unsigned kClients = 3;
     Dice dice(seed);
-    const Shape shape = shape_of(policy);
-    Ledger ledger(policy, shape, Guard::kSender);
+    const StateLayout layout = layout_of(policy);
+    Ledger ledger(policy, layout, Guard::kSender);
     std::vector<std::unique_ptr<Zone>> zones;
-    std::vector<std::unique_ptr<Reconciler>> reconcilers;
-    const Host host = this_process();
+    std::vector<std::unique_ptr<SyncLedger>> sync_ledgers;
+    const Process process = this_process();
     for (unsigned i = 0; i < kInstances; i++) {
         zones.push_back(
-            std::make_unique<Zone>(policy, shape, size_with_accounts(shape, 2), true, HashKey{seed, i}));
-        reconcilers.push_back(std::make_unique<Reconciler>(&zones[i]->table(), zones[i]->policy(),
-                                                           Mode::kSync, Guard::kSender, host));
+            std::make_unique<Zone>(policy, layout, size_with_unsent(layout, 2), true, HashKey{seed, i}));
+        sync_ledgers.push_back(std::make_unique<SyncLedger>(&zones[i]->table(), zones[i]->policy(),
+                                                            Mode::kSync, Guard::kSender, process));
     }
     Micros now = kNow;
     for (unsigned i = 0; i < 300; i++) {
@@ -382,13 +382,13 @@ void share_a_limit(const Policy& policy, unsigned seed) {
         }
         // A call that takes its time, while requests go on.
         Batch batch;
-        reconcilers[instance]->begin_round();
-        while (reconcilers[instance]->next(now, 2, &batch)) {
+        sync_ledgers[instance]->begin_round();
+        while (sync_ledgers[instance]->next(now, 2, &batch)) {
             const Ledger::Answer answer = ledger.apply(batch, now);
             if (dice.one_in(2)) {
                 use(zone, batch.entries[0].name(), 1, now);
             }
-            settle(reconcilers[instance].get(), batch, answer, now);
+            confirm(sync_ledgers[instance].get(), batch, answer, now);
             // Whoever was quiet meanwhile is known here as it is there.
             for (const Entry& entry : batch.entries) {
                 if (owed_by(zone, entry.name()).unsent == 0) {
@@ -399,14 +399,14 @@ void share_a_limit(const Policy& policy, unsigned seed) {
     }
     // In the end, each that still has something to tell knows what all have told.
     for (unsigned i = 0; i < kInstances; i++) {
-        sync(reconcilers[i].get(), &ledger, now, 2);
+        sync(sync_ledgers[i].get(), &ledger, now, 2);
     }
     now += policy.rates.rates[policy.rates.size - 1].period * 3;
     for (unsigned i = 0; i < kInstances; i++) {
         for (unsigned client = 0; client < kClients; client++) {
             assert_int_equal(use(*zones[i], name_of(client), 1, now), Verdict::kAdmitted);
         }
-        sync(reconcilers[i].get(), &ledger, now, 2);
+        sync(sync_ledgers[i].get(), &ledger, now, 2);
         for (unsigned client = 0; client < kClients; client++) {
             assert_agrees(*zones[i], &ledger, name_of(client), now);
         }
@@ -438,13 +438,13 @@ void test_instances_together_exceed_a_limit_by_what_they_admit_between_two_round
             continue;
         }
         const Policy policy = with_debt(policy_of(algorithm, "60r/h"));
-        const Shape shape = shape_of(policy);
-        Ledger ledger(policy, shape, Guard::kSender);
-        const Zone zones[2] = {Zone(policy, shape, 1 << 16, true, {1, 2}),
-                               Zone(policy, shape, 1 << 16, true, {3, 4})};
-        const Host host = this_process();
-        Reconciler first(&zones[0].table(), policy, Mode::kSync, Guard::kSender, host);
-        Reconciler second(&zones[1].table(), policy, Mode::kSync, Guard::kSender, host);
+        const StateLayout layout = layout_of(policy);
+        Ledger ledger(policy, layout, Guard::kSender);
+        const Zone zones[2] = {Zone(policy, layout, 1 << 16, true, {1, 2}),
+                               Zone(policy, layout, 1 << 16, true, {3, 4})};
+        const Process process = this_process();
+        SyncLedger first(&zones[0].table(), policy, Mode::kSync, Guard::kSender, process);
+        SyncLedger second(&zones[1].table(), policy, Mode::kSync, Guard::kSender, process);
         unsigned admitted = 0;
         for (unsigned i = 0; i < 200; i++) {
             const Micros now = kNow + i * kSecond / 10;

@@ -1,21 +1,21 @@
 // on_error=local: what an instance admits while Redis cannot be asked is its share, and is owed to Redis.
 #include <deque>
 
-#include "accounts.h"
+#include "memory/unsent.h"
 #include "redis/real_server.h"
 #include "requests.h"
-#include "store/instances.h"
+#include "store/heartbeat.h"
 
 namespace rate_limit {
 namespace {
 
 // A zone of an instance, of so many.
 struct Instance {
-    Instance(const Policy& policy, const Shape& shape, const Share& share)
-        : zone(policy, shape, size_with_accounts(shape, 8), true), membership(1) {
+    Instance(const Policy& policy, const StateLayout& layout, const Share& share)
+        : zone(policy, layout, size_with_unsent(layout, 8), true), membership(1) {
         membership.set_share(share);
     }
-    Instance(const Policy& policy, const Share& share) : Instance(policy, shape_of(policy), share) {}
+    Instance(const Policy& policy, const Share& share) : Instance(policy, layout_of(policy), share) {}
 
     Place place(const Scene& scene) const {
         Place place = scene.in_first(OnError::kLocal, &zone);
@@ -34,7 +34,7 @@ unsigned admitted(Scene* scene, const Place& place, unsigned requests) {
         const Request request({place});
         const Progress progress =
             request.at_once() == Progress::kWaiting ? request.in_the_end(&scene->loop) : request.at_once();
-        assert_int_equal(request.source(0), Source::kFallback);
+        assert_int_equal(request.decided_by(0), DecidedBy::kFallback);
         count += progress == Progress::kAdmitted ? 1 : 0;
     }
     return count;
@@ -115,8 +115,8 @@ void test_what_redis_will_be_told_is_by_the_whole_rate(void**) {
     Scene scene;
     scene.lose_first();
     Policy policy = policy_of(Algorithm::kSlidingWindow, "off");
-    const Shape shape = shape_of(policy, 2, 0);
-    const Instance instance(policy, shape, {3, 0});
+    const StateLayout layout = layout_of(policy, 2, 0);
+    const Instance instance(policy, layout, {3, 0});
     policy.rates = rates_of("2r/m,30r/h");
     Place place = instance.place(scene);
     place.policy = &policy;
@@ -150,7 +150,7 @@ void test_what_redis_or_another_decides_is_not_owed(void**) {
     const Instance instance(kPolicy, {2, 0});
     const Request by_redis({instance.place(scene)});
     assert_int_equal(by_redis.in_the_end(&scene.loop), Progress::kAdmitted);
-    assert_int_equal(by_redis.source(0), Source::kRedis);
+    assert_int_equal(by_redis.decided_by(0), DecidedBy::kRedis);
     assert_int_equal(owed_by(instance.zone, "alice").unsent, 0);
     scene.lose_first();
     always_reject(&scene.second_server);
@@ -181,7 +181,7 @@ void test_the_clock_is_this_machines(void**) {
     Scene scene;
     scene.lose_first();
     const Instance instance(policy_of(Algorithm::kFixedWindow, "10r/m"), {1, 0});
-    instance.zone->accounts().set_ahead(20 * kSecond);
+    instance.zone->unsent_counts().set_ahead(20 * kSecond);
     const Request request({instance.place(scene)});
     assert_int_equal(request.decision(0).reset_after, 30 * kSecond);
     // But for a zone that is in memory anyway it is that of Redis.
@@ -213,15 +213,15 @@ unsigned admitted_around_an_outage(const Policy& policy, unsigned instances, uns
     redis::TestLoop loop;
     redis::RealServer server;
     std::deque<Instance> fleet;
-    std::deque<TestRemote> remotes;
+    std::deque<TestRemote> batchers;
     for (unsigned rank = 0; rank < instances; rank++) {
         fleet.emplace_back(policy, Share{instances, rank});
-        remotes.emplace_back(&loop, server.path());
+        batchers.emplace_back(&loop, server.path());
     }
     unsigned count = 0;
     const auto ask = [&](unsigned number) {
         const unsigned index = number % instances;
-        Place place = {&fleet[index].zone, remotes[index].get(), OnError::kLocal};
+        Place place = {&fleet[index].zone, batchers[index].get(), OnError::kLocal};
         place.membership = &fleet[index].membership;
         const Request request({place});
         const Progress progress =
@@ -282,21 +282,21 @@ void test_what_is_owed_is_not_admitted_a_second_time(void**) {
     assert_true(scene.loop.run_until([&] { return scene.first->available(0); }));
     const Request early({instance.place(scene)});
     assert_int_equal(early.in_the_end(&scene.loop), Progress::kRejected);
-    assert_int_equal(early.source(0), Source::kFallback);
+    assert_int_equal(early.decided_by(0), DecidedBy::kFallback);
     assert_false(early.decision(0).allowed);
     assert_int_equal(early.decision(0).limit, 10);
     assert_true(scene.loop.run_until([&] { return scene.first_server.refunds().size() == 1; }));
     std::uint64_t from = 0;
-    const Slot owing = instance.zone->next_owing(&from, kHost);
-    assert_int_equal(instance.zone->account_of(owing).take_unsent(), 10);
-    Table::keep(owing, kHost);
+    const Slot owing = instance.zone->next_unsent(&from, kProcess);
+    assert_int_equal(instance.zone->unsent_of(owing).take_unsent(), 10);
+    Table::keep(owing, kProcess);
     steady_clock += kSettling - 1;
     const Request unsettled({instance.place(scene)});
     assert_int_equal(unsettled.in_the_end(&scene.loop), Progress::kRejected);
     steady_clock += 1;
     const Request settled({instance.place(scene)});
     assert_int_equal(settled.in_the_end(&scene.loop), Progress::kAdmitted);
-    assert_int_equal(settled.source(0), Source::kRedis);
+    assert_int_equal(settled.decided_by(0), DecidedBy::kRedis);
 }
 
 // However long the outage was, and however long ago this instance admitted anything: the others tell Redis
@@ -307,9 +307,9 @@ void test_what_others_owe_after_a_long_outage_is_not_admitted_either(void**) {
     scene.lose_first();
     assert_int_equal(admitted(&scene, instance.place(scene), 12), 10);
     std::uint64_t from = 0;
-    const Slot owing = instance.zone->next_owing(&from, kHost);
-    assert_int_equal(instance.zone->account_of(owing).take_unsent(), 10);
-    Table::keep(owing, kHost);
+    const Slot owing = instance.zone->next_unsent(&from, kProcess);
+    assert_int_equal(instance.zone->unsent_of(owing).take_unsent(), 10);
+    Table::keep(owing, kProcess);
     instance.membership.set_away();
     steady_clock += 5 * kSettling;
     scene.first_server.server.listen();
@@ -324,7 +324,7 @@ void test_what_others_owe_after_a_long_outage_is_not_admitted_either(void**) {
     steady_clock += 1;
     const Request settled({instance.place(scene)});
     assert_int_equal(settled.in_the_end(&scene.loop), Progress::kAdmitted);
-    assert_int_equal(settled.source(0), Source::kRedis);
+    assert_int_equal(settled.decided_by(0), DecidedBy::kRedis);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What a reconciler talks to in tests, in the place of Redis: applies each number of a sender once.
+// What a SyncLedger talks to in tests, in the place of Redis: applies each number of a sender once.
 #pragma once
 
 #include <algorithm>
@@ -7,21 +7,21 @@
 #include <utility>
 #include <vector>
 
-#include "accounts.h"
-#include "store/reconciler.h"
+#include "memory/unsent.h"
+#include "store/sync_ledger.h"
 
 namespace rate_limit {
 
-using Mode = Reconciler::Mode;
-using Guard = Reconciler::Guard;
+using Mode = SyncLedger::Mode;
+using Guard = SyncLedger::Guard;
 
 class Ledger {
   public:
     // What each entry's client has after a batch.
     using Answer = std::vector<std::vector<std::uint64_t>>;
 
-    Ledger(const Policy& policy, const Shape& shape, Guard guard)
-        : policy_(policy), shape_(shape), guard_(guard) {}
+    Ledger(const Policy& policy, const StateLayout& layout, Guard guard)
+        : policy_(policy), layout_(layout), guard_(guard) {}
 
     Answer apply(const Batch& batch, Micros now) {
         Answer answer;
@@ -46,13 +46,13 @@ class Ledger {
 
     std::vector<std::uint64_t>& state(const std::string& name) {
         std::vector<std::uint64_t>& words = states_[name];
-        words.resize(words_of(shape_));
+        words.resize(words_of(layout_));
         return words;
     }
 
     Decision peek(const std::string& name, Micros now, std::uint32_t cost) {
         Check check;
-        return check.evaluate(policy_, shape_, state(name).data(), now, cost);
+        return check.evaluate(policy_, layout_, state(name).data(), now, cost);
     }
 
     unsigned batches = 0;
@@ -60,7 +60,7 @@ class Ledger {
   private:
     // A level is charged as of when that was admitted, or as of its last charge.
     Micros time_of_charge(const std::uint64_t* state, Micros since, Micros now) const {
-        if (!is_level(policy_.algorithm) || since == 0) {
+        if (!is_bucket(policy_.algorithm) || since == 0) {
             return now;
         }
         const auto last = static_cast<Micros>(state[0] & ((std::uint64_t{1} << 52) - 1));
@@ -75,31 +75,31 @@ class Ledger {
         policy.rates = entry.rates;
         std::uint64_t* words = state(name).data();
         Check check;
-        check.evaluate(policy, shape_, words, time_of_charge(words, since, now), entry.amount);
+        check.evaluate(policy, layout_, words, time_of_charge(words, since, now), entry.amount);
         check.impose(words);
         charged_[name] += entry.amount;
     }
 
     Policy policy_;
-    Shape shape_;
+    StateLayout layout_;
     Guard guard_;
     std::map<std::pair<std::uint64_t, std::string>, std::uint64_t> last_;
     std::map<std::string, std::uint64_t> charged_;
     std::map<std::string, std::vector<std::uint64_t>> states_;
 };
 
-inline void settle(Reconciler* reconciler, const Batch& batch, const Ledger::Answer& answer, Micros time) {
+inline void confirm(SyncLedger* sync_ledger, const Batch& batch, const Ledger::Answer& answer, Micros time) {
     for (std::size_t i = 0; i < batch.entries.size(); i++) {
-        reconciler->settle(batch, i, answer[i].data(), time, 0);
+        sync_ledger->confirm(batch, i, answer[i].data(), time, 0);
     }
 }
 
 // A round in which nothing goes wrong.
-inline void sync(Reconciler* reconciler, Ledger* ledger, Micros now = kNow, std::size_t most = 5) {
+inline void sync(SyncLedger* sync_ledger, Ledger* ledger, Micros now = kNow, std::size_t most = 5) {
     Batch batch;
-    reconciler->begin_round();
-    while (reconciler->next(now, most, &batch)) {
-        settle(reconciler, batch, ledger->apply(batch, now), now);
+    sync_ledger->begin_round();
+    while (sync_ledger->next(now, most, &batch)) {
+        confirm(sync_ledger, batch, ledger->apply(batch, now), now);
     }
 }
 
@@ -111,11 +111,13 @@ inline Policy with_debt(Policy policy) {
 // A process that waits for others as long as it takes, and may be told that some are dead.
 inline std::uint32_t dead_process = 0;
 
-inline Host host_number(std::uint32_t number) {
-    Host host = made_up_process(number);
-    host.alive = [](std::uint32_t process) { return process != dead_process && process_is_alive(process); };
-    host.clock = [] { return monotonic_clock() / 20; };
-    return host;
+inline Process host_number(std::uint32_t number) {
+    Process process = made_up_process(number);
+    process.alive = [](std::uint32_t process) {
+        return process != dead_process && process_is_alive(process);
+    };
+    process.clock = [] { return monotonic_clock() / 20; };
+    return process;
 }
 
 }  // namespace rate_limit

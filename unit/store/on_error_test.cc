@@ -10,8 +10,8 @@ void test_open_leaves_out_what_redis_cannot_say(void**) {
     const Request request({scene.in_first(), scene.in_memory()});
     assert_int_equal(request.in_the_end(&scene.loop), Progress::kAdmitted);
     assert_int_equal(request.error(), Error::kOutOfMemory);
-    assert_int_equal(request.source(0), Source::kNobody);
-    assert_int_equal(request.source(1), Source::kMemory);
+    assert_int_equal(request.decided_by(0), DecidedBy::kNobody);
+    assert_int_equal(request.decided_by(1), DecidedBy::kMemory);
     assert_int_equal(used(scene.zone), 1);
 }
 
@@ -34,7 +34,7 @@ void test_local_decides_from_memory(void**) {
         };
         const Request request({scene.in_first(OnError::kLocal, &scene.zone)});
         assert_int_equal(request.in_the_end(&scene.loop), Progress::kAdmitted);
-        assert_int_equal(request.source(0), i % 4 == 3 ? Source::kRedis : Source::kFallback);
+        assert_int_equal(request.decided_by(0), i % 4 == 3 ? DecidedBy::kRedis : DecidedBy::kFallback);
         assert_int_equal(request.decision(0).limit, 10);
     }
     // The last answer of Redis was that five are left.
@@ -47,7 +47,7 @@ void test_local_decides_from_memory(void**) {
     // After five failures Redis is no longer asked.
     const Request beyond({scene.in_first(OnError::kLocal, &scene.zone)});
     assert_int_equal(beyond.at_once(), Progress::kRejected);
-    assert_int_equal(beyond.source(0), Source::kFallback);
+    assert_int_equal(beyond.decided_by(0), DecidedBy::kFallback);
     assert_false(beyond.decision(0).allowed);
     assert_int_equal(used(scene.zone), 10);
 }
@@ -63,11 +63,11 @@ void test_nobody_waits_for_a_redis_that_is_gone(void**) {
     assert_int_equal(closed.error(), Error::kUnavailable);
     const Request local({scene.in_first(OnError::kLocal, &scene.zone)});
     assert_int_equal(local.at_once(), Progress::kAdmitted);
-    assert_int_equal(local.source(0), Source::kFallback);
+    assert_int_equal(local.decided_by(0), DecidedBy::kFallback);
     const Request both({scene.in_first(), scene.in_second()});
     assert_int_equal(both.in_the_end(&scene.loop), Progress::kAdmitted);
     assert_int_equal(both.error(), Error::kUnavailable);
-    assert_int_equal(both.source(1), Source::kRedis);
+    assert_int_equal(both.decided_by(1), DecidedBy::kRedis);
 }
 
 void test_each_limit_of_a_redis_that_fails_goes_its_own_way(void**) {
@@ -75,8 +75,8 @@ void test_each_limit_of_a_redis_that_fails_goes_its_own_way(void**) {
     Scene::fail(&scene.first_server);
     const Request mixed({scene.in_first(), scene.in_first(OnError::kLocal, &scene.zone)});
     assert_int_equal(mixed.in_the_end(&scene.loop), Progress::kAdmitted);
-    assert_int_equal(mixed.source(0), Source::kNobody);
-    assert_int_equal(mixed.source(1), Source::kFallback);
+    assert_int_equal(mixed.decided_by(0), DecidedBy::kNobody);
+    assert_int_equal(mixed.decided_by(1), DecidedBy::kFallback);
     assert_int_equal(used(scene.zone), 1);
     const Request refused(
         {scene.in_first(), scene.in_first(OnError::kLocal, &scene.zone), scene.in_first(OnError::kClosed)});
@@ -106,8 +106,8 @@ void test_redis_gets_back_what_a_fallback_rejects(void**) {
     use(scene.zone, 10);
     const Request request({scene.in_second(), scene.in_first(OnError::kLocal, &scene.zone)});
     assert_int_equal(request.in_the_end(&scene.loop), Progress::kRejected);
-    assert_int_equal(request.source(0), Source::kRedis);
-    assert_int_equal(request.source(1), Source::kFallback);
+    assert_int_equal(request.decided_by(0), DecidedBy::kRedis);
+    assert_int_equal(request.decided_by(1), DecidedBy::kFallback);
     assert_true(scene.loop.run_until([&] { return scene.second_server.refunds().size() == 1; }));
     assert_int_equal(scene.first_server.refunds().size(), 0);
 }
@@ -118,8 +118,8 @@ void test_another_redis_is_not_asked_for_what_a_fallback_rejects(void**) {
     use(scene.zone, 10);
     const Request request({scene.in_first(OnError::kLocal, &scene.zone), scene.in_second()});
     assert_int_equal(request.in_the_end(&scene.loop), Progress::kRejected);
-    assert_int_equal(request.source(0), Source::kFallback);
-    assert_int_equal(request.source(1), Source::kNobody);
+    assert_int_equal(request.decided_by(0), DecidedBy::kFallback);
+    assert_int_equal(request.decided_by(1), DecidedBy::kNobody);
     scene.loop.run_for(10);
     assert_int_equal(scene.second_server.groups(), 0);
 }
@@ -154,7 +154,7 @@ void test_memory_that_is_busy_goes_by_on_error_too(void**) {
         const Request alone({busy});
         assert_int_equal(alone.at_once(),
                          on_error == OnError::kOpen ? Progress::kAdmitted : Progress::kRefused);
-        assert_int_equal(alone.source(0), Source::kNobody);
+        assert_int_equal(alone.decided_by(0), DecidedBy::kNobody);
         assert_int_equal(alone.reason(0), kNoSlot);
         const Request with_redis({busy, scene.in_first()});
         assert_int_equal(with_redis.in_the_end(&scene.loop),
@@ -172,7 +172,7 @@ void test_memory_that_is_busy_has_not_decided_what_redis_rejects(void**) {
     always_reject(&scene.first_server);
     const Request request({{&occupied.zone}, scene.in_first()});
     assert_int_equal(request.in_the_end(&scene.loop), Progress::kRejected);
-    assert_int_equal(request.source(0), Source::kNobody);
+    assert_int_equal(request.decided_by(0), DecidedBy::kNobody);
 }
 
 void test_a_timed_out_redis_is_left_out_in_time(void**) {
@@ -184,7 +184,7 @@ void test_a_timed_out_redis_is_left_out_in_time(void**) {
     assert_int_equal(request.in_the_end(&scene.loop), Progress::kAdmitted);
     assert_in_range(scene.loop.now() - start, 75, 300);
     assert_int_equal(request.error(), Error::kTimedOut);
-    assert_int_equal(request.source(1), Source::kRedis);
+    assert_int_equal(request.decided_by(1), DecidedBy::kRedis);
 }
 
 }  // namespace

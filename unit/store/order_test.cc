@@ -56,7 +56,7 @@ void test_memory_is_charged_before_a_redis_whose_rate_is_higher_and_gets_it_back
     assert_int_equal(rejected.in_the_end(&scene.loop), Progress::kRejected);
     assert_int_equal(used(own), 1);
     assert_true(rejected.decision(1).allowed);
-    assert_int_equal(rejected.source(1), Source::kMemory);
+    assert_int_equal(rejected.decided_by(1), DecidedBy::kMemory);
 }
 
 void test_what_memory_charged_first_stays_counted_where_rejected_requests_count(void**) {
@@ -84,18 +84,18 @@ void test_what_memory_charged_first_is_given_back_if_redis_fails_closed(void**) 
 // What it owes Redis is given back, too, while it is unsent.
 void test_a_table_with_accounts_no_longer_owes_what_was_given_back(void**) {
     Scene scene;
-    Zone own(kOwn, shape_of(kOwn), kMegabyteZone, true);
+    Zone own(kOwn, layout_of(kOwn), kMegabyteZone, true);
     always_reject(&scene.first_server);
     const Request rejected(
         {with(scene.in_first(), kShared, "shared", "all"), with({&own}, kOwn, "own", "alice")});
     std::uint64_t from = 0;
-    const Slot owing = own->next_owing(&from, kHost);
+    const Slot owing = own->next_unsent(&from, kProcess);
     assert_non_null(owing.state);
-    assert_int_equal(own->account_of(owing).unsent(), 1);
-    Table::keep(owing, kHost);
+    assert_int_equal(own->unsent_of(owing).unsent(), 1);
+    Table::keep(owing, kProcess);
     assert_int_equal(rejected.in_the_end(&scene.loop), Progress::kRejected);
     from = 0;
-    assert_null(own->next_owing(&from, kHost).state);
+    assert_null(own->next_unsent(&from, kProcess).state);
     assert_int_equal(used(own), 0);
 }
 

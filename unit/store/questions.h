@@ -8,7 +8,7 @@
 namespace rate_limit {
 
 inline const Policy kPolicy = policy_of(Algorithm::kSlidingWindow, "10r/m");
-inline const Shape kShape = shape_of(kPolicy);
+inline const StateLayout kShape = layout_of(kPolicy);
 
 // A question with everything that it points to.
 struct Asking {
@@ -34,10 +34,10 @@ struct Asking {
     Asking(const Asking&) = delete;
     Asking& operator=(const Asking&) = delete;
 
-    void add(const std::string& zone, const std::string& client, const Policy& policy, const Shape& shape,
-             std::uint32_t cost = 1) {
+    void add(const std::string& zone, const std::string& client, const Policy& policy,
+             const StateLayout& layout, std::uint32_t cost = 1) {
         texts.push_back({zone, client});
-        limits.push_back({texts.back().zone, texts.back().client, &policy, &shape, cost, false, {}});
+        limits.push_back({texts.back().zone, texts.back().client, &policy, &layout, cost, false, {}});
         question.limits = limits.data();
         question.count = limits.size();
     }
@@ -47,7 +47,7 @@ struct Asking {
     static inline unsigned places = 0;
 
     std::deque<Text> texts;
-    std::vector<RemoteLimit> limits;
+    std::vector<BatchedLimit> limits;
     Question question;
     unsigned answers = 0;
     unsigned place = 0;
@@ -57,7 +57,7 @@ struct Asking {
 // Questions that must each be answered exactly once.
 class Questions {
   public:
-    Questions(const TestRemote& remote, redis::TestLoop* loop) : remote_(remote), loop_(loop) {}
+    Questions(const TestRemote& batcher, redis::TestLoop* loop) : batcher_(batcher), loop_(loop) {}
     ~Questions() {
         for (const auto& asking : all_) {
             assert_int_equal(asking->answers, 1);
@@ -71,9 +71,9 @@ class Questions {
         return send();
     }
 
-    Asking& ask(const Policy& policy, const Shape& shape) {
+    Asking& ask(const Policy& policy, const StateLayout& layout) {
         all_.push_back(std::make_unique<Asking>("alice", 1, 0));
-        all_.back()->add("api", "alice", policy, shape);
+        all_.back()->add("api", "alice", policy, layout);
         return send();
     }
 
@@ -92,12 +92,12 @@ class Questions {
   private:
     Asking& send() {
         Asking& asking = *all_.back();
-        assert_true(remote_->ask(&asking.question));
+        assert_true(batcher_->ask(&asking.question));
         assert_int_equal(asking.answers, 0);
         return asking;
     }
 
-    const TestRemote& remote_;
+    const TestRemote& batcher_;
     redis::TestLoop* loop_;
     std::vector<std::unique_ptr<Asking>> all_;
 };
@@ -105,20 +105,20 @@ class Questions {
 // All that a test needs, with a connection that is ready.
 struct Scene {
     explicit Scene(std::uint32_t batch = 64, redis::Milliseconds timeout = 2000)
-        : server(&loop), remote(&loop, server.server.path(), batch, timeout), questions(remote, &loop) {
+        : server(&loop), batcher(&loop, server.server.path(), batch, timeout), questions(batcher, &loop) {
         warm_up();
     }
 
     void warm_up() {
         Asking first;
-        assert_true(remote->ask(&first.question));
+        assert_true(batcher->ask(&first.question));
         assert_true(loop.run_until([&] { return first.answers == 1; }));
         server.calls.clear();
     }
 
     redis::TestLoop loop;
     ScriptServer server;
-    TestRemote remote;
+    TestRemote batcher;
     Questions questions;
 };
 

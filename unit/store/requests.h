@@ -3,9 +3,9 @@
 
 #include <memory>
 
+#include "memory/shared_zone.h"
 #include "script_server.h"
-#include "shared_zone.h"
-#include "store/group.h"
+#include "store/request_check.h"
 
 namespace rate_limit {
 
@@ -14,18 +14,18 @@ using redis::Error;
 inline Micros wall_clock = kNow;
 inline Micros steady_clock = 1000 * kSecond;
 
-inline Host this_host() {
-    Host host = this_process();
-    host.clock = [] { return steady_clock; };
-    return host;
+inline Process this_host() {
+    Process process = this_process();
+    process.clock = [] { return steady_clock; };
+    return process;
 }
 
-inline const Host kHost = this_host();
+inline const Process kProcess = this_host();
 
 // Where a limit is, and how it is set.
 struct Place {
     const Zone* zone = nullptr;
-    Remote* remote = nullptr;
+    CheckBatcher* batcher = nullptr;
     OnError on_error = OnError::kOpen;
     Denials* denials = nullptr;
     const char* name = "api";
@@ -45,24 +45,24 @@ class Request {
             const Policy* policy = place.policy != nullptr ? place.policy
                                    : place.zone != nullptr ? &place.zone->policy()
                                                            : &kPolicy;
-            shapes_.push_back(shape_of(*policy));
+            shapes_.push_back(layout_of(*policy));
             limits_.push_back({place.name,
                                place.client,
                                policy,
                                &shapes_.back(),
                                place.cost,
                                place.zone != nullptr ? &place.zone->table() : nullptr,
-                               place.remote,
+                               place.batcher,
                                place.membership,
                                place.denials,
                                kSecond,
                                place.on_error,
-                               Source::kCache,
+                               DecidedBy::kCache,
                                {}});
         }
-        group_ = std::make_unique<Group>(
-            limits_.data(), room_.data(), limits_.size(), kHost, [] { return wall_clock; },
-            [](Group* group) { static_cast<Request*>(group->data)->answers_++; });
+        group_ = std::make_unique<RequestCheck>(
+            limits_.data(), room_.data(), limits_.size(), kProcess, [] { return wall_clock; },
+            [](RequestCheck* group) { static_cast<Request*>(group->data)->answers_++; });
         group_->data = this;
         progress_ = group_->start();
         assert_int_equal(answers_, 0);
@@ -81,23 +81,23 @@ class Request {
     }
 
     // It has gone, and may be destroyed.
-    void leave(Group::Gone gone) {
+    void leave(RequestCheck::Gone gone) {
         group_->leave(gone);
         forgotten_ = true;
     }
 
     bool answered() const { return answers_ != 0; }
     const Decision& decision(std::size_t index) const { return limits_[index].decision; }
-    Source source(std::size_t index) const { return limits_[index].source; }
+    DecidedBy decided_by(std::size_t index) const { return limits_[index].decided_by; }
     Reason reason(std::size_t index) const { return limits_[index].reason; }
     Error error() const { return group_->error(); }
     Micros decided_at() const { return group_->decided_at(); }
 
   private:
-    std::deque<Shape> shapes_;
-    std::vector<GroupLimit> limits_;
-    std::vector<RemoteLimit> room_;
-    std::unique_ptr<Group> group_;
+    std::deque<StateLayout> shapes_;
+    std::vector<Limit> limits_;
+    std::vector<BatchedLimit> room_;
+    std::unique_ptr<RequestCheck> group_;
     Progress progress_;
     unsigned answers_ = 0;
     bool forgotten_ = false;
@@ -119,8 +119,8 @@ struct Scene {
           zone(kPolicy),
           memory(65536),
           denials(Denials::create(memory.at(), memory.size(), kKey)) {
-        for (const TestRemote* remote : {&first, &second}) {
-            const Request request({{nullptr, remote->get()}});
+        for (const TestRemote* batcher : {&first, &second}) {
+            const Request request({{nullptr, batcher->get()}});
             assert_int_equal(request.in_the_end(&loop), Progress::kAdmitted);
         }
         first_server.calls.clear();

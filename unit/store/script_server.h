@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "client.h"
+#include "protocol/script_text.h"
 #include "redis/calls.h"
-#include "store/remote.h"
-#include "store/script_text.h"
+#include "store/check_batcher.h"
 
 namespace rate_limit {
 
@@ -152,30 +152,31 @@ class TestRemote {
     TestRemote(redis::TestLoop* loop, const std::string& path, std::uint32_t batch = 64,
                redis::Milliseconds timeout = 2000)
         : settings_(script_settings(path, timeout)),
-          remote_(Remote::make(redis::Client::make(settings_, {}, loop), {"rate_limit:", batch}, loop)) {
-        assert_non_null(remote_);
+          batcher_(
+              CheckBatcher::make(redis::Client::make(settings_, {}, loop), {"rate_limit:", batch}, loop)) {
+        assert_non_null(batcher_);
     }
     ~TestRemote() { end(); }
     TestRemote(const TestRemote&) = delete;
     TestRemote& operator=(const TestRemote&) = delete;
 
     void end() {
-        delete remote_;
-        remote_ = nullptr;
+        delete batcher_;
+        batcher_ = nullptr;
     }
 
     // As nginx has it for requests.
     void use_spare() { settings_.spare = true; }
 
-    Remote* operator->() const { return remote_; }
-    Remote* get() const { return remote_; }
+    CheckBatcher* operator->() const { return batcher_; }
+    CheckBatcher* get() const { return batcher_; }
     std::uint64_t errors(redis::Error error) const {
-        return remote_->service().client_of(0)->counts().errors[static_cast<unsigned>(error)];
+        return batcher_->router().client_of(0)->counts().errors[static_cast<unsigned>(error)];
     }
 
   private:
     redis::Settings settings_;
-    Remote* remote_;
+    CheckBatcher* batcher_;
 };
 
 }  // namespace rate_limit

@@ -10,13 +10,13 @@ using redis::Error;
 void test_the_real_script_admits_the_quota_and_takes_back_what_is_given_back(void**) {
     redis::TestLoop loop;
     const redis::RealServer server;
-    const TestRemote remote(&loop, server.path());
+    const TestRemote batcher(&loop, server.path());
     for (const Algorithm algorithm : kEveryAlgorithm) {
         const Policy policy = policy_of(algorithm, "10r/h");
-        const Shape shape = shape_of(policy);
-        Questions questions(remote, &loop);
+        const StateLayout layout = layout_of(policy);
+        Questions questions(batcher, &loop);
         for (unsigned i = 0; i < 15; i++) {
-            questions.ask(policy, shape);
+            questions.ask(policy, layout);
         }
         assert_true(questions.await());
         for (unsigned i = 0; i < 15; i++) {
@@ -28,9 +28,9 @@ void test_the_real_script_admits_the_quota_and_takes_back_what_is_given_back(voi
             assert_true(decision.allowed == (decision.retry_after == 0));
         }
         questions[0].limits[0].cost = 4;
-        remote->give_back(questions[0].limits.data(), 1);
+        batcher->give_back(questions[0].limits.data(), 1);
         for (unsigned i = 0; i < 6; i++) {
-            questions.ask(policy, shape);
+            questions.ask(policy, layout);
         }
         assert_true(questions.await());
         for (unsigned i = 0; i < 6; i++) {
@@ -46,15 +46,15 @@ void test_the_real_script_admits_the_quota_and_takes_back_what_is_given_back(voi
 void test_the_real_script_charges_a_group_to_all_or_to_none(void**) {
     redis::TestLoop loop;
     const redis::RealServer server;
-    const TestRemote remote(&loop, server.path());
-    Questions questions(remote, &loop);
+    const TestRemote batcher(&loop, server.path());
+    Questions questions(batcher, &loop);
     const Policy narrow = policy_of(Algorithm::kFixedWindow, "3r/d");
-    const Shape narrow_shape = shape_of(narrow);
+    const StateLayout narrow_shape = layout_of(narrow);
     std::deque<Asking> all;
     for (unsigned i = 0; i < 6; i++) {
         all.emplace_back("alice", 1, 2);
         all.back().add("narrow", "alice", narrow, narrow_shape);
-        assert_true(remote->ask(&all.back().question));
+        assert_true(batcher->ask(&all.back().question));
     }
     assert_true(loop.run_until([&] { return all.back().answers == 1; }));
     for (unsigned i = 0; i < 6; i++) {
@@ -70,8 +70,8 @@ void test_the_real_script_charges_a_group_to_all_or_to_none(void**) {
 void test_the_real_script_takes_the_largest_call(void**) {
     redis::TestLoop loop;
     const redis::RealServer server;
-    const TestRemote remote(&loop, server.path(), 100'000, 10'000);
-    Questions questions(remote, &loop);
+    const TestRemote batcher(&loop, server.path(), 100'000, 10'000);
+    Questions questions(batcher, &loop);
     for (unsigned i = 0; i < 150; i++) {
         questions.ask("client" + std::to_string(i), 1, 16);
     }

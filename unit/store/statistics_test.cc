@@ -1,11 +1,11 @@
 // What several processes count at once adds up, and dead ones have no open breakers.
-#include "store/statistics.h"
-
 #include <algorithm>
 #include <memory>
 #include <numeric>
 
-#include "processes.h"
+#include "memory/processes.h"
+#include "store/reason.h"
+#include "store/redis_statistics.h"
 
 namespace rate_limit {
 namespace {
@@ -15,16 +15,16 @@ constexpr unsigned kRounds = 1'500'000;
 
 void test_a_decision_counts_once_in_each_place(void**) {
     ZoneStatistics statistics;
-    statistics.count_decision(0, Source::kMemory, true, 40);
-    statistics.count_decision(1, Source::kRedis, true, 700);
-    statistics.count_decision(2, Source::kCache, false, 60);
+    statistics.count_decision(0, DecidedBy::kMemory, true, 40);
+    statistics.count_decision(1, DecidedBy::kRedis, true, 700);
+    statistics.count_decision(2, DecidedBy::kCache, false, 60);
     const ZoneTotals totals = statistics.read();
     assert_int_equal(totals.allowed, 2);
     assert_int_equal(totals.rejected, 1);
-    assert_int_equal(totals.sources[static_cast<unsigned>(Source::kNobody)], 0);
-    assert_int_equal(totals.sources[static_cast<unsigned>(Source::kMemory)], 1);
-    assert_int_equal(totals.sources[static_cast<unsigned>(Source::kRedis)], 1);
-    assert_int_equal(totals.sources[static_cast<unsigned>(Source::kCache)], 1);
+    assert_int_equal(totals.decided_by[static_cast<unsigned>(DecidedBy::kNobody)], 0);
+    assert_int_equal(totals.decided_by[static_cast<unsigned>(DecidedBy::kMemory)], 1);
+    assert_int_equal(totals.decided_by[static_cast<unsigned>(DecidedBy::kRedis)], 1);
+    assert_int_equal(totals.decided_by[static_cast<unsigned>(DecidedBy::kCache)], 1);
     assert_int_equal(totals.checks.count, 3);
     assert_int_equal(totals.checks.sum, 800);
     assert_int_equal(totals.delayed + totals.dry_run_delayed + totals.dry_run_rejected, 0);
@@ -65,10 +65,10 @@ void test_what_is_bypassed_counts_beside(void**) {
 void test_a_bound_belongs_to_what_is_below_it(void**) {
     ZoneStatistics statistics;
     for (const Micros bound : kTimeBoundsMicros) {
-        statistics.count_decision(0, Source::kMemory, true, bound);
-        statistics.count_decision(0, Source::kMemory, true, bound + 1);
+        statistics.count_decision(0, DecidedBy::kMemory, true, bound);
+        statistics.count_decision(0, DecidedBy::kMemory, true, bound + 1);
     }
-    statistics.count_decision(0, Source::kMemory, true, -5);  // the clock was set back
+    statistics.count_decision(0, DecidedBy::kMemory, true, -5);  // the clock was set back
     const TimeTotals checks = statistics.read().checks;
     assert_int_equal(checks.counts[0], 2);
     for (unsigned i = 1; i < kTimeBounds; i++) {
@@ -113,7 +113,7 @@ void test_processes_that_count_at_once_lose_nothing(void**) {
     const auto work = [&](unsigned process) {
         meeting->join(kProcesses);
         for (unsigned i = 0; i < kRounds; i++) {
-            statistics->count_decision(process * kStripes, Source::kMemory, i % 5 != 0, i % 300);
+            statistics->count_decision(process * kStripes, DecidedBy::kMemory, i % 5 != 0, i % 300);
             statistics->count_reason(process % 2, kNoSlot);
         }
         return 0;
@@ -126,7 +126,7 @@ void test_processes_that_count_at_once_lose_nothing(void**) {
     const ZoneTotals totals = statistics->read();
     assert_int_equal(totals.rejected, kProcesses * kRounds / 5);
     assert_int_equal(totals.allowed, kProcesses * kRounds / 5 * 4);
-    assert_int_equal(totals.sources[static_cast<unsigned>(Source::kMemory)], kProcesses * kRounds);
+    assert_int_equal(totals.decided_by[static_cast<unsigned>(DecidedBy::kMemory)], kProcesses * kRounds);
     assert_int_equal(totals.checks.count, kProcesses * kRounds);
     assert_int_equal(totals.reasons[kNoSlot], kProcesses * kRounds);
     std::uint64_t sum = 0;
@@ -138,8 +138,8 @@ void test_processes_that_count_at_once_lose_nothing(void**) {
 
 void test_calls_are_counted_by_what_a_client_tells(void**) {
     RedisStatistics statistics;
-    const Host host = this_process();
-    RedisCounter counter(&statistics, 3, host);
+    const Process process = this_process();
+    RedisCounter counter(&statistics, 3, process);
     counter.on_round_trip(60);
     counter.on_round_trip(2'000'000);
     counter.on_error(redis::Error::kTimedOut);
@@ -154,23 +154,23 @@ void test_calls_are_counted_by_what_a_client_tells(void**) {
 
 void test_a_process_is_open_while_any_of_its_breakers_is(void**) {
     RedisStatistics statistics;
-    const Host host = this_process();
-    const Host other = made_up_process(1);
-    RedisCounter counter(&statistics, 0, host);
+    const Process process = this_process();
+    const Process other = made_up_process(1);
+    RedisCounter counter(&statistics, 0, process);
     RedisCounter others(&statistics, 1, other);
-    assert_int_equal(statistics.open_breakers(host), 0);
+    assert_int_equal(statistics.open_breakers(process), 0);
     counter.on_open();
     counter.on_open();
-    assert_int_equal(statistics.open_breakers(host), 1);
+    assert_int_equal(statistics.open_breakers(process), 1);
     others.on_open();
-    assert_int_equal(statistics.open_breakers(host), 2);
+    assert_int_equal(statistics.open_breakers(process), 2);
     assert_int_equal(statistics.open_breakers(other), 2);
     counter.on_close();
-    assert_int_equal(statistics.open_breakers(host), 2);
+    assert_int_equal(statistics.open_breakers(process), 2);
     counter.on_close();
-    assert_int_equal(statistics.open_breakers(host), 1);
+    assert_int_equal(statistics.open_breakers(process), 1);
     others.on_close();
-    assert_int_equal(statistics.open_breakers(host), 0);
+    assert_int_equal(statistics.open_breakers(process), 0);
     assert_int_equal(statistics.read().opened, 3);
 }
 
@@ -178,15 +178,15 @@ void test_a_dead_process_has_no_open_breaker(void**) {
     const Memory memory(sizeof(RedisStatistics));
     auto* statistics = new (memory.at()) RedisStatistics;
     Child child([&] {
-        const Host host = this_process();
-        RedisCounter(statistics, 0, host).on_open();
+        const Process process = this_process();
+        RedisCounter(statistics, 0, process).on_open();
         return 0;
     });
-    const Host dead = {static_cast<std::uint32_t>(child.pid()), process_is_alive, yield_to_others,
-                       monotonic_clock};
+    const Process dead = {static_cast<std::uint32_t>(child.pid()), process_is_alive, yield_to_others,
+                          monotonic_clock};
     assert_int_equal(child.wait(), 0);
-    const Host host = this_process();
-    assert_int_equal(statistics->open_breakers(host), 0);
+    const Process process = this_process();
+    assert_int_equal(statistics->open_breakers(process), 0);
     assert_int_equal(statistics->read().opened, 1);
     // Nor has a new process with the id of the dead one.
     RedisCounter counter(statistics, 0, dead);
@@ -200,7 +200,7 @@ void test_places_of_dead_processes_are_used_again(void**) {
     for (std::uint32_t i = 0; i < 200; i++) {
         statistics.set_open(true, {1000 + i, all_live, yield_to_others, monotonic_clock});
     }
-    const Host late = {5000, all_dead, yield_to_others, monotonic_clock};
+    const Process late = {5000, all_dead, yield_to_others, monotonic_clock};
     assert_int_equal(statistics.open_breakers(late), 0);
     statistics.set_open(true, late);
     assert_int_equal(statistics.open_breakers(late), 1);
@@ -210,11 +210,11 @@ void test_places_of_dead_processes_are_used_again(void**) {
 
 void test_who_has_stopped_counts_nothing_and_has_nothing_open(void**) {
     RedisStatistics statistics;
-    const Host host = this_process();
-    RedisCounter counter(&statistics, 0, host);
+    const Process process = this_process();
+    RedisCounter counter(&statistics, 0, process);
     counter.on_open();
     counter.stop();
-    assert_int_equal(statistics.open_breakers(host), 0);
+    assert_int_equal(statistics.open_breakers(process), 0);
     counter.on_open();
     counter.on_close();
     counter.on_close();
@@ -225,7 +225,7 @@ void test_who_has_stopped_counts_nothing_and_has_nothing_open(void**) {
     assert_int_equal(totals.round_trips.count + totals.batches.count, 0);
     assert_int_equal(totals.errors[static_cast<unsigned>(redis::Error::kClosed)], 0);
     assert_int_equal(totals.opened, 1);
-    assert_int_equal(statistics.open_breakers(host), 0);
+    assert_int_equal(statistics.open_breakers(process), 0);
 }
 
 }  // namespace

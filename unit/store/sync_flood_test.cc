@@ -1,7 +1,7 @@
 // New clients that Redis has yet to be told of do not wash out one that is at its limit.
 #include <cstdio>
 
-#include "reconciling.h"
+#include "ledgers.h"
 
 namespace rate_limit {
 namespace {
@@ -44,7 +44,7 @@ void test_a_flood_leaves_a_limited_client_limited_as_it_does_without_sync(void**
                 [&](const std::string& name, Micros now) {
                     return use(scene.zone, name, 1, now) == Verdict::kAdmitted;
                 },
-                [&](Micros now) { sync(&scene.reconciler, &scene.ledger, now, 200); });
+                [&](Micros now) { sync(&scene.sync_ledger, &scene.ledger, now, 200); });
             std::printf("# %s, sync=%ldms: %u admitted, %lu forgotten, %lu not told\n",
                         algorithm_name(algorithm), static_cast<long>(every / 1000), admitted,
                         static_cast<unsigned long>(scene.zone->evictions()),
@@ -64,7 +64,7 @@ void test_nothing_is_lost_while_a_round_of_new_clients_fits(void**) {
         [&](const std::string& name, Micros now) {
             return use(scene.zone, name, 1, now) == Verdict::kAdmitted;
         },
-        [&](Micros now) { sync(&scene.reconciler, &scene.ledger, now, 200); });
+        [&](Micros now) { sync(&scene.sync_ledger, &scene.ledger, now, 200); });
     assert_int_equal(admitted, 10);
     assert_true(scene.zone->evictions() > 1000);
     assert_int_equal(scene.zone->lost(), 0);
@@ -74,19 +74,19 @@ void test_nothing_is_lost_while_a_round_of_new_clients_fits(void**) {
 void test_a_client_that_others_have_admitted_stays_where_rates_differ(void**) {
     for (const Algorithm algorithm : kSynced) {
         const Policy policy = with_debt(policy_of(algorithm, "10r/m"));
-        const Shape shape = shape_of(policy, 2, 0);
-        Scene scene(policy, shape, Mode::kSync, Guard::kSender, 20);
-        const Zone elsewhere(policy, shape, size_with_accounts(shape, 20), true, HashKey{3, 4});
-        Reconciler other(&elsewhere.table(), elsewhere.policy(), Mode::kSync, Guard::kSender, host());
+        const StateLayout layout = layout_of(policy, 2, 0);
+        Scene scene(policy, layout, Mode::kSync, Guard::kSender, 20);
+        const Zone elsewhere(policy, layout, size_with_unsent(layout, 20), true, HashKey{3, 4});
+        SyncLedger other(&elsewhere.table(), elsewhere.policy(), Mode::kSync, Guard::kSender, process());
         use(elsewhere, "limited", 9);
         sync(&other, &scene.ledger);
         use(scene.zone, "limited");
-        sync(&scene.reconciler, &scene.ledger);
+        sync(&scene.sync_ledger, &scene.ledger);
         for (unsigned i = 0; i < 3000; i++) {
             use(scene.zone, name_of(i), 2, kNow + i);
             assert_int_equal(use(scene.zone, "limited", 1, kNow + i), Verdict::kRejected);
             if (i % 300 == 0) {
-                sync(&scene.reconciler, &scene.ledger, kNow + i, 200);
+                sync(&scene.sync_ledger, &scene.ledger, kNow + i, 200);
             }
         }
         assert_true(scene.zone->evictions() > 1000);

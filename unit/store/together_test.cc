@@ -1,7 +1,7 @@
 // Clients of one node of a cluster, which are asked for together, and apart if that is not possible.
 #include <map>
 
-#include "split_service.h"
+#include "sharded_router.h"
 
 namespace rate_limit {
 namespace {
@@ -29,9 +29,9 @@ void test_what_a_node_cannot_be_asked_together_is_asked_again_client_by_client(v
     }
     scene.left.elsewhere = [](const redis::Words&) { return true; };
     scene.left.decide = [&](const SeenLimit& limit) { return admit(numbers[limit.key]); };
-    const Shape shape = shape_of(kPolicy);
-    const RemoteLimit counted = {"api", names[4], &kPolicy, &shape, 7};
-    const RemoteLimit refunded = {"api", names[5], &kPolicy, &shape, 9};
+    const StateLayout layout = layout_of(kPolicy);
+    const BatchedLimit counted = {"api", names[4], &kPolicy, &layout, 7};
+    const BatchedLimit refunded = {"api", names[5], &kPolicy, &layout, 9};
     std::deque<Request> requests;
     for (unsigned i = 0; i < 4; i++) {
         std::vector<Place> places = {scene.of(names[i])};
@@ -40,8 +40,8 @@ void test_what_a_node_cannot_be_asked_together_is_asked_again_client_by_client(v
         }
         requests.emplace_back(places);
     }
-    scene.remote->count(&counted, 1);
-    scene.remote->give_back(&refunded, 1);
+    scene.batcher->count(&counted, 1);
+    scene.batcher->give_back(&refunded, 1);
     requests[2].leave(nullptr);
     for (const unsigned i : {0, 1, 3}) {
         assert_int_equal(requests[i].in_the_end(&scene.loop), Progress::kAdmitted);
@@ -170,7 +170,7 @@ void test_checks_that_wait_follow_their_slot(void**) {
     assert_true(scene.loop.run_until([&] { return scene.left.server.count("EVALSHA") == before + 1; }));
     const Request second({scene.of(names[3])});
     scene.loop.run_for(5);
-    scene.service->all_right = true;
+    scene.router->all_right = true;
     scene.left.server.say(redis::bulk(packed(5, 8) + admit(3) + admit(3)));
     assert_int_equal(second.in_the_end(&scene.loop), Progress::kAdmitted);
     assert_int_equal(second.error(), Error::kNone);

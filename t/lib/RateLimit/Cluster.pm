@@ -116,8 +116,8 @@ sub start_node {
     );
     push @lines, 'tls-cluster yes', 'tls-replication yes' if $self->{options}{tls};
     my $config = join "\n", @lines, $self->{options}{config} // '';
-    # A master serves no slot in the first two seconds after its start, and goes by its clock for that. What measures
-    # servers (scripts/bench and others) has them as they are.
+    # A master serves no slot in the first two seconds after its start, by its own clock. Programs that measure
+    # servers (bench/run and others) use them unmodified.
     my @sooner = $ENV{RL_BUILD} ? (clock => 1, ahead => -3) : ();
     my $node   = start_redis(%{ $self->{options} }, config => $config, @sooner);
     $node->{bus} = $bus;

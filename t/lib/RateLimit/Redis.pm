@@ -162,7 +162,7 @@ sub launch {
     close $out or croak "$dir/redis.conf: $!";
     unlink "$dir/redis.sock";
 
-    # What measures servers (scripts/bench and others) has them as they are.
+    # Programs that measure servers (bench/run and others) use them unmodified.
     my $library = $is{clock} || $ENV{RL_BUILD} ? server_library() : undef;
     my $stopped = ($is{clock} // '') eq 'stopped';
     $self->{stopped} //= RateLimit::Clock->new("$dir/clock") if $stopped;

@@ -1,4 +1,4 @@
-# Who is compared by scripts/bench: limiters, each before the same small answer, and the servers that they need.
+# Who is compared by bench/run: limiters, each before the same small answer, and the servers that they need.
 #
 #   use RateLimit::Bench::Contestants qw(contestant open_stage algorithms);
 #

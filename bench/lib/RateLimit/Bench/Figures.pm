@@ -1,4 +1,4 @@
-# What scripts/bench makes of what it measured: pure functions, which t/ tests.
+# What bench/run makes of what it measured: pure functions, which t/ tests.
 #
 #   use RateLimit::Bench::Figures qw(median quartiles summarize …);
 #

@@ -1,4 +1,4 @@
-# Puts load on a contestant of scripts/bench, and reads from /proc what that cost.
+# Puts load on a contestant of bench/run, and reads from /proc what that cost.
 #
 #   use RateLimit::Bench::Measure qw(visit visit_in_order measure count_calls resident);
 #

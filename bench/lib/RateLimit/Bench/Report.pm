@@ -1,19 +1,19 @@
-# Writes down what scripts/bench measured: tables, JSON, charts.
+# Writes down what bench/run measured: tables, JSON, charts.
 #
 #   use RateLimit::Bench::Report qw(write_report);
 #
 # FUNCTIONS
 #   write_report(\%results, %options)
 #                               writes results.json, table.md and the charts; returns the text of the tables
-#   instructions_table(\%cases)  what scripts/costs counted, beside limit_req; '' if nothing was
-#   accuracy_part($text)        the tables of scripts/accuracy below a heading of their own; '' if there are none
+#   instructions_table(\%cases)  what bench/costs counted, beside limit_req; '' if nothing was
+#   accuracy_part($text)        the tables of bench/accuracy below a heading of their own; '' if there are none
 #   driver_line(\%said)         what bench/redis_load.cc said; undef: where the figure comes from without it
 #   replace_part($page, $part)  a page with another text between its two marks; dies if it has none
 #
 # OPTIONS
-#   out         the folder for all files                    chart       the program scripts/chart
+#   out         the folder for all files                    chart       the program bench/chart
 #   copy        a folder whose benchmarks.md gets the tables, and whose benchmarks/ the charts
-#   accuracy    the tables of scripts/accuracy
+#   accuracy    the tables of bench/accuracy
 package RateLimit::Bench::Report;
 use strict;
 use warnings;
@@ -469,7 +469,7 @@ sub draw {
     my $base = "$options{out}/$chart->{name}";
     write_text("$base.csv", join '', map { join(',', @{$_}) . "\n" } $chart->{columns}, @{ $chart->{rows} });
     write_text("$base.json", decode_utf8(JSON::PP->new->utf8->pretty->canonical->encode($chart->{spec})));
-    system("$options{chart} $base.json $base.csv >$base.svg") == 0 or croak "scripts/chart ended with $?";
+    system("$options{chart} $base.json $base.csv >$base.svg") == 0 or croak "bench/chart ended with $?";
     return 1;
 }
 

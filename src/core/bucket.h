@@ -1,0 +1,123 @@
+// token_bucket, leaky_bucket and gcra: a level that each request raises and time lowers.
+//
+// The three differ in what an operator sets (capacity or burst) and sees (leaky_bucket delays); the
+// arithmetic is one. The level counts requests, not time, so that a changed rate leaves what was used as it
+// is.
+#pragma once
+
+#include "core/algorithm.h"
+
+namespace rate_limit {
+
+// State: the time of the last charge (52 bits) and the level then, in whole requests (31 bits) and a
+// part counted in units of 1/period of a request (45 bits), packed into two words.
+// View: `a` whole requests, `b` the part.
+struct Bucket {
+    static constexpr unsigned kTimeBits = 52;
+    static constexpr unsigned kPartBits = 45;
+    static constexpr unsigned kLowBits = 64 - kTimeBits;
+
+    static std::uint64_t limit(const Policy& policy, const Rate& rate) { return capacity_of(policy, rate); }
+
+    static View view(const Quota& quota, const std::uint64_t* words, Micros now) {
+        View v = {};
+        const auto last = static_cast<Micros>(words[0] & ((std::uint64_t{1} << kTimeBits) - 1));
+        v.a = (words[0] >> kTimeBits) | ((words[1] >> kPartBits) << kLowBits);
+        v.b = words[1] & ((std::uint64_t{1} << kPartBits) - 1);
+        set_moment(last, now, &v);
+        const std::uint64_t most = std::max<std::uint64_t>(most_owed(quota), quota.policy.ceiling);
+        if (v.a >= most) {
+            v.a = most;
+            v.b = 0;
+        }
+        v.b = std::min(v.b, quota.period - 1);
+        if (v.now > last && (v.a | v.b) != 0) {
+            drain(quota, static_cast<std::uint64_t>(v.now - last), &v);
+        }
+        return v;
+    }
+
+    static Outcome outcome(const Quota& quota, const View& v, const std::uint64_t*, std::uint64_t cost) {
+        Outcome out;
+        const std::uint64_t used = v.a + (v.b != 0 ? 1 : 0);
+        const Wide after = multiply(v.a + cost, quota.period) + v.b;
+        out.fits = used + cost <= quota.limit;
+        if (out.fits) {
+            out.remaining = static_cast<std::uint32_t>(quota.limit - used - cost);
+            out.reset_after = as_wait(divide_up(after, quota.rate.count));
+            if (quota.policy.delay != kNoDelay && cost != 0) {
+                set_delay(quota, after, &out);
+            }
+            return out;
+        }
+        const Wide full = multiply(quota.limit, quota.period);
+        out.remaining = static_cast<std::uint32_t>(quota.limit - std::min(used, quota.limit));
+        out.reset_after = as_wait(divide_up(multiply(v.a, quota.period) + v.b, quota.rate.count));
+        out.retry_after = cost > quota.limit ? kNever : as_wait(divide_up(after - full, quota.rate.count));
+        const Wide base = quota.policy.algorithm == Algorithm::kLeakyBucket ? quota.period : full;
+        out.excess_milli = divide((after - base) * 1000, quota.period).value;
+        return out;
+    }
+
+    // Raises the level; a request that is counted though it was rejected, at most until it is full.
+    static void charge(const Quota& quota, View* v, std::uint64_t cost) {
+        if (v->a + cost > quota.limit || (v->a + cost == quota.limit && v->b != 0)) {
+            const bool over = v->a >= quota.limit;
+            v->b = over ? v->b : 0;
+            v->a = over ? v->a : quota.limit;
+            return;
+        }
+        v->a += cost;
+    }
+
+    // Raises the level by what was admitted elsewhere, though it may be full.
+    static void impose(const Quota& quota, View* v, std::uint64_t cost) {
+        const std::uint64_t most = most_owed(quota);
+        if (v->a + cost < most) {
+            v->a += cost;
+        } else if (v->a < most) {
+            v->a = most;
+            v->b = 0;
+        }
+    }
+
+    static void refund(const Quota&, View* v, std::uint64_t cost) {
+        v->b = v->a < cost ? 0 : v->b;
+        v->a -= std::min(v->a, cost);
+    }
+
+    static void write(const Quota&, const View& v, std::uint64_t* words) {
+        words[0] = static_cast<std::uint64_t>(v.now) | (v.a << kTimeBits);
+        words[1] = v.b | ((v.a >> kLowBits) << kPartBits);
+    }
+
+  private:
+    static std::uint64_t most_owed(const Quota& quota) {
+        return quota.limit + (quota.policy.debt ? std::max<std::uint64_t>(quota.limit, quota.rate.count) : 0);
+    }
+
+    static void drain(const Quota& quota, std::uint64_t elapsed, View* v) {
+        const Wide before = multiply(v->a, quota.period) + v->b;
+        const Wide gone = multiply(elapsed, quota.rate.count);
+        if (gone >= before) {
+            v->a = v->b = 0;
+            return;
+        }
+        const Quotient left = divide(before - gone, quota.period);
+        v->a = left.value;
+        v->b = left.rest;
+    }
+
+    // A request leaves when all but `delay` of those before it have, as a queue would let it; one that costs
+    // n leaves with the last of its n.
+    static void set_delay(const Quota& quota, Wide after, Outcome* out) {
+        const Wide free = multiply(std::uint64_t{quota.policy.delay} + 1, quota.period);
+        if (after <= free) {
+            return;
+        }
+        out->delay = as_wait(divide_up(after - free, quota.rate.count));
+        out->excess_milli = divide((after - quota.period) * 1000, quota.period).value;
+    }
+};
+
+}  // namespace rate_limit

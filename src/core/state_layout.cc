@@ -1,0 +1,143 @@
+// How much room each algorithm takes, and how state moves to another layout.
+#include "core/state_layout.h"
+
+#include <algorithm>
+
+#include "core/rate_slots.h"
+#include "core/sliding_log.h"
+
+namespace rate_limit {
+namespace {
+
+constexpr std::uint32_t kNarrowLogBytes = 4;
+constexpr Micros kNarrowLogPeriod = (Micros{1} << 32) - 1;
+
+StateLayout bare_shape(const Policy& policy, std::uint32_t rates) {
+    StateLayout layout = {policy.algorithm, rates, 0, 0, 0, policy.min_interval != 0, false};
+    if (policy.algorithm == Algorithm::kSlidingBuckets) {
+        layout.buckets = policy.buckets;
+    }
+    return layout;
+}
+
+// Those that the new rates need come first, then the others for as long as there is room.
+void convert_rates(const StateLayout& from_layout, const RateList& from_rates, const std::uint64_t* from,
+                   const StateLayout& to_layout, const RateList& to_rates, std::uint64_t* to) {
+    std::uint64_t marks = 0;
+    if (has_marks(from_layout)) {
+        marks = from[marks_index(from_layout)];
+    } else if (from_rates.size != 0) {
+        marks = rate_slot_mark(from_rates.rates[0]);
+    }
+    // Of all rates that are wanted and all states that there are, a slot each; a state has at most one.
+    StateLayout wide = from_layout;
+    wide.rates = kMaxRates;
+    const RateSlots wanted = find_rate_slots(to_rates, wide, marks);
+    const std::size_t words = words_per_rate(from_layout);
+    std::uint32_t used = 0;
+    std::uint64_t to_marks = 0;
+    unsigned copied = 0;
+    const auto copy = [&](std::uint32_t slot) {
+        if (slot < from_layout.rates && used < to_layout.rates && (copied >> slot & 1) == 0) {
+            std::copy_n(from + slot * words, words, to + used * words);
+            to_marks |= (marks >> (slot * 8) & 0xff) << (used * 8);
+            copied |= 1U << slot;
+            used++;
+        }
+    };
+    for (std::uint32_t i = 0; i < to_rates.size; i++) {
+        copy(wanted.from[i]);
+    }
+    for (std::uint32_t slot = 0; slot < from_layout.rates; slot++) {
+        copy(slot);
+    }
+    if (has_marks(to_layout)) {
+        to[marks_index(to_layout)] = to_marks;
+    }
+}
+
+}  // namespace
+
+StateLayout layout_of(const Policy& policy) {
+    StateLayout layout = bare_shape(policy, policy.rates.size);
+    if (policy.algorithm == Algorithm::kSlidingLog) {
+        layout.rates = 1;
+        layout.log_bytes = kNarrowLogBytes;
+        for (std::uint32_t i = 0; i < policy.rates.size; i++) {
+            const Rate& rate = policy.rates.rates[i];
+            layout.log_entries = std::max(layout.log_entries, rate.count);
+            if (rate.period > kNarrowLogPeriod) {
+                layout.log_bytes = kWideLogBytes;
+            }
+        }
+    }
+    return layout;
+}
+
+StateLayout layout_of(const Policy& policy, std::uint32_t rates, std::uint32_t log_entries) {
+    StateLayout layout = bare_shape(policy, rates);
+    layout.varied = true;
+    if (policy.algorithm == Algorithm::kSlidingLog) {
+        layout.rates = 1;
+        layout.log_entries = log_entries;
+        layout.log_bytes = kWideLogBytes;
+    }
+    return layout;
+}
+
+bool operator==(const StateLayout& a, const StateLayout& b) {
+    return a.algorithm == b.algorithm && a.rates == b.rates && a.buckets == b.buckets &&
+           a.log_entries == b.log_entries && a.log_bytes == b.log_bytes && a.interval == b.interval &&
+           a.varied == b.varied;
+}
+
+bool holds(const StateLayout& layout, const Policy& policy) {
+    const StateLayout need = layout_of(policy);
+    return layout.algorithm == need.algorithm && layout.rates >= need.rates &&
+           layout.buckets == need.buckets && layout.log_entries >= need.log_entries &&
+           layout.log_bytes >= need.log_bytes && (layout.interval || !need.interval);
+}
+
+std::size_t words_per_rate(const StateLayout& layout) {
+    switch (layout.algorithm) {
+        case Algorithm::kSlidingBuckets:
+            return 1 + (layout.buckets + 2) / 2;
+        case Algorithm::kSlidingLog:
+            return 2 + (std::size_t{layout.log_entries} * layout.log_bytes + 7) / 8;
+        default:
+            return 2;
+    }
+}
+
+std::size_t words_of(const StateLayout& layout) { return weight_index(layout) + (layout.varied ? 1 : 0); }
+
+std::size_t marks_index(const StateLayout& layout) { return words_per_rate(layout) * layout.rates; }
+
+std::size_t weight_index(const StateLayout& layout) {
+    return interval_index(layout) + (layout.interval ? 1 : 0);
+}
+
+std::size_t interval_index(const StateLayout& layout) {
+    return marks_index(layout) + (has_marks(layout) ? 1 : 0);
+}
+
+bool can_convert(const StateLayout& from, const StateLayout& to) {
+    return from.algorithm == to.algorithm && from.buckets == to.buckets;
+}
+
+void convert(const StateLayout& from_layout, const RateList& from_rates, const std::uint64_t* from,
+             const StateLayout& to_layout, const RateList& to_rates, std::uint64_t* to) {
+    if (from_layout.algorithm == Algorithm::kSlidingLog) {
+        SlidingLog::convert(from_layout, from, to_layout, to);
+    } else {
+        convert_rates(from_layout, from_rates, from, to_layout, to_rates, to);
+    }
+    if (from_layout.interval && to_layout.interval) {
+        to[interval_index(to_layout)] = from[interval_index(from_layout)];
+    }
+    if (from_layout.varied && to_layout.varied) {
+        to[weight_index(to_layout)] = from[weight_index(from_layout)];
+    }
+}
+
+}  // namespace rate_limit

@@ -1,0 +1,306 @@
+// The directive of the API, and which call a request is.
+#include "endpoints/api.h"
+
+#include "directives/configuration.h"
+#include "nginx/request.h"
+#include "nginx/shared_state.h"
+
+namespace rate_limit {
+namespace {
+
+constexpr const char* kCalls =
+    "the calls are check, remaining, reset, health, zones and zones/NAME, after the path of the location";
+
+// Says that a GET which changes something comes from a program, or from a page of the same origin.
+constexpr std::string_view kApiHeader = "X-Rate-Limit-Api";
+
+enum class Call : std::uint8_t { kNone, kCheck, kRemaining, kReset, kHealth, kZones, kZone };
+
+struct Target {
+    Call call = Call::kNone;
+    std::string_view zone = {};  // of kZone
+};
+
+Target target_of(std::string_view path) {
+    constexpr struct {
+        std::string_view name;
+        Call call;
+    } kNames[] = {{"check", Call::kCheck},
+                  {"remaining", Call::kRemaining},
+                  {"reset", Call::kReset},
+                  {"health", Call::kHealth},
+                  {"zones", Call::kZones}};
+    constexpr std::string_view kZonePath = "zones/";
+    for (const auto& known : kNames) {
+        if (path == known.name) {
+            return {known.call};
+        }
+    }
+    return path.size() > kZonePath.size() && path.substr(0, kZonePath.size()) == kZonePath
+               ? Target{Call::kZone, path.substr(kZonePath.size())}
+               : Target{};
+}
+
+ngx_uint_t methods_of(Call call) {
+    switch (call) {
+        case Call::kCheck:
+            return NGX_HTTP_GET | NGX_HTTP_HEAD | NGX_HTTP_POST;
+        case Call::kReset:
+            return NGX_HTTP_DELETE;
+        case Call::kZone:
+            return NGX_HTTP_GET | NGX_HTTP_HEAD | NGX_HTTP_PATCH | NGX_HTTP_DELETE;
+        default:
+            return NGX_HTTP_GET | NGX_HTTP_HEAD;
+    }
+}
+
+std::string_view allow_of(Call call) {
+    switch (call) {
+        case Call::kCheck:
+            return "GET, HEAD, POST";
+        case Call::kReset:
+            return "DELETE";
+        case Call::kZone:
+            return "GET, HEAD, PATCH, DELETE";
+        default:
+            return "GET, HEAD";
+    }
+}
+
+// Calls `visit` with the value of each header of this name.
+template <class Visit>
+void for_each_header(ngx_http_request_t* r, std::string_view name, Visit visit) {
+    for (ngx_list_part_t* part = &r->headers_in.headers.part; part != nullptr; part = part->next) {
+        auto* headers = static_cast<ngx_table_elt_t*>(part->elts);
+        for (ngx_uint_t i = 0; i < part->nelts; i++) {
+            if (same_letters(view(headers[i].key), name)) {
+                visit(view(headers[i].value));
+            }
+        }
+    }
+}
+
+// Cuts the port off a host if that is the one that goes without saying.
+std::string_view without_port(std::string_view host, std::string_view port) {
+    return host.size() > port.size() && host.substr(host.size() - port.size()) == port
+               ? host.substr(0, host.size() - port.size())
+               : host;
+}
+
+// Whether an Origin is the host that was asked.
+bool is_own_origin(std::string_view origin, std::string_view host) {
+    for (const auto& [scheme, port] : {std::pair<std::string_view, std::string_view>("http://", ":80"),
+                                       std::pair<std::string_view, std::string_view>("https://", ":443")}) {
+        if (same_letters(origin.substr(0, scheme.size()), scheme)) {
+            return !host.empty() &&
+                   same_letters(without_port(origin.substr(scheme.size()), port), without_port(host, port));
+        }
+    }
+    return false;
+}
+
+// Whether what a browser says of the page that sent this names no other site. HTTP/3 has no Host to compare;
+// there the browser's own word has to do.
+bool is_same_origin(ngx_http_request_t* r) {
+    bool same = true;
+    bool said = false;  // by the browser
+    const std::string_view host =
+        r->headers_in.host != nullptr ? view(r->headers_in.host->value) : std::string_view();
+    for_each_header(r, "Sec-Fetch-Site", [&](std::string_view site) {
+        said = same_letters(site, "same-origin");
+        same = same && (said || same_letters(site, "none"));
+    });
+    for_each_header(r, "Origin", [&](std::string_view origin) {
+        same = same && (host.empty() ? said : is_own_origin(origin, host));
+    });
+    return same;
+}
+
+bool is_read(const ngx_http_request_t* r) { return (r->method & (NGX_HTTP_GET | NGX_HTTP_HEAD)) != 0; }
+
+bool changes_state(const ngx_http_request_t* r, Call call) { return call == Call::kCheck || !is_read(r); }
+
+// Whether no other site's page can have made a browser send this, which everything that changes state
+// requires. With any method but GET and HEAD a browser says which origin the page has. With those it may say
+// nothing (an image, a link or a form, where there is no TLS), but it adds a header like this one to a
+// request to another site only if that site allows it (a CORS preflight), which the API never does. A
+// subrequest is the configuration's own.
+bool is_own(ngx_http_request_t* r) {
+    bool marked = !is_read(r) || r != r->main;
+    for_each_header(r, kApiHeader, [&](std::string_view) { marked = true; });
+    return marked && is_same_origin(r);
+}
+
+ngx_int_t call_without_zone(ngx_http_request_t* r, Call call) {
+    bool healthy = true;
+    const identity::Json json = call == Call::kHealth ? describe_health(r, &healthy) : describe_zones(r);
+    return send_json(r, healthy ? NGX_HTTP_OK : NGX_HTTP_SERVICE_UNAVAILABLE, json);
+}
+
+ngx_int_t call_zone(ngx_http_request_t* r, Zone* zone) {
+    switch (r->method) {
+        case NGX_HTTP_PATCH:
+            return api_patch(r, zone);
+        case NGX_HTTP_DELETE:
+            return api_restore(r, zone);
+        default:
+            return send_json(r, NGX_HTTP_OK, describe_zone(r, zone));
+    }
+}
+
+ngx_int_t call_client(ngx_http_request_t* r, Call call, Zone* zone, const ApiArguments& arguments) {
+    switch (call) {
+        case Call::kCheck:
+            return api_check(r, zone, arguments);
+        case Call::kRemaining:
+            return api_remaining(r, zone, arguments);
+        default:
+            return api_reset(r, zone, arguments);
+    }
+}
+
+// The call in a path that is not below its location, which is by a regular expression or for a single call. A
+// path that was rewritten may begin without a slash.
+std::string_view last_part(std::string_view path) {
+    const std::size_t zones = path.rfind("/zones/");
+    if (zones != std::string_view::npos) {
+        return path.substr(zones + 1);
+    }
+    const std::size_t last = path.substr(0, 6) == "zones/" ? std::string_view::npos : path.rfind('/');
+    return last != std::string_view::npos ? path.substr(last + 1) : path;
+}
+
+// Whether the request may do what it asks for; if not, it has been answered and `*answer` says how.
+bool is_permitted(ngx_http_request_t* r, Call call, ngx_int_t* answer) {
+    if ((r->method & methods_of(call)) == 0) {
+        *answer = add_answer_header(r, "Allow", allow_of(call))
+                      ? send_api_problem(r, NGX_HTTP_NOT_ALLOWED,
+                                         "the call takes the methods " + std::string(allow_of(call)))
+                      : NGX_HTTP_INTERNAL_SERVER_ERROR;
+        return false;
+    }
+    if (call != Call::kCheck && changes_state(r, call) && !api_settings(r).write) {
+        *answer = send_api_problem(r, NGX_HTTP_FORBIDDEN,
+                                   "this location does not write; it would with write=on of its directive");
+        return false;
+    }
+    if (changes_state(r, call) && !is_own(r)) {
+        *answer = send_api_problem(
+            r, NGX_HTTP_FORBIDDEN,
+            is_same_origin(r)
+                ? "another site's page may have sent this; accepted are POST, and GET with the header " +
+                      std::string(kApiHeader) + ", whatever its value"
+                : "another site's page has sent this; accepted are requests of the same origin and of "
+                  "programs");
+        return false;
+    }
+    return true;
+}
+
+}  // namespace
+
+const ApiSettings& api_settings(ngx_http_request_t* r) {
+    return *static_cast<const ApiSettings*>(location_conf(r)->api);
+}
+
+std::string_view api_path(ngx_http_request_t* r) {
+    const auto* core =
+        static_cast<ngx_http_core_loc_conf_t*>(ngx_http_get_module_loc_conf(r, ngx_http_core_module));
+    std::string_view path = view(r->uri);
+    const std::string_view location = view(core->name);
+    const bool folder = !location.empty() && location.back() == '/';
+    if (path == location) {
+        return folder ? std::string_view() : last_part(path);
+    }
+    if (path.substr(0, location.size()) != location) {
+        return last_part(path);
+    }
+    path.remove_prefix(location.size());
+    return path.substr(!folder && path.front() == '/' ? 1 : 0);
+}
+
+ngx_int_t handle_api(ngx_http_request_t* r) {
+    const Target target = target_of(api_path(r));
+    if (target.call == Call::kNone) {
+        return send_api_problem(r, NGX_HTTP_NOT_FOUND, std::string("there is no such call; ") + kCalls);
+    }
+    ngx_int_t answer = NGX_OK;
+    if (!is_permitted(r, target.call, &answer)) {
+        return answer;
+    }
+    const bool of_client =
+        target.call == Call::kCheck || target.call == Call::kRemaining || target.call == Call::kReset;
+    const ApiTakes takes = target.call == Call::kCheck       ? ApiTakes::kPermits
+                           : target.call == Call::kRemaining ? ApiTakes::kRate
+                           : of_client                       ? ApiTakes::kClient
+                                                             : ApiTakes::kNothing;
+    ApiArguments arguments;
+    std::string wrong;
+    if (!read_arguments(view(r->args), takes, &arguments, &wrong)) {
+        return send_api_problem(r, NGX_HTTP_BAD_REQUEST, wrong);
+    }
+    if (target.call == Call::kHealth || target.call == Call::kZones) {
+        return call_without_zone(r, target.call);
+    }
+    const auto* conf = static_cast<ngx_http_rate_limit_main_conf_t*>(
+        ngx_http_get_module_main_conf(r, ngx_http_rate_limit_module));
+    const std::string_view name = of_client ? std::string_view(arguments.zone) : target.zone;
+    Zone* zone = find_zone(conf, ngx_str(name));
+    if (zone == nullptr) {
+        return send_api_problem(
+            r, NGX_HTTP_NOT_FOUND,
+            "there is no zone \"" + escaped_key(name) + "\"; the call zones tells those that there are");
+    }
+    zone_follow(zone);
+    if (!of_client) {
+        return call_zone(r, zone);
+    }
+    name_client(*zone, &arguments);
+    return name_rate(*zone, &arguments, &wrong) ? call_client(r, target.call, zone, arguments)
+                                                : send_api_problem(r, NGX_HTTP_BAD_REQUEST, wrong);
+}
+
+char* read_api_settings(ngx_conf_t* cf, ngx_command_t* cmd, ngx_http_rate_limit_loc_conf_t* conf,
+                        ngx_http_handler_pt handler) {
+    if (conf->api != nullptr) {
+        return refuse(cf, cmd, "it follows an earlier one; accepted is one in a location");
+    }
+    auto* settings = pool_new<ApiSettings>(cf->pool);
+    std::uint64_t id = 0;
+    if (settings == nullptr || !read_instance_id(&id)) {
+        return static_cast<char*>(NGX_CONF_ERROR);
+    }
+    if (char* wrong = refuse_repeated(cf, cmd, 1)) {
+        return wrong;
+    }
+    for (ngx_uint_t i = 1; i < cf->args->nelts; i++) {
+        const ngx_str_t& word = words_of(cf)[i];
+        ngx_str_t value = {};
+        const bool write = option(word, "write", &value);
+        if ((!write && !option(word, "keys", &value)) || (view(value) != "on" && view(value) != "off")) {
+            return refuse(cf, cmd, "\"%V\" is not an option; accepted are write=on|off and keys=on|off",
+                          &word);
+        }
+        (write ? settings->write : settings->keys) = view(value) == "on";
+    }
+    settings->handler = handler;
+    settings->context = static_cast<ngx_http_conf_ctx_t*>(cf->ctx)->loc_conf;
+    settings->directive = cmd->name;
+    settings->file = cf->conf_file->file.name;
+    settings->line = cf->conf_file->line;
+    conf->api = settings;
+    auto* main = static_cast<ngx_http_rate_limit_main_conf_t*>(
+        ngx_http_conf_get_module_main_conf(cf, ngx_http_rate_limit_module));
+    main->observed = 1;
+    auto* core =
+        static_cast<ngx_http_core_loc_conf_t*>(ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module));
+    core->handler = handler;
+    return NGX_CONF_OK;
+}
+
+}  // namespace rate_limit
+
+extern "C" char* ngx_http_rate_limit_api(ngx_conf_t* cf, ngx_command_t* cmd, void* conf) {
+    return rate_limit::read_api_settings(cf, cmd, static_cast<ngx_http_rate_limit_loc_conf_t*>(conf),
+                                         rate_limit::handle_api);
+}

@@ -1,0 +1,19 @@
+// SHA-256 without allocating, as OpenSSL's present interface would with each digest: hence its old one.
+#define OPENSSL_SUPPRESS_DEPRECATED
+#include <openssl/sha.h>
+
+#include "identity/token_cache.h"
+
+namespace rate_limit::identity {
+
+Digest digest_of(std::string_view token) {
+    static_assert(sizeof(Digest) == SHA256_DIGEST_LENGTH, "a digest is one of SHA-256");
+    Digest digest;
+    SHA256_CTX context;
+    SHA256_Init(&context);
+    SHA256_Update(&context, token.data(), token.size());
+    SHA256_Final(digest.bytes, &context);
+    return digest;
+}
+
+}  // namespace rate_limit::identity

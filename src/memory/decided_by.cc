@@ -1,0 +1,13 @@
+// Names of stores and of reasons for a bypass.
+#include "memory/decided_by.h"
+
+namespace rate_limit {
+
+const char* decided_by_name(DecidedBy decided_by) {
+    static constexpr const char* kNames[kDeciders] = {"", "memory", "redis", "cache", "fallback"};
+    return kNames[static_cast<unsigned>(decided_by)];
+}
+
+const char* bypass_name(Bypass bypass) { return bypass == Bypass::kEmptyKey ? "empty_key" : "rate_off"; }
+
+}  // namespace rate_limit

@@ -1,0 +1,161 @@
+// Remembers rejections until they no longer hold.
+#include "memory/denials.h"
+
+#include <algorithm>
+#include <new>
+
+#include "core/arithmetic.h"
+
+namespace rate_limit {
+namespace {
+
+constexpr std::uint64_t kOdd = 0x9e3779b97f4a7c15;
+
+std::uint64_t mix(std::uint64_t sum, std::uint64_t word) {
+    sum = (sum ^ word) * kOdd;
+    return sum ^ (sum >> 29);
+}
+
+// Policies that decide differently have different marks, of 32 bits.
+std::uint64_t mark_of(const Policy& policy) {
+    std::uint64_t mark = mix(policy.burst, std::uint64_t{policy.capacity} << 32 | policy.buckets);
+    mark = mix(mark, static_cast<std::uint64_t>(policy.min_interval));
+    mark = mix(mark, std::uint64_t{policy.delay} << 8 | static_cast<std::uint64_t>(policy.algorithm));
+    mark = mix(mark, std::uint64_t{policy.ceiling} << 1 | (policy.align_first ? 1U : 0U));
+    for (std::uint32_t i = 0; i < policy.rates.size; i++) {
+        mark = mix(mark, policy.rates.rates[i].count);
+        mark = mix(mark, static_cast<std::uint64_t>(policy.rates.rates[i].period));
+    }
+    return mark >> 32;
+}
+
+constexpr std::uint64_t kMostExcess = 0xffffffff;  // 1/1000 requests; only logs tell it
+
+// What is small enough goes into one word: the cost, what remains, the rate that binds, and whether that is
+// for ever.
+std::uint64_t pack(std::uint32_t cost, const Decision& decision) {
+    return cost | (std::uint64_t{decision.rate} << 24) | (decision.retry_after == kNever ? 1U << 31 : 0U) |
+           (std::uint64_t{decision.remaining} << 32);
+}
+
+std::uint32_t cost_of(std::uint64_t numbers) { return numbers & 0xffffff; }
+
+}  // namespace
+
+std::size_t Denials::least_size() { return 64 + (sizeof(Entry) + sizeof(Tag)) * kWays * 4; }
+
+Denials* Denials::create(void* memory, std::size_t size, const HashKey& key) {
+    static_assert(sizeof(Denials) <= 64, "the entries follow at the next line");
+    static_assert(sizeof(Entry) == 64 && sizeof(Tag) == 2, "an entry is a cache line, and tags are small");
+    if (size < least_size()) {
+        return nullptr;
+    }
+    return new (memory) Denials(key, (size - 64) / (sizeof(Entry) + sizeof(Tag)));
+}
+
+std::uint64_t Denials::home_of(std::uint64_t client) const {
+    return static_cast<std::uint64_t>(multiply(client, entry_count_ - kWays + 1) >> 64);
+}
+
+Denials::Entry* Denials::entries() const {
+    return reinterpret_cast<Entry*>(const_cast<char*>(reinterpret_cast<const char*>(this)) + 64);
+}
+
+std::uint64_t Denials::sum_of(const Copy& copy) {
+    std::uint64_t sum = kOdd;
+    for (unsigned i = 0; i < kSum; i++) {
+        sum = mix(sum, copy.words[i]);
+    }
+    return sum;
+}
+
+bool Denials::load(const Entry& entry, Copy* copy) {
+    for (unsigned i = 0; i < kWords; i++) {
+        copy->words[i] = entry.words[i].load(std::memory_order_relaxed);
+    }
+    return copy->words[kSum] == sum_of(*copy);
+}
+
+void Denials::store(const Copy& copy, Entry* entry) {
+    for (unsigned i = 0; i < kWords; i++) {
+        entry->words[i].store(copy.words[i], std::memory_order_relaxed);
+    }
+}
+
+bool Denials::find(std::uint64_t client, const Policy& policy, std::uint32_t cost, Micros now,
+                   Decision* decision, Micros* time) const {
+    const std::uint64_t home = home_of(client);
+    const Tag* tags = this->tags() + home;
+    const Entry* ways = entries() + home;
+    __builtin_prefetch(ways);  // who is remembered is most often in the first
+    for (unsigned way = 0; way < kWays; way++) {
+        if (tags[way].load(std::memory_order_relaxed) != tag_of(client)) {
+            continue;
+        }
+        Copy copy;
+        if (!load(ways[way], &copy) || copy.words[kClient] != client ||
+            (copy.words[kPolicy] & 0xffffffff) != mark_of(policy) ||
+            static_cast<Micros>(copy.words[kUntil]) <= now || cost != cost_of(copy.words[kNumbers])) {
+            continue;
+        }
+        const std::uint64_t numbers = copy.words[kNumbers];
+        const bool never = (numbers >> 31 & 1) != 0;
+        *decision = {};
+        decision->rate = static_cast<std::uint8_t>(numbers >> 24 & 7);
+        decision->limit = capacity_of(policy, policy.rates.rates[decision->rate]);
+        decision->remaining = static_cast<std::uint32_t>(numbers >> 32);
+        decision->reset_after = std::max<Micros>(0, static_cast<Micros>(copy.words[kReset]) - now);
+        decision->retry_after =
+            never ? kNever : std::max<Micros>(1, static_cast<Micros>(copy.words[kRetry]) - now);
+        decision->excess_milli = copy.words[kPolicy] >> 32;
+        *time = now + static_cast<Micros>(copy.words[kAhead]);
+        return true;
+    }
+    return false;
+}
+
+void Denials::remember(std::uint64_t client, const Policy& policy, std::uint32_t cost, Micros now,
+                       Micros time, const Decision& decision, Micros most) {
+    const Micros wait = decision.retry_after == kNever ? most : decision.retry_after;
+    Copy copy = {};
+    copy.words[kClient] = client;
+    copy.words[kPolicy] = mark_of(policy) | (std::min(decision.excess_milli, kMostExcess) << 32);
+    copy.words[kUntil] = static_cast<std::uint64_t>(now + std::min(wait, most));
+    copy.words[kReset] = static_cast<std::uint64_t>(now + decision.reset_after);
+    copy.words[kRetry] = static_cast<std::uint64_t>(now + wait);
+    copy.words[kAhead] = static_cast<std::uint64_t>(time - now);
+    copy.words[kNumbers] = pack(cost, decision);
+    copy.words[kSum] = sum_of(copy);
+    // Its own entry, else the one that ends first.
+    const std::uint64_t home = home_of(client);
+    Entry* ways = entries() + home;
+    unsigned chosen = 0;
+    for (unsigned way = 0; way < kWays; way++) {
+        if (ways[way].words[kClient].load(std::memory_order_relaxed) == client) {
+            chosen = way;
+            break;
+        }
+        if (ways[way].words[kUntil].load(std::memory_order_relaxed) <
+            ways[chosen].words[kUntil].load(std::memory_order_relaxed)) {
+            chosen = way;
+        }
+    }
+    store(copy, &ways[chosen]);
+    tags()[home + chosen].store(tag_of(client), std::memory_order_relaxed);
+    const auto until = static_cast<Micros>(copy.words[kUntil]);
+    Micros latest = latest_.load(std::memory_order_relaxed);
+    while (latest < until && !latest_.compare_exchange_weak(latest, until, std::memory_order_relaxed)) {
+    }
+}
+
+void Denials::forget(std::uint64_t client) {
+    Entry* ways = entries() + home_of(client);
+    for (unsigned way = 0; way < kWays; way++) {
+        std::uint64_t found = client;
+        if (ways[way].words[kClient].compare_exchange_strong(found, 0, std::memory_order_relaxed)) {
+            ways[way].words[kUntil].store(0, std::memory_order_relaxed);
+        }
+    }
+}
+
+}  // namespace rate_limit

@@ -1,0 +1,277 @@
+// The clients of one zone, in memory that several processes share.
+//
+// A client is known by the keyed 64-bit hash of its name and may live in any slot of two sets of 16. A set
+// has its hashes together, then its locks, then its states:
+//
+//     | 16 hashes, 8 bytes each | 16 locks, 4 bytes each | 16 states of words_of(layout) words |
+//
+// A lock is the id of the process that holds it, so nobody waits for another client, and a lock whose holder
+// has died is taken over. Nothing is ever allocated: when both sets are full, the slot gives way whose loss
+// forgets least. A table may have unsent counts, which follow the sets: see unsent_counts.h.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "core/arithmetic.h"
+#include "core/check.h"
+#include "memory/process.h"
+#include "memory/siphash.h"
+#include "memory/unsent_counts.h"
+
+namespace rate_limit {
+
+// A client's slot, locked by this process, which may hold one of a table at a time. Given back by exactly one
+// of Table::keep and Table::drop.
+struct Slot {
+    std::uint64_t* state = nullptr;  // null: there is none
+    std::atomic<std::uint64_t>* hash = nullptr;
+    std::atomic<std::uint32_t>* lock = nullptr;
+    std::uint64_t number = 0;  // among all slots of the table
+    bool fresh = false;        // the client was not known; its state is all zero, its unsent counts 0
+};
+
+class Table {
+  public:
+    // The least memory that holds a table of this layout.
+    static std::size_t least_size(const StateLayout& layout, bool unsent_counts = false);
+
+    // Makes an empty table in `size` bytes at `memory`, all zero and aligned to 64 bytes; null if that is too
+    // small. The table lives in that memory and is never destroyed. `key` must be random.
+    static Table* create(void* memory, std::size_t size, const StateLayout& layout, const HashKey& key,
+                         bool unsent_counts = false);
+
+    // Copies the clients of another table, whose layout must convert to this one's, while others may be using
+    // it. Only for a table that nobody else uses yet. `rates` are those that the other was used with, none if
+    // not known, and `policy` is for this one. Takes over the other's hash key. If both have unsent counts,
+    // what is unsent moves here; what is on its way is then so in both, and counts once.
+    void import(Table& other, const RateList& rates, const Policy& policy, Micros now,
+                const Process& process);
+
+    [[gnu::always_inline]] std::uint64_t hash(std::string_view client) const {
+        return nonzero(siphash(key_, client));
+    }
+
+    // Remembers the time. If the clock was set back, clears each state that had ended before, since such a
+    // state would count once more. Takes about 10 ms for 100,000 clients then. Call it before a
+    // request takes a slot, while this process holds none of the table. Needs Process::clock_is_shared.
+    [[gnu::always_inline]] void note_time(Micros now, const Policy& policy, const Process& process) {
+        const Micros passed = now - noted_.load(std::memory_order_relaxed);
+        if (passed < -kClockSlack || passed > kNoteEvery) {
+            note_time_later(now, policy, process);
+        }
+    }
+
+    // Locks the slot of a client, made for it if it has none. Waits only for the same client's other
+    // requests. The result has no state if every slot that the client may have is in use at this moment.
+    [[gnu::always_inline]] Slot acquire(std::uint64_t hash, const Policy& policy, Micros now,
+                                        const Process& process) {
+        Slot slot;
+        return lock_at_once(hash, process, &slot) ? slot : acquire_later(hash, policy, now, process);
+    }
+
+    // Locks the slot of a client, if it has one.
+    Slot find(std::uint64_t hash, const Process& process);
+
+    // The same for a client that had the slot of this number a moment ago, and nearly always has it still.
+    Slot find(std::uint64_t hash, std::uint64_t number, const Process& process);
+
+    // Unlocks a slot whose state is to stay, or that holds nothing worth keeping. A holder that was stopped
+    // for so long that its lock was taken over finds another's id there, and leaves it.
+    static void keep(const Slot& slot, const Process& process) {
+        std::uint32_t held = process.self;
+        if (!slot.lock->compare_exchange_strong(held, 0, std::memory_order_release,
+                                                std::memory_order_relaxed) &&
+            held == (process.self | kFresh)) {
+            slot.lock->compare_exchange_strong(held, 0, std::memory_order_release, std::memory_order_relaxed);
+        }
+    }
+    static void drop(const Slot& slot, const Process& process);
+
+    // Forgets a client, and what it owes; false if it was not known.
+    bool forget(std::uint64_t hash, const Process& process);
+
+    // Adds `amount` to what the client of a locked slot owes. The table must have unsent_counts. `name` is
+    // the client's as short_name gives it; `rates` matter only where they differ between clients.
+    void add_unsent(const Slot& slot, std::uint32_t amount, std::string_view name, const RateList& rates);
+
+    // Locks the first slot from number `*from` on whose client may owe something; the result has no state if
+    // there is none. `*from` becomes the number after it, or slots(). The table must have unsent_counts.
+    Slot next_unsent(std::uint64_t* from, const Process& process);
+
+    bool has_unsent_counts() const { return has_accounts_; }
+
+    // Only for a table with unsent counts. The count of one slot requires the lock of that slot.
+    UnsentCounts& unsent_counts() const {
+        auto* base = reinterpret_cast<unsigned char*>(const_cast<Table*>(this));
+        return *reinterpret_cast<UnsentCounts*>(base + counts_at_);
+    }
+    UnsentCount& unsent_of(const Slot& slot) const { return *unsent_counts().at(slot.number); }
+
+    // Asks for the memory of a slot and its counts, which will be needed soon and without which others go on
+    // meanwhile. The table must have unsent_counts.
+    void prefetch(std::uint64_t number) const;
+
+    // Says that the client of a locked slot owes nothing, if that is so.
+    void unmark(const Slot& slot) const;
+
+    // True at most once in `every` among all processes: for what should be logged, but not with each request.
+    bool remind(Micros now, Micros every);
+
+    const StateLayout& layout() const { return layout_; }
+    std::uint64_t slots() const { return sets_ * kWays; }
+
+    // Clients that were forgotten before they were back at their full quota, since the table was made. What
+    // they owed is lost: see lost().
+    std::uint64_t evictions() const { return evictions_.load(std::memory_order_relaxed); }
+
+    // Unsent requests of such clients, of which Redis never learns; 0 without unsent_counts.
+    std::uint64_t lost() const { return has_accounts_ ? unsent_counts().lost() : 0; }
+
+    // Requests that were admitted beyond a limit, as Redis says; 0 without unsent_counts.
+    std::uint64_t overshoot() const { return has_accounts_ ? unsent_counts().overshoot() : 0; }
+
+    // Slots in use, by looking at each; for a table of more than 65536 an estimate by looking at so many or
+    // half of that, since to look at all of a large one takes a second.
+    std::uint64_t clients() const;
+
+  private:
+    static constexpr unsigned kWays = 16;
+
+    // In a lock: the holder has not yet written the state of the client whose hash is there.
+    static constexpr std::uint32_t kFresh = 1U << 31;
+
+    static constexpr Micros kNoteEvery = kSecond / 10;
+
+    static constexpr std::size_t kCacheLine = 64;
+
+    static constexpr std::size_t round_up(std::size_t size) {
+        return (size + kCacheLine - 1) / kCacheLine * kCacheLine;
+    }
+
+    static std::uint32_t owner_of(std::uint32_t lock) { return lock & ~kFresh; }
+
+    struct Set {
+        std::atomic<std::uint64_t> hashes[kWays];
+        std::atomic<std::uint32_t> locks[kWays];
+        // kWays states follow.
+    };
+
+    // A position that a client may live in; the order of positions decides between two processes that insert
+    // one client.
+    struct Position {
+        Set* set = nullptr;
+        unsigned way = 0;
+        std::uint64_t index = 0;  // of the set
+        bool operator<(const Position& other) const {
+            return set != other.set ? set < other.set : way < other.way;
+        }
+    };
+
+    // A position for a new client, the hash of the client to evict (0 for none), and the weight of its state.
+    struct Choice {
+        Position position;
+        std::uint64_t victim = 0;
+        std::uint64_t weight = 0;
+        bool owes = false;  // something that counts
+
+        bool gives_way_before(const Choice& other) const;
+    };
+
+    Table(const StateLayout& layout, const HashKey& key, std::uint64_t sets, bool unsent_counts);
+
+    static std::uint64_t nonzero(std::uint64_t hash) { return hash != 0 ? hash : 1; }
+    static std::size_t set_size(const StateLayout& layout) {
+        return sizeof(Set) + kWays * words_of(layout) * 8;
+    }
+
+    static std::size_t size_of(const StateLayout& layout, std::uint64_t sets, bool unsent_counts);
+    static std::uint64_t accounts_offset(std::uint64_t sets, std::uint64_t set_size);
+
+    Set* set_at(std::uint64_t index) const {
+        auto* base = reinterpret_cast<unsigned char*>(const_cast<Table*>(this)) + round_up(sizeof(Table));
+        return reinterpret_cast<Set*>(base + index * set_size_);
+    }
+    // The indices of the two sets of a client.
+    std::uint64_t first_set(std::uint64_t hash) const {
+        return static_cast<std::uint64_t>(multiply(hash, sets_) >> 64);
+    }
+    std::uint64_t second_set(std::uint64_t hash) const {
+        // A multiplication by an odd constant spreads the low bits, which the first set does not depend on.
+        return static_cast<std::uint64_t>(multiply(hash * 0x9e3779b97f4a7c15, sets_) >> 64);
+    }
+    Position position_at(std::uint64_t number) const {
+        return {set_at(number / kWays), static_cast<unsigned>(number % kWays), number / kWays};
+    }
+    std::uint64_t* state_of(const Position& position) const {
+        return reinterpret_cast<std::uint64_t*>(position.set + 1) + position.way * words_;
+    }
+    Slot slot_at(const Position& position) const {
+        return {state_of(position), &position.set->hashes[position.way], &position.set->locks[position.way],
+                position.index * kWays + position.way, false};
+    }
+
+    bool seek(std::uint64_t index, std::uint64_t hash, const Position* except, Position* position) const {
+        Set* set = set_at(index);
+        for (unsigned way = 0; way < kWays; way++) {
+            if (set->hashes[way].load(std::memory_order_seq_cst) == hash &&
+                !(except != nullptr && except->set == set && except->way == way)) {
+                *position = {set, way, index};
+                return true;
+            }
+        }
+        return false;
+    }
+    bool lock(const Position& position, std::uint64_t hash, const Process& process, Slot* slot);
+    Slot acquire_later(std::uint64_t hash, const Policy& policy, Micros now, const Process& process);
+
+    // Locks a client that is known and that nobody else holds, as nearly all are that are asked for.
+    [[gnu::always_inline]] bool lock_at_once(std::uint64_t hash, const Process& process, Slot* slot) const {
+        Position position;
+        if (!seek(first_set(hash), hash, nullptr, &position) &&
+            !seek(second_set(hash), hash, nullptr, &position)) {
+            return false;
+        }
+        if (has_accounts_) {
+            unsent_counts().prefetch(position.index * kWays + position.way);
+        }
+        std::atomic<std::uint32_t>& lock = position.set->locks[position.way];
+        std::uint32_t unlocked = 0;
+        if (!lock.compare_exchange_strong(unlocked, process.self, std::memory_order_seq_cst)) {
+            return false;
+        }
+        *slot = slot_at(position);
+        if (slot->hash->load(std::memory_order_seq_cst) == hash) {
+            return true;
+        }
+        keep(*slot, process);
+        return false;
+    }
+
+    bool insert(std::uint64_t hash, const Policy& policy, Micros now, const Process& process, Slot* slot);
+    bool claim(const Choice& choice, std::uint64_t hash, const Process& process, Slot* slot);
+    bool alone(const Position& position, std::uint64_t hash, const Process& process);
+    void reclaim(std::uint64_t index, const Process& process) const;
+    bool choose(std::uint64_t hash, const Policy& policy, Micros now, Choice* choice) const;
+    void note_time_later(Micros now, const Policy& policy, const Process& process);
+    void clear_ended(const Policy& policy, Micros ended, Micros now, const Process& process);
+    void unmark_free(const Position& position, const Process& process);
+    void import_account(Table& other, const Position& from, const RateList& rates, const Slot& slot,
+                        const Process& process);
+
+    StateLayout layout_;
+    HashKey key_;
+    std::uint64_t sets_;
+    std::uint32_t words_;  // of a state
+    bool has_accounts_;
+    std::uint64_t set_size_;   // bytes
+    std::uint64_t counts_at_;  // bytes from here, if there are any
+    std::atomic<std::uint64_t> evictions_;
+    std::atomic<Micros> reminded_;
+    std::atomic<Micros> noted_;   // the time, about: see note_time; 0 if never
+    std::atomic<Micros> offset_;  // of the clock that decides from Process::clock, at that time
+};
+
+}  // namespace rate_limit

@@ -1,0 +1,214 @@
+// Locks a request's clients, decides, writes and unlocks.
+#include "memory/table_check.h"
+
+#include <algorithm>
+
+namespace rate_limit {
+namespace {
+
+// What becomes of a request once all its limits are decided.
+enum class Ending : std::uint8_t {
+    kCharge,  // it is admitted
+    kRefuse,
+    kLeave,  // nobody has said yet
+};
+
+// These two are out of line: a table without unsent counts should not pay for them.
+
+[[gnu::noinline]] void add_unsent(const TableLimit& limit, const Slot& slot, std::uint32_t amount) {
+    if (amount != 0) {
+        limit.table->add_unsent(slot, amount, limit.name,
+                                limit.rates != nullptr ? *limit.rates : limit.policy->rates);
+    }
+}
+
+// By how much a request that is refused raises what is used. A level rises no further than until it is full;
+// where there are several, one that is not may rise by all of it.
+[[gnu::noinline]] std::uint32_t counted_if_refused(const TableLimit& limit, const Slot& slot, Micros now) {
+    const Policy& policy = *limit.policy;
+    if (!is_bucket(policy.algorithm) || policy.rates.size != 1) {
+        return limit.cost;
+    }
+    Check look;
+    return std::min(limit.cost, look.evaluate(policy, limit.table->layout(), slot.state, now, 0).remaining);
+}
+
+// Before any client is locked.
+void note_time(const TableLimit& limit, Micros now, const Process& process) {
+    limit.table->note_time(now + limit.ahead, *limit.policy, process);
+}
+
+// A limit while its client is locked.
+struct Held {
+    TableLimit* limit;
+    Slot slot;
+    Check check;
+
+    bool take(TableLimit* of, Micros time, const Process& process) {
+        limit = of;
+        const Micros now = time + limit->ahead;
+        Table& table = *limit->table;
+        slot = limit->cost != 0 ? table.acquire(limit->client, *limit->policy, now, process)
+                                : table.find(limit->client, process);
+        if (slot.state == nullptr && limit->cost != 0) {
+            return false;
+        }
+        limit->decision = check.evaluate(*limit->policy, table.layout(), slot.state, now, limit->cost);
+        return true;
+    }
+
+    void give_back(Ending ending, Micros now, const Process& process) {
+        if (slot.state == nullptr) {
+            return;
+        }
+        if (ending == Ending::kLeave) {
+            let_go(process);
+            return;
+        }
+        if (ending == Ending::kCharge) {
+            check.charge(slot.state);
+            if (limit->table->has_unsent_counts()) {
+                add_unsent(*limit, slot, limit->cost);
+            }
+        } else if (slot.fresh && !limit->policy->count_all) {
+            Table::drop(slot, process);
+            return;
+        } else {
+            if (limit->table->has_unsent_counts() && limit->policy->count_all) {
+                add_unsent(*limit, slot, counted_if_refused(*limit, slot, now + limit->ahead));
+            }
+            check.refuse(slot.state);
+            limit->decision = check.decision();
+        }
+        Table::keep(slot, process);
+    }
+
+    void let_go(const Process& process) const {
+        if (slot.state != nullptr && slot.fresh) {
+            Table::drop(slot, process);
+        } else if (slot.state != nullptr) {
+            Table::keep(slot, process);
+        }
+    }
+};
+
+Verdict check_one(TableLimit* limit, Micros now, const Process& process, Ending if_allowed) {
+    note_time(*limit, now, process);
+    Held held;
+    if (!held.take(limit, now, process)) {
+        return Verdict::kBusy;
+    }
+    const bool allowed = limit->decision.allowed;
+    held.give_back(allowed ? if_allowed : Ending::kRefuse, now, process);
+    return allowed ? Verdict::kAdmitted : Verdict::kRejected;
+}
+
+Verdict check_all(TableLimit* limits, std::size_t count, Micros now, const Process& process,
+                  Ending if_allowed) {
+    // Everybody locks in the order of the tables' addresses, so nobody waits in a circle.
+    TableLimit* ordered[kMaxLimits];
+    for (std::size_t i = 0; i < count; i++) {
+        ordered[i] = &limits[i];
+        note_time(limits[i], now, process);
+    }
+    std::sort(ordered, ordered + count,
+              [](const TableLimit* a, const TableLimit* b) { return a->table < b->table; });
+
+    Held held[kMaxLimits];
+    bool allowed = true;
+    for (std::size_t i = 0; i < count; i++) {
+        if (!held[i].take(ordered[i], now, process)) {
+            while (i-- > 0) {
+                held[i].let_go(process);
+            }
+            return Verdict::kBusy;
+        }
+        allowed = allowed && ordered[i]->decision.allowed;
+    }
+    for (std::size_t i = 0; i < count; i++) {
+        held[i].give_back(allowed ? if_allowed : Ending::kRefuse, now, process);
+    }
+    return allowed ? Verdict::kAdmitted : Verdict::kRejected;
+}
+
+}  // namespace
+
+Verdict check_by_name(Table* table, const Policy& policy, std::string_view client, std::uint32_t cost,
+                      Micros now, const Process& process, Decision* decision) {
+    NameRoom room;
+    TableLimit limit = memory_limit(table, policy, client, cost, &room);
+    const Verdict verdict = check_one(&limit, now, process, Ending::kCharge);
+    *decision = limit.decision;
+    return verdict;
+}
+
+Verdict check(TableLimit* limits, std::size_t count, Micros now, const Process& process) {
+    return count == 1 ? check_one(limits, now, process, Ending::kCharge)
+                      : check_all(limits, count, now, process, Ending::kCharge);
+}
+
+Verdict precheck(TableLimit* limits, std::size_t count, Micros now, const Process& process) {
+    return check_all(limits, count, now, process, Ending::kLeave);
+}
+
+Verdict note_refusal(TableLimit* limits, std::size_t count, Micros now, const Process& process) {
+    return check_all(limits, count, now, process, Ending::kRefuse);
+}
+
+bool follow_redis(TableLimit* limit, const Decision& said, std::uint32_t left, Micros back_at, Micros now,
+                  const Process& process) {
+    Table& table = *limit->table;
+    const Policy& policy = *limit->policy;
+    const Slot slot = table.acquire(limit->client, policy, now, process);
+    if (slot.state == nullptr) {
+        return true;
+    }
+    const std::uint64_t owed = !slot.fresh && table.has_unsent_counts() ? table.unsent_of(slot).total() : 0;
+    const Micros alone_at =
+        std::max(back_at, table.has_unsent_counts() ? table.unsent_counts().alone_at() : 0);
+    const bool settled = owed == 0 && (alone_at == 0 || process.clock() - alone_at >= kSettling);
+    Check check;
+    const auto evaluate = [&](std::uint32_t cost) {
+        return check.evaluate(policy, table.layout(), slot.state, now, cost);
+    };
+    if (!settled && said.allowed && !evaluate(limit->cost).allowed) {
+        limit->decision = check.decision();
+        Table::keep(slot, process);
+        return false;
+    }
+    left -= static_cast<std::uint32_t>(std::min<std::uint64_t>(left, owed));
+    const Decision own = evaluate(0);
+    if (own.rate == said.rate && own.remaining > left) {
+        evaluate(own.remaining - left);
+        check.impose(slot.state);
+    } else if (slot.fresh) {
+        Table::drop(slot, process);
+        return true;
+    } else if (own.rate == said.rate && own.remaining < left && settled && policy.min_interval == 0) {
+        evaluate(left - own.remaining);
+        check.give_back(slot.state);
+    }
+    Table::keep(slot, process);
+    return true;
+}
+
+void give_back(TableLimit* limits, std::size_t count, Micros now, const Process& process) {
+    for (std::size_t i = 0; i < count; i++) {
+        TableLimit& limit = limits[i];
+        Table& table = *limit.table;
+        const Slot slot = table.find(limit.client, process);
+        if (slot.state == nullptr) {
+            continue;
+        }
+        Check check;
+        check.evaluate(*limit.policy, table.layout(), slot.state, now + limit.ahead, limit.cost);
+        check.give_back(slot.state);
+        if (table.has_unsent_counts()) {
+            table.unsent_of(slot).take_back(limit.cost);
+            table.unmark(slot);
+        }
+        Table::keep(slot, process);
+    }
+}
+
+}  // namespace rate_limit

@@ -1,0 +1,76 @@
+// Reads what variables say, and rates that were changed while nginx runs.
+#include "nginx/effective_policy.h"
+
+#include "nginx/clock.h"
+#include "nginx/log.h"
+
+namespace rate_limit {
+namespace {
+
+constexpr Micros kComplainEvery = 60 * kSecond;
+
+// A policy with other rates, in the memory of the request; null if there is none.
+const Policy* with_rates(ngx_http_request_t* r, const Policy& policy, const RateList& rates) {
+    auto* copy = static_cast<Policy*>(ngx_palloc(r->pool, sizeof(Policy)));
+    if (copy != nullptr) {
+        *copy = policy;
+        copy->rates = rates;
+    }
+    return copy;
+}
+
+// Whether the zone's rate was changed while nginx runs, and holds.
+bool has_live_rate(Zone* zone) {
+    if (zone->shared->live.version() == 0) {
+        return false;
+    }
+    zone_follow(zone);
+    return zone->is_live;
+}
+
+}  // namespace
+
+std::uint32_t told_cost(ngx_http_request_t* r, const AppliedLimit& applied) {
+    ngx_str_t text;
+    std::uint64_t cost = 1;
+    if (ngx_http_complex_value(r, applied.cost, &text) == NGX_OK &&
+        !parse_number(view(text), kMaxCost, &cost)) {
+        if (applied.zone->shared->bad_cost.is_due(wall_clock(), kComplainEvery)) {
+            const LogText word(text);
+            ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
+                          "cost \"%V\" for zone \"%V\" is not a number from 0 to %uD: it counts as 1",
+                          &word.escaped, &applied.zone->name, kMaxCost);
+        }
+        cost = 1;
+    }
+    return static_cast<std::uint32_t>(cost);
+}
+
+const Policy* told_policy(ngx_http_request_t* r, const AppliedLimit& applied) {
+    Zone* zone = applied.zone;
+    if (has_live_rate(zone)) {
+        return with_rates(r, applied.policy, zone->live);
+    }
+    if (zone->rate == nullptr) {
+        return &applied.policy;
+    }
+    ngx_str_t text;
+    if (ngx_http_complex_value(r, zone->rate, &text) != NGX_OK) {
+        return nullptr;
+    }
+    const RateList* rates = zone->rates->read(view(text), zone->policy, zone->layout);
+    if (rates == nullptr) {
+        if (zone_remind(zone, kComplainEvery)) {
+            const LogText word(text);
+            ngx_log_error(
+                NGX_LOG_ERR, r->connection->log, 0,
+                "rate \"%V\" of zone \"%V\" is not a rate, or more than the zone has room for: requests %s",
+                &word.escaped, &zone->name,
+                zone->on_error == OnError::kClosed ? "are refused" : "are not limited by it");
+        }
+        return nullptr;
+    }
+    return with_rates(r, applied.policy, *rates);
+}
+
+}  // namespace rate_limit

@@ -1,0 +1,30 @@
+// The log lines of decisions.
+#pragma once
+
+#include "nginx/request.h"
+
+namespace rate_limit {
+
+constexpr std::size_t kLongestLogged = 128;  // bytes of a client's text that are logged
+
+// Writes text as nginx writes variables to logs: what is not plain ASCII, and quotes and backslashes, as
+// \xHH. `at` has room for four times its size. Returns the end.
+u_char* print_escaped(u_char* at, std::string_view text);
+
+// Text of a client as nginx writes variables to logs: what is not plain ASCII as \xHH.
+struct LogText {
+    explicit LogText(const ngx_str_t& text);
+
+    // A client of a zone, whose name is as shown_name gives it: an address in the usual notation, where the
+    // zone's key is an address.
+    LogText(const Zone& zone, std::string_view client);
+
+    ngx_str_t escaped = {};
+    u_char buffer[4 * kLongestLogged + 3];
+};
+
+// Logs a rejection or a delay by one of the request's limits, in which the client's name is `key`.
+void log_decision(ngx_http_request_t* r, const RequestState& state, std::uint32_t index,
+                  const ngx_str_t& key);
+
+}  // namespace rate_limit

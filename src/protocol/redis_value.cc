@@ -1,0 +1,193 @@
+// Reads the values of keys, by the same rules as lua/state.lua.
+#include "protocol/redis_value.h"
+
+#include <algorithm>
+
+#include "core/algorithm.h"
+#include "core/bytes.h"
+#include "core/rate_slots.h"
+
+namespace rate_limit {
+namespace {
+
+constexpr std::size_t kShort = 12;
+constexpr std::size_t kWide = 16;
+constexpr std::size_t kBitsAt = 8;
+
+enum Bits : unsigned { kCountBits = 7, kHasInterval = 8, kHasMoment = 16, kIsWide = 32, kIsLong = 128 };
+
+constexpr std::size_t kMostWords = kMaxRates * (1 + (kMaxBuckets + 2) / 2) + 2;
+
+// Takes numbers from the front of a text. One that is too short gives 0, and is then bad.
+class Reader {
+  public:
+    explicit Reader(std::string_view text) : text_(text) {}
+
+    std::uint64_t number(std::size_t bytes) {
+        const std::string_view digits = text(bytes);
+        good_ = good_ && digits.size() == bytes;
+        std::uint64_t number = 0;
+        for (std::size_t i = 0; good_ && i < bytes; i++) {
+            number |= std::uint64_t{static_cast<unsigned char>(digits[i])} << (i * 8);
+        }
+        return number;
+    }
+
+    // So much of the text, or what is left of it.
+    std::string_view text(std::size_t size) {
+        const std::string_view taken = text_.substr(0, size);
+        text_.remove_prefix(taken.size());
+        return taken;
+    }
+
+    bool empty() const { return text_.empty(); }
+    bool good() const { return good_; }
+
+  private:
+    std::string_view text_;
+    bool good_ = true;
+};
+
+// Of a time no more is believed than what may be added to another.
+std::uint64_t take_time(Reader* reader) { return reader->number(8) & ((std::uint64_t{1} << 53) - 1); }
+
+bool is_long(std::string_view value) {
+    return value.size() > kBitsAt && value.size() != kShort && value.size() != kWide &&
+           (static_cast<unsigned char>(value[kBitsAt]) & kIsLong) != 0;
+}
+
+// The state of one rate but of sliding_buckets: its two words, of which the second may be half.
+bool read_pair(Algorithm algorithm, std::string_view slot, std::uint64_t* words) {
+    if (slot.size() != kShort && slot.size() != kWide) {
+        return false;
+    }
+    words[0] = little_endian<std::uint64_t>(slot.data());
+    words[1] = slot.size() == kShort ? little_endian<std::uint32_t>(slot.data() + 8)
+                                     : little_endian<std::uint64_t>(slot.data() + 8);
+    if (algorithm == Algorithm::kFixedWindow && words[1] >> 32 != 0) {
+        words[0] = words[1] = 0;
+    }
+    return (words[0] | words[1]) != 0;
+}
+
+constexpr std::size_t kHeader = 13;  // of a ring
+
+// Whether a slot may be the ring of a sliding_buckets of this layout.
+bool is_ring(const StateLayout& layout, std::string_view slot) {
+    return slot.size() >= kHeader + layout.buckets &&
+           static_cast<unsigned char>(slot[kBitsAt]) == layout.buckets;
+}
+
+// The ring, whose counters have as many bytes as the largest needs.
+bool read_ring(const StateLayout& layout, std::string_view slot, std::uint64_t* words) {
+    if (!is_ring(layout, slot)) {
+        return false;
+    }
+    const std::size_t bytes = (slot.size() - kHeader) / layout.buckets;
+    if ((bytes != 1 && bytes != 2 && bytes != 4) || slot.size() != kHeader + bytes * layout.buckets) {
+        return false;
+    }
+    Reader reader(slot);
+    const std::uint64_t newest = reader.number(8);
+    if (newest >> kWindowBits >= layout.buckets) {
+        return false;
+    }
+    words[0] = newest;
+    reader.number(1);
+    words[1] = reader.number(4);
+    for (std::size_t i = 1; i <= layout.buckets; i++) {
+        words[1 + i / 2] |= reader.number(bytes) << (i % 2 * 32);
+    }
+    return true;
+}
+
+bool read_place(const StateLayout& layout, std::string_view slot, std::uint64_t* words) {
+    return layout.algorithm == Algorithm::kSlidingBuckets ? read_ring(layout, slot, words)
+                                                          : read_pair(layout.algorithm, slot, words);
+}
+
+// Sets the marks and the words of all slots of a long value; `layout` has as many. Those at its end that were
+// never used are left out. A mark stays with a slot that cannot be read, but not with what is no ring at
+// all.
+void read_places(const StateLayout& layout, bool wide, Reader* reader, std::uint64_t* state) {
+    const bool ring = layout.algorithm == Algorithm::kSlidingBuckets;
+    for (std::uint32_t i = 0; i < layout.rates && !reader->empty(); i++) {
+        const std::uint64_t mark = has_marks(layout) ? reader->number(1) : 0;
+        const std::size_t length = ring ? reader->number(2) : wide ? kWide : kShort;
+        const std::string_view slot = reader->text(length);
+        read_place(layout, slot, state + i * words_per_rate(layout));
+        if (has_marks(layout) && (!ring || length == 0 || is_ring(layout, slot))) {
+            state[marks_index(layout)] |= mark << (i * 8);
+        }
+    }
+}
+
+// Reads a value of either form; sets the layout of what it has. False if it cannot be read.
+bool read_value(std::string_view value, StateLayout* layout, std::uint64_t* state) {
+    if (!is_long(value)) {
+        layout->rates = 1;
+        return read_place(*layout, value, state);
+    }
+    Reader reader(value);
+    std::uint64_t time = take_time(&reader);
+    const auto bits = static_cast<unsigned>(reader.number(1));
+    if ((bits & kHasMoment) != 0) {
+        time = (bits & kHasInterval) != 0 ? take_time(&reader) : 0;
+    }
+    layout->rates = (bits & kCountBits) + 1;
+    read_places(*layout, (bits & ~kIsLong) >= kIsWide, &reader, state);
+    state[interval_index(*layout)] = time;
+    return reader.good();
+}
+
+// The rate that a single slot was used with, as far as its words tell.
+RateList left_by(const Policy& policy, const std::uint64_t* words) {
+    RateList rates = {};
+    if ((words[0] | words[1]) == 0) {
+        return rates;
+    }
+    if (policy.algorithm == Algorithm::kSlidingBuckets) {
+        rates.size = 1;
+        rates.rates[0] = {1, static_cast<Micros>(words[1] & 0xffffffff) * kSecond};
+    } else if (policy.algorithm >= Algorithm::kFixedWindow) {
+        for (std::uint32_t i = 0; i < policy.rates.size && rates.size == 0; i++) {
+            if (has_period(words[0], policy.rates.rates[i])) {
+                rates.rates[rates.size++] = policy.rates.rates[i];
+            }
+        }
+    }
+    return rates;
+}
+
+}  // namespace
+
+bool decode_value(const Policy& policy, const StateLayout& layout, std::string_view value,
+                  std::uint64_t* state) {
+    std::fill_n(state, words_of(layout), 0);
+    if (layout.algorithm == Algorithm::kSlidingLog) {
+        return false;
+    }
+    // Most values are of one rate, and their words are the state's.
+    if (layout.rates == 1 && layout.algorithm != Algorithm::kSlidingBuckets && !is_long(value)) {
+        return read_pair(layout.algorithm, value, state);
+    }
+    StateLayout left = layout;
+    left.interval = true;
+    left.varied = false;
+    std::uint64_t words[kMostWords] = {};
+    if (!read_value(value, &left, words)) {
+        return false;
+    }
+    if (left.rates != layout.rates) {
+        const RateList rates = has_marks(left) ? RateList() : left_by(policy, words);
+        convert(left, rates, words, layout, policy.rates, state);
+        return true;
+    }
+    std::copy_n(words, interval_index(layout), state);
+    if (layout.interval) {
+        state[interval_index(layout)] = words[interval_index(left)];
+    }
+    return true;
+}
+
+}  // namespace rate_limit

@@ -1,0 +1,567 @@
+// Puts checks together into calls, and hands the answers back.
+#include "store/check_batcher.h"
+
+#include <new>
+
+#include "protocol/policy_list.h"
+#include "protocol/script_text.h"
+#include "protocol/wire.h"
+#include "redis/command.h"
+#include "store/redis_statistics.h"
+
+namespace rate_limit {
+namespace {
+
+constexpr std::size_t kMaxKeys = 1024;        // in a call; Lua's stack takes a few thousand
+constexpr redis::Milliseconds kApart = 1000;  // that a node is asked for each client by itself
+
+// Whether a node has decided nothing, because it does not have all slots that it was asked for.
+bool is_elsewhere(redis::Error error, std::string_view reply) {
+    switch (error) {
+        case redis::Error::kNone:
+            return reply.empty();
+        case redis::Error::kMoved:
+        case redis::Error::kAsk:
+        case redis::Error::kTryAgain:
+        case redis::Error::kClusterDown:
+            return true;
+        default:
+            return false;
+    }
+}
+
+// Takes the next word off what append_key has written.
+std::string_view take_word(std::string_view* text) {
+    std::size_t size = 0;
+    std::size_t at = 1;
+    for (; (*text)[at] != '\r'; at++) {
+        size = size * 10 + static_cast<std::size_t>((*text)[at] - '0');
+    }
+    const std::string_view word = text->substr(at + 2, size);
+    text->remove_prefix(at + 2 + size + 2);
+    return word;
+}
+
+}  // namespace
+
+// A question that waits for its part of a reply. It outlives the request, which may have gone.
+struct Waiting {
+    Question* question;
+    std::size_t limits;
+    bool refund;
+    Waiting* next;
+};
+
+// The groups of one call.
+struct CheckBatcher::Batch {
+    CheckBatcher* batcher = nullptr;
+    Node* node = nullptr;           // whose clients these are; null if all keys are one client's
+    redis::Slot slot = 0;           // of the first key
+    redis::Milliseconds since = 0;  // when the first group was added
+    redis::Buffer client;           // if there is no node: whose keys these are
+    std::size_t groups = 0;
+    std::size_t keys = 0;
+    redis::Buffer key_texts;  // in RESP
+    PolicyList policies;
+    redis::Buffer group_texts;
+    Waiting* first = nullptr;
+    Waiting* last = nullptr;
+    Batch* next = nullptr;
+};
+
+// A server that is asked for all its clients together.
+struct CheckBatcher::Node {
+    const redis::Client* client;      // who it is; may have gone
+    Batch* open;                      // that is being filled
+    std::size_t on_way;               // groups that were sent and are not answered
+    redis::Milliseconds apart_until;  // when it may be asked so again
+    Node* next;
+    Node* next_open;
+
+    // Whether what has gathered waits for the next answer, because that is about more than it is itself: a
+    // call that came now would wait behind it in Redis anyway, and one for both costs less. As long as a
+    // batch is as large as those before it, several are on their way, and neither Redis nor the worker waits
+    // for the other.
+    bool must_wait() const { return open->groups < on_way; }
+};
+
+CheckBatcher* CheckBatcher::make(redis::Router* router, const Options& options, redis::Loop* loop) {
+    auto* batcher = new (std::nothrow) CheckBatcher(router, options, loop);
+    if (batcher == nullptr) {
+        return nullptr;
+    }
+    batcher->flush_ = loop->make_task([](void* self) { static_cast<CheckBatcher*>(self)->flush(); }, batcher);
+    batcher->wake_ = loop->make_task([](void* self) { static_cast<CheckBatcher*>(self)->wake(); }, batcher);
+    batcher->hold_ =
+        loop->make_timer([](void* self) { static_cast<CheckBatcher*>(self)->flush(); }, batcher, false);
+    batcher->whole_ = batcher->sharded_ ? nullptr : batcher->node_of(nullptr);
+    if (batcher->flush_ == nullptr || batcher->wake_ == nullptr || batcher->hold_ == nullptr ||
+        batcher->sharded_ != (batcher->whole_ == nullptr)) {
+        batcher->router_ = nullptr;
+        delete batcher;
+        return nullptr;
+    }
+    return batcher;
+}
+
+CheckBatcher::~CheckBatcher() {
+    delete router_;  // answers all that was sent
+    while (first_open_ != nullptr) {
+        Batch* batch = first_open_->open;
+        close(batch);
+        finish(batch, redis::Error::kClosed, {});
+    }
+    for (Node*& list : nodes_) {
+        while (list != nullptr) {
+            Node* node = list;
+            list = node->next;
+            delete node;
+        }
+    }
+    for (Batch*& list : open_) {
+        while (list != nullptr) {
+            Batch* batch = list;
+            close(batch);
+            finish(batch, redis::Error::kClosed, {});
+        }
+    }
+    while (first_done_ != nullptr) {
+        Waiting* waiting = first_done_;
+        first_done_ = waiting->next;
+        Question* question = waiting->question;
+        delete waiting;
+        if (question != nullptr) {
+            question->waiting = nullptr;
+            if (question->lost != nullptr) {
+                question->lost(question);
+            }
+        }
+    }
+    while (free_waiting_ != nullptr) {
+        Waiting* waiting = free_waiting_;
+        free_waiting_ = waiting->next;
+        delete waiting;
+    }
+    while (free_batches_ != nullptr) {
+        Batch* batch = free_batches_;
+        free_batches_ = batch->next;
+        delete batch;
+    }
+    delete flush_;
+    delete wake_;
+    delete hold_;
+}
+
+CheckBatcher::Batch* CheckBatcher::make_batch() {
+    Batch* batch = free_batches_;
+    if (batch != nullptr) {
+        free_batches_ = batch->next;
+    } else {
+        batch = new (std::nothrow) Batch;
+    }
+    if (batch != nullptr) {
+        batch->batcher = this;
+        batch->node = nullptr;
+        batch->groups = batch->keys = 0;
+        batch->client.clear();
+        batch->key_texts.clear();
+        batch->policies.clear();
+        batch->group_texts.clear();
+        batch->first = batch->last = nullptr;
+    }
+    return batch;
+}
+
+void CheckBatcher::recycle(Batch* batch) {
+    batch->next = free_batches_;
+    free_batches_ = batch;
+}
+
+Waiting* CheckBatcher::make_waiting() {
+    Waiting* waiting = free_waiting_;
+    if (waiting != nullptr) {
+        free_waiting_ = waiting->next;
+        return waiting;
+    }
+    return new (std::nothrow) Waiting;
+}
+
+redis::Slot CheckBatcher::slot_of_key(const BatchedLimit& limit) {
+    key_.clear();
+    add_key(limit, &key_);
+    std::string_view word = key_.view();
+    return key_.failed() ? redis::Slot{0} : redis::slot_of(take_word(&word));
+}
+
+bool CheckBatcher::available(redis::Slot slot) const {
+    const redis::Client* client = router_->client_of(slot);
+    return client != nullptr && client->available();
+}
+
+// The node that a client stands for; null if there is no memory. Of one that is idle nothing needs to be
+// remembered.
+CheckBatcher::Node* CheckBatcher::node_of(const redis::Client* client) {
+    Node*& list = nodes_[reinterpret_cast<std::uintptr_t>(client) / alignof(std::max_align_t) % kLists];
+    Node* idle = nullptr;
+    for (Node* node = list; node != nullptr; node = node->next) {
+        if (node->client == client) {
+            return node;
+        }
+        if (node->open == nullptr && node->on_way == 0 && loop_->now() >= node->apart_until) {
+            idle = node;
+        }
+    }
+    if (idle == nullptr) {
+        idle = new (std::nothrow) Node{client, nullptr, 0, 0, list, nullptr};
+        list = idle != nullptr ? idle : list;
+    } else {
+        idle->client = client;
+    }
+    return idle;
+}
+
+// The open batch that a limit may join, or a new one; null if there is no memory.
+CheckBatcher::Batch* CheckBatcher::batch_for(const BatchedLimit& limit) {
+    if (whole_ != nullptr) {
+        return batch_of_node(whole_, 0);
+    }
+    const redis::Slot slot = slot_of(limit);
+    const redis::Client* client = router_->client_of(slot);
+    // Who is not connected may stand for all nodes, while it is not known who they are.
+    Node* node = client != nullptr && client->connected() ? node_of(client) : nullptr;
+    const bool together = node != nullptr && loop_->now() >= node->apart_until;
+    return together ? batch_of_node(node, slot) : batch_of_client(limit.client, slot);
+}
+
+CheckBatcher::Batch* CheckBatcher::batch_of_node(Node* node, redis::Slot slot) {
+    if (node->open != nullptr) {
+        return node->open;
+    }
+    Batch* batch = make_batch();
+    if (batch != nullptr) {
+        batch->node = node;
+        batch->slot = slot;
+        batch->since = loop_->now();
+        node->open = batch;
+        node->next_open = first_open_;
+        first_open_ = node;
+    }
+    return batch;
+}
+
+// Only calls of one client are put together: while a slot moves, a call whose keys are partly here and partly
+// there fails, and must not take others with it.
+CheckBatcher::Batch* CheckBatcher::batch_of_client(std::string_view client, redis::Slot slot) {
+    Batch*& list = open_[slot % kLists];
+    for (Batch* batch = list; batch != nullptr; batch = batch->next) {
+        if (batch->slot == slot && batch->client.view() == client) {
+            return batch;
+        }
+    }
+    Batch* batch = make_batch();
+    if (batch != nullptr) {
+        batch->slot = slot;
+        batch->since = loop_->now();
+        batch->client.append(client);
+        batch->next = list;
+        list = batch;
+        filled_ |= std::uint64_t{1} << (slot % kLists);
+    }
+    return batch;
+}
+
+void CheckBatcher::close(Batch* batch) {
+    if (batch->node != nullptr) {
+        Node** link = &first_open_;
+        while (*link != batch->node) {
+            link = &(*link)->next_open;
+        }
+        *link = batch->node->next_open;
+        batch->node->open = nullptr;
+        return;
+    }
+    Batch** link = &open_[batch->slot % kLists];
+    while (*link != batch) {
+        link = &(*link)->next;
+    }
+    *link = batch->next;
+}
+
+bool CheckBatcher::add(const BatchedLimit* limits, std::size_t count, bool refund, Question* question) {
+    Batch* batch = batch_for(limits[0]);
+    Waiting* waiting = batch != nullptr ? make_waiting() : nullptr;
+    if (waiting == nullptr) {
+        return false;
+    }
+    char* at = batch->group_texts.extend(kGroupSize + count * kLimitSize);
+    at = at != nullptr ? put_group(at, count, refund) : nullptr;
+    for (std::size_t i = 0; i < count; i++) {
+        const unsigned policy = batch->policies.add(*limits[i].policy, *limits[i].layout);
+        at = at != nullptr ? put_limit(at, policy, limits[i].cost) : nullptr;
+        add_key(limits[i], &batch->key_texts);
+    }
+    *waiting = {question, count, refund, nullptr};
+    (batch->last != nullptr ? batch->last->next : batch->first) = waiting;
+    batch->last = waiting;
+    batch->groups++;
+    batch->keys += count;
+    if (question != nullptr) {
+        question->waiting = waiting;
+    }
+    if (batch->groups >= options_.batch || batch->keys + kMaxLimits > kMaxKeys ||
+        batch->policies.size() + kMaxLimits > kMaxPolicies) {
+        close(batch);
+        leave(batch);
+    } else {
+        flush_->arm(0);
+    }
+    return true;
+}
+
+bool CheckBatcher::ask(Question* question) {
+    question->error = redis::Error::kNone;
+    return add(question->limits, question->count, false, question);
+}
+
+void CheckBatcher::forget(Question* question) {
+    if (question->waiting != nullptr) {
+        question->waiting->question = nullptr;
+        question->waiting = nullptr;
+    }
+}
+
+void CheckBatcher::hand_over(Question* question, Question* copy) {
+    copy->waiting = question->waiting;
+    question->waiting = nullptr;
+    if (copy->waiting != nullptr) {
+        copy->waiting->question = copy;
+    }
+}
+
+void CheckBatcher::count(const BatchedLimit* limits, std::size_t count) {
+    if (available(slot_of(limits[0]))) {
+        add(limits, count, false, nullptr);
+    }
+}
+
+void CheckBatcher::give_back(const BatchedLimit* limits, std::size_t count) {
+    if (available(slot_of(limits[0]))) {
+        add(limits, count, true, nullptr);
+    }
+}
+
+// Whether what has gathered for a node waits on. An answer that is late may be held up by a packet that was
+// lost: then it leaves by itself.
+bool CheckBatcher::holds(const Node& node) {
+    if (!node.must_wait()) {
+        return false;
+    }
+    const redis::Client* client = router_->client_of(node.open->slot);
+    if (client == nullptr || !client->settings().spare) {
+        return true;
+    }
+    const redis::Milliseconds until = node.open->since + client->patience();
+    if (until <= loop_->now()) {
+        return false;
+    }
+    if (!hold_->armed()) {
+        hold_->arm(until - loop_->now());
+    }
+    return true;
+}
+
+void CheckBatcher::flush() {
+    for (Node** link = &first_open_; *link != nullptr;) {
+        Node* node = *link;
+        if (holds(*node)) {
+            link = &node->next_open;
+            continue;
+        }
+        *link = node->next_open;
+        Batch* batch = node->open;
+        node->open = nullptr;
+        leave(batch);
+    }
+    while (filled_ != 0) {
+        Batch*& list = open_[__builtin_ctzll(filled_)];
+        filled_ &= filled_ - 1;
+        while (list != nullptr) {
+            Batch* batch = list;
+            list = batch->next;
+            send(batch);
+        }
+    }
+}
+
+// Sends a batch that was being filled. While it waited, its first slot may have got another node, and so may
+// others.
+void CheckBatcher::leave(Batch* batch) {
+    const bool follows = sharded_ && batch->node != nullptr;
+    if (follows && router_->client_of(batch->slot) != batch->node->client) {
+        ask_apart(batch);
+    } else {
+        send(batch);
+    }
+}
+
+void CheckBatcher::send(Batch* batch) {
+    if (batch->key_texts.failed() || batch->policies.failed() || batch->group_texts.failed()) {
+        finish(batch, redis::Error::kOutOfMemory, {});
+        return;
+    }
+    redis::Client* client = router_->client_of(batch->slot);
+    if (client == nullptr || !client->available()) {
+        finish(batch, redis::Error::kUnavailable, {});
+        return;
+    }
+    redis::Call* call = client->make_call();
+    if (call == nullptr) {
+        finish(batch, redis::Error::kOutOfMemory, {});
+        return;
+    }
+    redis::Buffer& command = call->command;
+    const bool undeclared = sharded_ && batch->node != nullptr;
+    constexpr std::size_t kOtherWords = 5;  // EVALSHA, the digest, the number of keys, policies, groups
+    command.append("*");
+    redis::append_decimal(batch->keys + kOtherWords, &command);
+    command.append("\r\n$7\r\nEVALSHA\r\n");
+    redis::append_bulk(kScriptSha1, &command);
+    redis::append_bulk_number(undeclared ? 0 : batch->keys, &command);
+    command.append(undeclared ? std::string_view() : batch->key_texts.view());
+    redis::append_bulk(batch->policies.text(), &command);
+    redis::append_bulk(batch->group_texts.view(), &command);
+    command.append(undeclared ? batch->key_texts.view() : std::string_view());
+    call->slot = batch->slot;
+    if (batch->node != nullptr) {
+        batch->node->on_way += batch->groups;
+    }
+    if (options_.counter != nullptr) {
+        options_.counter->on_batch(batch->groups);
+    }
+    client->send(call, on_answer, batch, batch->since);
+}
+
+void CheckBatcher::on_answer(void* self, redis::Error error, std::string_view reply) {
+    auto* batch = static_cast<Batch*>(self);
+    CheckBatcher* batcher = batch->batcher;
+    Node* node = batch->node;
+    if (node != nullptr) {
+        node->on_way -= batch->groups;
+        if (node->open != nullptr) {
+            batcher->flush_->arm(0);
+        }
+    }
+    if (batcher->sharded_ && node != nullptr && is_elsewhere(error, reply)) {
+        node->apart_until = batcher->loop_->now() + kApart;
+        batcher->ask_apart(batch);
+        return;
+    }
+    batcher->finish(batch, error, reply);
+}
+
+// Asks for each group of a batch in a call of its own, by the same deadline: its node cannot be asked for all
+// of them, and none was charged. Redis then tells where to ask instead.
+void CheckBatcher::ask_apart(Batch* batch) {
+    if (batch->key_texts.failed() || batch->group_texts.failed()) {
+        finish(batch, redis::Error::kOutOfMemory, {});
+        return;
+    }
+    std::string_view keys = batch->key_texts.view();
+    std::string_view groups = batch->group_texts.view();
+    while (batch->first != nullptr) {
+        Waiting* waiting = batch->first;
+        Batch* one = make_batch();
+        if (one == nullptr) {
+            finish(batch, redis::Error::kOutOfMemory, {});
+            return;
+        }
+        batch->first = waiting->next;
+        waiting->next = nullptr;
+        one->first = one->last = waiting;
+        one->since = batch->since;
+        one->groups = 1;
+        one->keys = waiting->limits;
+        one->policies.assign(batch->policies.text());
+        const std::size_t size = kGroupSize + waiting->limits * kLimitSize;
+        one->group_texts.append(groups.substr(0, size));
+        groups.remove_prefix(size);
+        const std::string_view before = keys;
+        one->slot = redis::slot_of(take_word(&keys));
+        for (std::size_t i = 1; i < waiting->limits; i++) {
+            take_word(&keys);
+        }
+        one->key_texts.append(before.substr(0, before.size() - keys.size()));
+        send(one);
+    }
+    recycle(batch);
+}
+
+// Whether a reply has a decision for each limit, and nothing else.
+bool CheckBatcher::is_whole(const Batch& batch, std::string_view reply) {
+    Micros time = 0;
+    bool whole = decode_time(&reply, &time);
+    for (const Waiting* waiting = batch.first; waiting != nullptr; waiting = waiting->next) {
+        for (std::size_t i = 0; i < waiting->limits && !waiting->refund && whole; i++) {
+            whole = skip_decision(&reply);
+        }
+    }
+    return whole && reply.empty();
+}
+
+void CheckBatcher::finish(Batch* batch, redis::Error error, std::string_view reply) {
+    const bool answered = error == redis::Error::kNone;
+    if (answered && !is_whole(*batch, reply)) {
+        error = redis::Error::kShape;
+    }
+    Micros time = 0;
+    decode_time(&reply, &time);
+    Waiting* next = nullptr;
+    for (Waiting* waiting = batch->first; waiting != nullptr; waiting = next) {
+        next = waiting->next;
+        Question* question = waiting->question;
+        for (std::size_t i = 0; i < waiting->limits && !waiting->refund && error == redis::Error::kNone;
+             i++) {
+            const bool taken = question == nullptr ? skip_decision(&reply)
+                                                   : decode_decision(&reply, *question->limits[i].policy,
+                                                                     &question->limits[i].decision);
+            error = taken ? error : redis::Error::kShape;
+        }
+        if (question == nullptr) {
+            waiting->next = free_waiting_;
+            free_waiting_ = waiting;
+            continue;
+        }
+        question->error = error;
+        question->time = time;
+        waiting->next = nullptr;
+        (last_done_ != nullptr ? last_done_->next : first_done_) = waiting;
+        last_done_ = waiting;
+    }
+    if (answered && error != redis::Error::kNone) {
+        redis::Client* client = router_->client_of(batch->slot);
+        if (client != nullptr) {
+            client->distrust(error, "a reply is not as long as its decisions");
+        }
+    }
+    recycle(batch);
+    if (first_done_ != nullptr) {
+        wake_->arm(0);
+    }
+}
+
+void CheckBatcher::wake() {
+    while (first_done_ != nullptr) {
+        Waiting* waiting = first_done_;
+        first_done_ = waiting->next;
+        last_done_ = first_done_ != nullptr ? last_done_ : nullptr;
+        Question* question = waiting->question;
+        waiting->next = free_waiting_;
+        free_waiting_ = waiting;
+        if (question != nullptr) {
+            question->waiting = nullptr;
+            question->done(question);
+        }
+    }
+}
+
+}  // namespace rate_limit

@@ -1,0 +1,128 @@
+// Says every second that this instance is there, and learns how many are.
+#include "store/heartbeat.h"
+
+#include <charconv>
+#include <new>
+
+#include "core/client_name.h"
+#include "protocol/key_writer.h"
+#include "redis/command.h"
+
+namespace rate_limit {
+namespace {
+
+// The members of a sorted set are the instances, their scores the milliseconds at which they last spoke. Who
+// has not for five seconds is forgotten, and with the last one the set. The ranks are by name, so that they
+// stay as they are while the instances do. To find one takes a look at all, so who knows how many there were
+// last time, and its rank among them, keeps it while their number is the same.
+constexpr std::string_view kScript =
+    "if not redis.REDIS_VERSION_NUM then redis.replicate_commands() end\n"
+    "local time = redis.call('TIME')\n"
+    "local now = time[1] * 1000 + math.floor(time[2] / 1000)\n"
+    "redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - 5000)\n"
+    "redis.call('ZREMRANGEBYSCORE', KEYS[1], now + 5000, '+inf')\n"
+    "redis.call('ZADD', KEYS[1], now, ARGV[1])\n"
+    "redis.call('PEXPIRE', KEYS[1], 5000)\n"
+    "local count = redis.call('ZCARD', KEYS[1])\n"
+    "if ARGV[2] == tostring(count) then return ARGV[2] .. ' ' .. ARGV[3] end\n"
+    "local members, rank = redis.call('ZRANGE', KEYS[1], 0, -1), 0\n"
+    "for _, member in ipairs(members) do\n"
+    "    if member < ARGV[1] then rank = rank + 1 end\n"
+    "end\n"
+    "return count .. ' ' .. rank\n";
+
+// Answers in a row that must name fewer instances than are known. When Redis was away for long, or has lost
+// its data, whoever speaks first finds itself alone until the others have spoken.
+constexpr unsigned kFewerAnswers = 3;
+
+constexpr unsigned kRankEvery = 10;  // questions, since one may go when another comes
+
+constexpr std::uint32_t kMostInstances = 1'000'000;
+
+// Reads "3 1".
+bool read_share(std::string_view text, Share* share) {
+    const char* end = text.data() + text.size();
+    const auto instances = std::from_chars(text.data(), end, share->instances);
+    if (instances.ec != std::errc() || instances.ptr == end || *instances.ptr != ' ') {
+        return false;
+    }
+    const auto rank = std::from_chars(instances.ptr + 1, end, share->rank);
+    return rank.ec == std::errc() && rank.ptr == end && share->rank < share->instances &&
+           share->instances <= kMostInstances;
+}
+
+}  // namespace
+
+Heartbeat::Heartbeat(Membership* membership, std::string_view prefix, redis::Router* router,
+                     const Process& process)
+    : membership_(membership), key_(std::string(prefix) + "instances"), router_(router), process_(&process) {}
+
+Heartbeat* Heartbeat::make(Membership* membership, std::string_view prefix, redis::Router* router,
+                           redis::Loop* loop, const Process& process, redis::Milliseconds after) {
+    auto* heartbeat = new (std::nothrow) Heartbeat(membership, prefix, router, process);
+    if (heartbeat == nullptr) {
+        return nullptr;
+    }
+    heartbeat->timer_ =
+        loop->make_timer([](void* self) { static_cast<Heartbeat*>(self)->on_timer(); }, heartbeat, false);
+    if (heartbeat->timer_ == nullptr) {
+        delete heartbeat;
+        return nullptr;
+    }
+    heartbeat->timer_->arm(after);
+    return heartbeat;
+}
+
+Heartbeat::~Heartbeat() {
+    membership_->leader().resign(*process_);
+    delete timer_;
+}
+
+void Heartbeat::end() {
+    timer_->disarm();
+    membership_->leader().resign(*process_);
+}
+
+void Heartbeat::stop() {
+    router_ = nullptr;
+    timer_->disarm();
+}
+
+void Heartbeat::on_timer() {
+    timer_->arm(kEvery);
+    if (asking_ || membership_->leader().lead(*process_) == Leader::Lead::kNo) {
+        return;
+    }
+    const redis::Slot slot = redis::slot_of(key_);
+    redis::Client* client = router_->client_of(slot);
+    redis::Call* call = client != nullptr && client->available() ? client->make_call() : nullptr;
+    if (call == nullptr) {
+        membership_->set_away();
+        return;
+    }
+    const Share known = asked_++ % kRankEvery != 0 ? membership_->share() : Share{0, 0};
+    call->command.append(
+        redis::format_command({"EVAL", kScript, "1", key_, print_id(membership_->id()),
+                               std::to_string(known.instances), std::to_string(known.rank)}));
+    call->slot = slot;
+    asking_ = true;
+    client->send(call, on_answer, this);
+}
+
+void Heartbeat::on_answer(void* self, redis::Error error, std::string_view reply) {
+    auto* heartbeat = static_cast<Heartbeat*>(self);
+    heartbeat->asking_ = false;
+    Share share;
+    if (error != redis::Error::kNone || !read_share(reply, &share)) {
+        heartbeat->membership_->set_away();
+        return;
+    }
+    heartbeat->membership_->set_answering(heartbeat->process_->clock());
+    const bool fewer = share.instances < heartbeat->membership_->share().instances;
+    heartbeat->fewer_ = fewer ? heartbeat->fewer_ + 1 : 0;
+    if (!fewer || heartbeat->fewer_ >= kFewerAnswers) {
+        heartbeat->membership_->set_share(share);
+    }
+}
+
+}  // namespace rate_limit

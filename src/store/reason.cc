@@ -1,0 +1,17 @@
+// Names of reasons.
+#include "store/reason.h"
+
+namespace rate_limit {
+
+const char* reason_name(Reason reason) {
+    switch (reason) {
+        case kNoSlot:
+            return "slots";  // Redis has a "busy" of its own
+        case kNoRate:
+            return "rate";
+        default:
+            return redis::error_name(static_cast<redis::Error>(reason));
+    }
+}
+
+}  // namespace rate_limit

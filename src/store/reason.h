@@ -1,0 +1,21 @@
+// Why the fallback decided a limit, or nothing did.
+#pragma once
+
+#include "memory/decided_by.h"
+#include "redis/error.h"
+
+namespace rate_limit {
+
+// The number of a redis::Error, or one of these.
+constexpr Reason kNoReason = 0;
+constexpr Reason kNoSlot = redis::kErrors;      // every slot that the client may have was in use
+constexpr Reason kNoRate = redis::kErrors + 1;  // the value of rate=$variable is not a rate
+constexpr unsigned kReasons = redis::kErrors + 2;
+static_assert(kReasons <= kMostReasons, "zones count each reason");
+
+inline Reason reason_of(redis::Error error) { return static_cast<Reason>(error); }
+
+// One word for metrics and the API.
+const char* reason_name(Reason reason);
+
+}  // namespace rate_limit

@@ -1,0 +1,98 @@
+// Adds to stripes, and adds them up.
+#include "store/redis_statistics.h"
+
+#include <algorithm>
+
+namespace rate_limit {
+
+void RedisStatistics::count_round_trip(unsigned stripe, Micros took) {
+    took = at_least_zero(took);
+    add(&at(stripe).round_trips_sum, static_cast<std::uint64_t>(took));
+    add(&at(stripe).round_trips[bound_of(took, kTimeBoundsMicros)]);
+}
+
+void RedisStatistics::count_batch(unsigned stripe, std::size_t groups) {
+    add(&at(stripe).batches_sum, groups);
+    add(&at(stripe).batches[bound_of<std::uint64_t>(groups, kBatchBoundsGroups)]);
+}
+
+void RedisStatistics::count_error(unsigned stripe, redis::Error error) {
+    add(&at(stripe).errors[static_cast<unsigned>(error)]);
+}
+
+// Only who has an open breaker has a place, so if there is none free, it is known anyway that many have.
+void RedisStatistics::set_open(bool open, const Process& process) {
+    const auto own = [&](const auto& entry) { return entry.load(std::memory_order_relaxed) == process.self; };
+    auto* found = std::find_if(open_, open_ + kProcesses, own);
+    if (found != open_ + kProcesses) {
+        found->store(open ? process.self : 0, std::memory_order_relaxed);
+        return;
+    }
+    for (auto& entry : open_) {
+        std::uint32_t seen = entry.load(std::memory_order_relaxed);
+        if (open && (seen == 0 || !process.alive(seen)) &&
+            entry.compare_exchange_strong(seen, process.self, std::memory_order_relaxed)) {
+            return;
+        }
+    }
+}
+
+RedisTotals RedisStatistics::read() const {
+    RedisTotals totals = {};
+    for (const Stripe& stripe : stripes_) {
+        add_histogram<kTimeBounds>(stripe.round_trips, stripe.round_trips_sum, &totals.round_trips);
+        add_histogram<kBatchBounds>(stripe.batches, stripe.batches_sum, &totals.batches);
+        add_all(stripe.errors, totals.errors);
+        totals.opened += load(stripe.opened);
+    }
+    return totals;
+}
+
+unsigned RedisStatistics::open_breakers(const Process& process) const {
+    return static_cast<unsigned>(std::count_if(open_, open_ + kProcesses, [&](const auto& entry) {
+        const std::uint32_t seen = entry.load(std::memory_order_relaxed);
+        return seen != 0 && (seen == process.self || process.alive(seen));
+    }));
+}
+
+void RedisCounter::on_round_trip(std::int64_t micros) {
+    if (statistics_ != nullptr) {
+        statistics_->count_round_trip(stripe_, micros);
+    }
+}
+
+void RedisCounter::on_error(redis::Error error) {
+    if (statistics_ != nullptr) {
+        statistics_->count_error(stripe_, error);
+    }
+}
+
+void RedisCounter::on_batch(std::size_t groups) {
+    if (statistics_ != nullptr) {
+        statistics_->count_batch(stripe_, groups);
+    }
+}
+
+void RedisCounter::on_open() {
+    open_++;
+    if (statistics_ != nullptr) {
+        statistics_->count_opened(stripe_);
+        statistics_->set_open(true, process_);
+    }
+}
+
+void RedisCounter::on_close() {
+    open_--;
+    if (statistics_ != nullptr && open_ == 0) {
+        statistics_->set_open(false, process_);
+    }
+}
+
+void RedisCounter::stop() {
+    if (statistics_ != nullptr) {
+        statistics_->set_open(false, process_);
+    }
+    statistics_ = nullptr;
+}
+
+}  // namespace rate_limit

@@ -1,0 +1,511 @@
+// Takes a request's limits through memory and Redis, and back if one of them rejects.
+#include "store/request_check.h"
+
+#include <algorithm>
+#include <new>
+#include <type_traits>
+
+#include "core/arithmetic.h"
+
+namespace rate_limit {
+
+// Those of a request's limits that memory decides.
+struct MemoryLimits {
+    TableLimits limits;
+    std::size_t indices[kMaxLimits];
+    std::aligned_storage_t<sizeof(Policy), alignof(Policy)> parts[kMaxLimits];  // of policies, where needed
+};
+
+namespace {
+
+// Whether `a` admits fewer requests in the long run than `b`, each by its lowest rate.
+bool is_lower(const RateList& a, const RateList& b) {
+    const auto lower = [](const Rate& x, const Rate& y) {
+        return multiply(x.count, static_cast<std::uint64_t>(y.period)) <
+               multiply(y.count, static_cast<std::uint64_t>(x.period));
+    };
+    return lower(*std::min_element(a.rates, a.rates + a.size, lower),
+                 *std::min_element(b.rates, b.rates + b.size, lower));
+}
+
+// A client as denials know it.
+std::uint64_t denied_client(const Limit& limit) {
+    NameRoom room;
+    return limit.denials->hash(short_name(limit.client, limit.is_short, &room));
+}
+
+}  // namespace
+
+RequestCheck::RequestCheck(Limit* limits, BatchedLimit* room, std::size_t count, const Process& process,
+                           Micros (*wall)(), void (*done)(RequestCheck* group))
+    : limits_(limits), count_(count), process_(process), wall_(wall), done_(done) {
+    question_.limits = room;
+    question_.done = on_answer;
+    question_.asker = this;
+    for (std::size_t i = 0; i < count_; i++) {
+        limits_[i].decided_by = DecidedBy::kNobody;
+        limits_[i].reason = kNoReason;
+        slots_[i] =
+            limits_[i].batcher != nullptr ? limits_[i].batcher->slot_of(batched_limit(i)) : redis::Slot{0};
+        order_[i] = static_cast<std::uint8_t>(i);
+        has_tables_ = has_tables_ || limits_[i].table != nullptr;
+        scattered_ = scattered_ || !together(i, 0);
+    }
+    if (scattered_) {
+        arrange();
+    }
+}
+
+BatchedLimit RequestCheck::batched_limit(std::size_t index) const {
+    const Limit& limit = limits_[index];
+    return {limit.zone, limit.client, limit.policy, limit.layout, limit.cost, limit.is_short, {}};
+}
+
+// Whether both limits are in the same position, and one call may have them.
+bool RequestCheck::together(std::size_t a, std::size_t b) const {
+    return limits_[a].batcher == limits_[b].batcher && slots_[a] == slots_[b];
+}
+
+// Of two with the same rate the one in Redis is charged before: what memory is charged last need not be given
+// back.
+bool RequestCheck::precedes(std::size_t a, std::size_t b) const {
+    const RateList& rates = limits_[a].policy->rates;
+    const RateList& others = limits_[b].policy->rates;
+    if (is_lower(rates, others) || is_lower(others, rates)) {
+        return is_lower(rates, others);
+    }
+    return limits_[a].batcher != nullptr && limits_[b].batcher == nullptr;
+}
+
+void RequestCheck::arrange() {
+    for (std::size_t i = 1; i < count_; i++) {
+        const std::uint8_t moved = order_[i];
+        std::size_t to = i;
+        for (; to != 0 && precedes(moved, order_[to - 1]); to--) {
+            order_[to] = order_[to - 1];
+        }
+        order_[to] = moved;
+    }
+}
+
+Progress RequestCheck::start(bool undenied) {
+    started_at_ = process_.clock();
+    progress_ = !undenied && denied() ? Progress::kRejected : look_at_memory();
+    return progress_;
+}
+
+void RequestCheck::forget() { CheckBatcher::forget(&question_); }
+
+void RequestCheck::leave(Gone gone) {
+    if (question_.waiting == nullptr) {
+        return;
+    }
+    RequestCheck* successor = copy();
+    if (successor == nullptr) {
+        CheckBatcher::forget(&question_);
+        give_back();
+        return;
+    }
+    successor->gone_ = gone;
+    CheckBatcher::hand_over(&question_, &successor->question_);
+}
+
+// A copy with everything that belongs to the request, in memory of its own, which end_copy frees; null if
+// there is none.
+RequestCheck* RequestCheck::copy() const {
+    std::size_t size = sizeof(RequestCheck) +
+                       count_ * (sizeof(Limit) + sizeof(BatchedLimit) + sizeof(Policy) + sizeof(StateLayout));
+    for (std::size_t i = 0; i < count_; i++) {
+        size += limits_[i].client.size();
+    }
+    void* memory = ::operator new(size, std::nothrow);
+    if (memory == nullptr) {
+        return nullptr;
+    }
+    auto* copy = new (memory) RequestCheck(*this);
+    copy->limits_ = reinterpret_cast<Limit*>(copy + 1);
+    copy->question_.limits = reinterpret_cast<BatchedLimit*>(copy->limits_ + count_);
+    auto* policies = reinterpret_cast<Policy*>(copy->question_.limits + count_);
+    auto* layouts = reinterpret_cast<StateLayout*>(policies + count_);
+    auto* text = reinterpret_cast<char*>(layouts + count_);
+    for (std::size_t i = 0; i < count_; i++) {
+        const Limit& limit = limits_[i];
+        auto* copied = new (&copy->limits_[i]) Limit(limit);
+        copied->policy = new (&policies[i]) Policy(*limit.policy);
+        copied->layout = new (&layouts[i]) StateLayout(*limit.layout);
+        copied->client = {text, limit.client.size()};
+        text = std::copy(limit.client.begin(), limit.client.end(), text);
+    }
+    for (std::size_t i = 0; i < std::min(question_.count, count_); i++) {
+        auto* asked = new (&copy->question_.limits[i]) BatchedLimit(copy->batched_limit(asked_indices_[i]));
+        asked->decision = question_.limits[i].decision;
+    }
+    copy->question_.asker = copy;
+    copy->question_.lost = [](Question* question) { ::operator delete(question->asker); };
+    copy->done_ = end_copy;
+    copy->data = nullptr;
+    return copy;
+}
+
+void RequestCheck::end_copy(RequestCheck* copy) {
+    if (copy->gone_ != nullptr) {
+        copy->gone_(*copy);
+    }
+    ::operator delete(copy);
+}
+
+// Whether one of the limits is known to reject. Where rejected requests count, each has to be counted.
+bool RequestCheck::denied() {
+    const auto counts = [](const Limit& limit) { return limit.policy->count_all; };
+    if (std::any_of(limits_, limits_ + count_, counts)) {
+        return false;
+    }
+    for (std::size_t i = 0; i < count_; i++) {
+        Limit& limit = limits_[i];
+        if (limit.denials == nullptr || limit.cost == 0 || !limit.denials->any(started_at_)) {
+            continue;
+        }
+        const std::uint64_t client = denied_client(limit);
+        if (limit.denials->find(client, *limit.policy, limit.cost, started_at_, &limit.decision,
+                                &decided_at_)) {
+            limit.decided_by = DecidedBy::kCache;
+            return true;
+        }
+    }
+    return false;
+}
+
+// Gathers what memory has to decide of the limits before `end` in the order, those that it decides instead of
+// a Redis included.
+void RequestCheck::gather_memory(std::size_t end, MemoryLimits* memory) const {
+    for (std::size_t position = 0; position < end; position++) {
+        const std::size_t i = order_[position];
+        const Limit& limit = limits_[i];
+        const bool instead =
+            tried_[i] && limit.decided_by == DecidedBy::kNobody && limit.on_error == OnError::kLocal;
+        if (limit.table != nullptr && (limit.batcher == nullptr || instead) && !in_memory_[i]) {
+            add_memory_limit(i, memory);
+        }
+    }
+}
+
+TableLimit* RequestCheck::add_memory_limit(std::size_t i, MemoryLimits* memory) const {
+    const Limit& limit = limits_[i];
+    const std::size_t index = memory->limits.size();
+    memory->indices[index] = i;
+    TableLimit* own =
+        memory->limits.add(limit.table, *limit.policy, limit.client, limit.cost, limit.is_short);
+    if (limit.batcher != nullptr) {
+        // What this instance admits is charged in Redis later, where the whole rate holds.
+        own->ahead = 0;
+        own->rates = &limit.policy->rates;
+        if (limit.membership != nullptr) {
+            own->policy =
+                new (&memory->parts[index]) Policy(part_of(*limit.policy, limit.membership->share()));
+        }
+    }
+    return own;
+}
+
+void RequestCheck::copy_decisions(const MemoryLimits& memory) {
+    for (std::size_t i = 0; i < memory.limits.size(); i++) {
+        Limit& limit = limits_[memory.indices[i]];
+        limit.decision = memory.limits[i].decision;
+        limit.decided_by = limit.batcher == nullptr ? DecidedBy::kMemory : DecidedBy::kFallback;
+    }
+}
+
+// Asks nobody else if memory is known to reject.
+Progress RequestCheck::look_at_memory() {
+    if (!has_tables_) {
+        return ask_next();
+    }
+    MemoryLimits memory;
+    gather_memory(count_, &memory);
+    if (memory.limits.size() != 0) {
+        decided_at_ = wall_();
+        const Verdict verdict = precheck(memory.limits.data(), memory.limits.size(), decided_at_, process_);
+        if (verdict == Verdict::kRejected) {
+            copy_decisions(memory);
+            note_rejection();
+            return Progress::kRejected;
+        }
+    }
+    return ask_next();
+}
+
+// The position in the order of the next limit whose Redis is to be asked; count_ if there is none left.
+std::size_t RequestCheck::next_position() const {
+    std::size_t position = 0;
+    while (position < count_ && (limits_[order_[position]].batcher == nullptr || tried_[order_[position]])) {
+        position++;
+    }
+    return position;
+}
+
+// Makes the question for that limit and all others that are in the same position.
+void RequestCheck::choose(std::size_t position) {
+    const std::size_t first = order_[position];
+    question_.count = 0;
+    asked_ = limits_[first].batcher;
+    for (std::size_t i = 0; i < count_; i++) {
+        if (!tried_[i] && together(i, first)) {
+            tried_[i] = true;
+            asked_indices_[question_.count] = static_cast<std::uint8_t>(i);
+            question_.limits[question_.count++] = batched_limit(i);
+        }
+    }
+}
+
+// Charges what comes next in the order, until an answer has to be waited for.
+Progress RequestCheck::ask_next() {
+    for (;;) {
+        const std::size_t position = next_position();
+        const Progress charged = has_tables_ ? charge_memory(position) : Progress::kAdmitted;
+        if (charged != Progress::kAdmitted || position == count_) {
+            return charged;
+        }
+        choose(position);
+        if (!asked_->available(slots_[asked_indices_[0]])) {
+            error_ = redis::Error::kUnavailable;
+        } else if (waited_ && process_.clock() - started_at_ >= asked_->budget()) {
+            error_ = redis::Error::kTimedOut;
+        } else if (asked_->ask(&question_)) {
+            return Progress::kWaiting;
+        } else {
+            error_ = redis::Error::kOutOfMemory;
+        }
+        if (must_refuse()) {
+            return Progress::kRefused;
+        }
+    }
+}
+
+void RequestCheck::on_answer(Question* question) {
+    auto* group = static_cast<RequestCheck*>(question->asker);
+    group->progress_ = group->take_answer();
+    if (group->progress_ != Progress::kWaiting) {
+        group->done_(group);
+    }
+}
+
+Progress RequestCheck::take_answer() {
+    waited_ = true;
+    if (question_.error != redis::Error::kNone) {
+        error_ = question_.error;
+        return must_refuse() ? Progress::kRefused : ask_next();
+    }
+    decided_at_ = question_.time;
+    bool allowed = true;
+    for (std::size_t i = 0; i < question_.count; i++) {
+        Limit& limit = limits_[asked_indices_[i]];
+        limit.decision = question_.limits[i].decision;
+        limit.decided_by = DecidedBy::kRedis;
+        allowed = allowed && limit.decision.allowed;
+        if (!limit.decision.allowed && limit.denials != nullptr && !limit.policy->count_all) {
+            limit.denials->remember(denied_client(limit), *limit.policy, limit.cost, process_.clock(),
+                                    decided_at_, limit.decision, limit.deny_for);
+        }
+    }
+    const bool followed = !has_tables_ || tell_memory();
+    if (!allowed) {
+        return reject();
+    }
+    if (followed && question_.count == count_) {
+        return Progress::kAdmitted;  // nobody else decides, and nothing can have to be given back
+    }
+    const Micros charged_at = process_.clock();
+    for (std::size_t i = 0; i < question_.count; i++) {
+        charged_at_[asked_indices_[i]] = charged_at;
+    }
+    return followed ? ask_next() : reject_for_memory();
+}
+
+// Tells the tables that decide while Redis cannot be asked what it has said; false if one of them rejects,
+// whose decision then is the question's.
+bool RequestCheck::tell_memory() {
+    bool allowed = true;
+    for (std::size_t i = 0; i < question_.count; i++) {
+        Limit& limit = limits_[asked_indices_[i]];
+        if (limit.on_error != OnError::kLocal || limit.table == nullptr || limit.cost == 0) {
+            continue;
+        }
+        MemoryLimits memory;
+        const TableLimit* own = add_memory_limit(asked_indices_[i], &memory);
+        const Share share = limit.membership != nullptr ? limit.membership->share() : Share();
+        const Micros back_at = limit.membership != nullptr ? limit.membership->back_at() : 0;
+        const std::uint32_t left = part_of(limit.decision.remaining, share);
+        if (!follow_redis(memory.limits.data(), limit.decision, left, back_at, wall_(), process_)) {
+            question_.limits[i].decision = own->decision;
+            allowed = false;
+        }
+    }
+    return allowed;
+}
+
+Progress RequestCheck::reject_for_memory() {
+    const Progress rejected = reject();
+    for (std::size_t i = 0; i < question_.count; i++) {
+        Limit& limit = limits_[asked_indices_[i]];
+        if (!question_.limits[i].decision.allowed) {
+            limit.decision = question_.limits[i].decision;
+            limit.decided_by = DecidedBy::kFallback;
+        }
+    }
+    return rejected;
+}
+
+// A Redis could not be asked: whether one of its limits then admits nothing. The others are left out, or
+// decided by memory.
+bool RequestCheck::must_refuse() {
+    for (std::size_t i = 0; i < question_.count; i++) {
+        limits_[asked_indices_[i]].reason = reason_of(error_);
+    }
+    for (std::size_t i = 0; i < question_.count; i++) {
+        if (limits_[asked_indices_[i]].on_error == OnError::kClosed) {
+            give_back();
+            return true;
+        }
+    }
+    return false;
+}
+
+// Charges what memory decides of the limits before `end` in the order; kAdmitted if none of them rejects.
+Progress RequestCheck::charge_memory(std::size_t end) {
+    MemoryLimits memory;
+    gather_memory(end, &memory);
+    if (memory.limits.size() == 0) {
+        return Progress::kAdmitted;
+    }
+    const Verdict verdict = check(memory.limits.data(), memory.limits.size(), wall_(), process_);
+    for (std::size_t i = 0; i < memory.limits.size(); i++) {
+        in_memory_[memory.indices[i]] = true;
+    }
+    if (verdict == Verdict::kBusy) {
+        return leave_memory_out(memory);
+    }
+    copy_decisions(memory);
+    if (verdict == Verdict::kRejected) {
+        return reject();
+    }
+    const Micros charged_at = process_.clock();
+    for (std::size_t i = 0; i < memory.limits.size(); i++) {
+        const Limit& limit = limits_[memory.indices[i]];
+        charged_at_[memory.indices[i]] = charged_at;
+        if (limit.batcher != nullptr && limit.table->has_unsent_counts()) {
+            limit.table->unsent_counts().set_alone_at(charged_at);
+        }
+    }
+    return Progress::kAdmitted;
+}
+
+// A limit found no slot for its client: all of these go by on_error.
+Progress RequestCheck::leave_memory_out(const MemoryLimits& memory) {
+    bool closed = false;
+    for (std::size_t i = 0; i < memory.limits.size(); i++) {
+        Limit& limit = limits_[memory.indices[i]];
+        limit.reason = limit.reason == kNoReason ? kNoSlot : limit.reason;
+        closed = closed || limit.on_error == OnError::kClosed;
+    }
+    if (closed) {
+        give_back();
+    }
+    return closed ? Progress::kRefused : Progress::kAdmitted;
+}
+
+// A limit has rejected. What others were charged is given back; all note it where rejected requests count.
+Progress RequestCheck::reject() {
+    give_back();
+    note_rejection();
+    MemoryLimits memory;
+    gather_memory(count_, &memory);
+    if (memory.limits.size() != 0 &&
+        note_refusal(memory.limits.data(), memory.limits.size(), wall_(), process_) != Verdict::kBusy) {
+        copy_decisions(memory);
+    }
+    return Progress::kRejected;
+}
+
+// Tells each Redis that was not asked of a request that was rejected before, where rejected requests count.
+void RequestCheck::note_rejection() {
+    for (std::size_t i = 0; i < count_; i++) {
+        const Limit& limit = limits_[i];
+        if (limit.batcher != nullptr && !tried_[i] && limit.policy->count_all && limit.cost != 0) {
+            const BatchedLimit counted = batched_limit(i);
+            limit.batcher->count(&counted, 1);
+        }
+    }
+}
+
+// Whether what a limit was charged can be given back without giving more. What has left its window meanwhile,
+// or may have drained, is gone anyway.
+bool RequestCheck::is_refundable(std::size_t index) const {
+    const Limit& limit = limits_[index];
+    const Policy& policy = *limit.policy;
+    if (charged_at_[index] == 0 || limit.cost == 0 || policy.count_all) {
+        return false;
+    }
+    const Micros passed = process_.clock() - charged_at_[index];
+    const auto all_rates = [&](auto holds) {
+        return std::all_of(policy.rates.rates, policy.rates.rates + policy.rates.size, holds);
+    };
+    switch (policy.algorithm) {
+        case Algorithm::kFixedWindow:
+        case Algorithm::kSlidingWindow: {
+            const bool sliding = policy.algorithm == Algorithm::kSlidingWindow;
+            if (policy.rates.size == 1) {
+                return passed < limit.decision.reset_after - (sliding ? policy.rates.rates[0].period : 0);
+            }
+            // The decision tells of one rate only, but the clock of all. Windows that start with the client
+            // may have ended meanwhile, but hardly any does.
+            constexpr Micros kHardly = 100;
+            return all_rates([&](const Rate& rate) {
+                return policy.align_first ? passed * kHardly < rate.period
+                                          : decided_at_ / rate.period == (decided_at_ + passed) / rate.period;
+            });
+        }
+        case Algorithm::kTokenBucket:
+        case Algorithm::kLeakyBucket:
+        case Algorithm::kGcra:
+            return all_rates([&](const Rate& rate) {
+                return multiply(static_cast<std::uint64_t>(passed), rate.count) <
+                       multiply(limit.cost, static_cast<std::uint64_t>(rate.period));
+            });
+        default:
+            return true;
+    }
+}
+
+// Returns what was charged. A rejection that rested on such a charge must not be remembered.
+void RequestCheck::give_back() {
+    give_back_to_memory();
+    for (std::size_t first = 0; first < count_; first++) {
+        BatchedLimit charged[kMaxLimits];
+        std::size_t count = 0;
+        for (std::size_t i = first; i < count_; i++) {
+            if (together(i, first) && is_refundable(i)) {
+                charged[count++] = batched_limit(i);
+                charged_at_[i] = 0;
+                if (limits_[i].denials != nullptr) {
+                    limits_[i].denials->forget(denied_client(limits_[i]));
+                }
+            }
+        }
+        if (count != 0) {
+            limits_[first].batcher->give_back(charged, count);
+        }
+    }
+}
+
+void RequestCheck::give_back_to_memory() {
+    MemoryLimits memory;
+    for (std::size_t i = 0; i < count_; i++) {
+        if (in_memory_[i] && is_refundable(i)) {
+            add_memory_limit(i, &memory);
+        }
+        charged_at_[i] = in_memory_[i] ? 0 : charged_at_[i];
+    }
+    rate_limit::give_back(memory.limits.data(), memory.limits.size(), wall_(), process_);
+}
+
+}  // namespace rate_limit

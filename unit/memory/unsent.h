@@ -1,0 +1,90 @@
+// Clients by their names, in tables with unsent_counts.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "shared_zone.h"
+
+namespace rate_limit {
+
+// The name must outlive it.
+inline TableLimit limit_of(const Zone& zone, std::string_view name, std::uint32_t cost = 1) {
+    TableLimit limit = zone.limit(zone->hash(name), cost);
+    limit.name = name;
+    return limit;
+}
+
+inline Verdict use(const Zone& zone, std::string_view name, std::uint32_t cost = 1, Micros now = kNow,
+                   const Process& process = this_process()) {
+    TableLimit limit = limit_of(zone, name, cost);
+    return check(&limit, 1, now, process);
+}
+
+// A copy of what a client's counts says.
+struct Owed {
+    bool known = false;
+    bool marked = false;
+    std::uint32_t unsent = 0;
+    std::uint32_t sending = 0;
+    std::uint64_t sender = 0;
+    std::uint64_t sequence = 0;
+    std::string name;
+    RateList rates = {};
+};
+
+inline Owed owed_by(Table& table, std::uint64_t client) {
+    Owed owed;
+    const Slot slot = table.find(client, this_process());
+    if (slot.state == nullptr) {
+        return owed;
+    }
+    const UnsentCount& counts = table.unsent_of(slot);
+    owed.known = true;
+    owed.unsent = counts.unsent();
+    owed.sending = counts.sending();
+    owed.sender = counts.sender();
+    owed.sequence = counts.sequence();
+    owed.name = counts.name();
+    owed.rates = counts.rates();
+    for (std::uint64_t i = 0; i < table.slots(); i++) {
+        owed.marked |= table.unsent_counts().at(i) == &counts && table.unsent_counts().is_marked(i);
+    }
+    Table::keep(slot, this_process());
+    return owed;
+}
+
+inline Owed owed_by(const Zone& zone, std::string_view name) {
+    return owed_by(zone.table(), zone->hash(name));
+}
+
+inline std::uint64_t marks(Table& table) {
+    std::uint64_t count = 0;
+    for (std::uint64_t i = 0; i < table.slots(); i++) {
+        count += table.unsent_counts().is_marked(i) ? 1 : 0;
+    }
+    return count;
+}
+
+// Puts what a client owes on its way.
+inline void send(Table& table, std::uint64_t client, std::uint64_t sender, std::uint64_t sequence) {
+    const Slot slot = table.find(client, this_process());
+    assert_non_null(slot.state);
+    UnsentCount& counts = table.unsent_of(slot);
+    counts.send(counts.unsent(), sender, sequence);
+    Table::keep(slot, this_process());
+}
+
+// Forgets what a client owes.
+inline void confirm(const Zone& zone, std::string_view name) {
+    const Slot slot = zone->find(zone->hash(name), this_process());
+    assert_non_null(slot.state);
+    zone->unsent_of(slot).take_unsent();
+    zone->unmark(slot);
+    zone->keep(slot, this_process());
+}
+
+inline std::string name_of(unsigned number) { return "client " + std::to_string(number); }
+
+}  // namespace rate_limit

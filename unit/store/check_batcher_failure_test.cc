@@ -1,0 +1,190 @@
+// Checks whose answer does not come, or makes no sense.
+#include "questions.h"
+
+namespace rate_limit {
+namespace {
+
+using redis::Error;
+
+void test_nothing_is_given_back_to_a_redis_that_is_gone(void**) {
+    Scene scene(64, 50);
+    scene.server.server.answers = false;
+    scene.loop.run_for(5);
+    scene.questions.ask();
+    assert_true(scene.questions.await());
+    assert_false(scene.batcher->available(0));
+    const std::size_t calls = scene.server.calls.size();
+    const Asking charged;
+    scene.batcher->give_back(charged.limits.data(), 1);
+    scene.loop.run_for(10);
+    assert_int_equal(scene.server.calls.size(), calls);
+}
+
+void test_an_error_reaches_every_question_of_the_call(void**) {
+    Scene scene;
+    scene.server.send = [](const std::string&) { return "-OOM command not allowed\r\n"; };
+    for (unsigned i = 0; i < 20; i++) {
+        scene.questions.ask();
+    }
+    assert_true(scene.questions.await());
+    for (unsigned i = 0; i < 20; i++) {
+        assert_int_equal(scene.questions[i].question.error, Error::kOutOfMemory);
+    }
+    assert_int_equal(scene.batcher.errors(Error::kOutOfMemory), 1);
+    assert_true(scene.batcher->available(0));
+}
+
+void test_a_time_out_answers_in_time_and_a_late_reply_is_harmless(void**) {
+    Scene scene(64, 60);
+    scene.server.server.answers = false;
+    scene.loop.run_for(5);
+    const redis::Milliseconds start = scene.loop.now();
+    scene.questions.ask();
+    scene.questions.ask();
+    assert_true(scene.questions.await());
+    assert_in_range(scene.loop.now() - start, 55, 250);
+    assert_int_equal(scene.questions[1].question.error, Error::kTimedOut);
+    scene.server.server.answers = true;
+    scene.server.server.say(redis::bulk(packed(1, 8) + reject() + reject()));
+    assert_true(scene.loop.run_until([&] { return scene.batcher->available(0); }));
+    scene.questions.ask();
+    assert_true(scene.questions.await());
+    assert_true(scene.questions[2].decision().allowed);
+}
+
+void test_a_check_of_the_turn_in_which_the_breaker_opens_does_not_wait(void**) {
+    Scene scene;
+    scene.server.server.answers = false;
+    scene.questions.ask("first");
+    scene.loop.run_for(10);
+    scene.questions.ask("second");
+    scene.loop.jump(2000);
+    scene.loop.turn();
+    assert_false(scene.batcher->available(0));
+    assert_true(scene.questions.await(500));
+    assert_int_equal(scene.questions[0].question.error, Error::kTimedOut);
+    assert_int_not_equal(scene.questions[1].question.error, Error::kNone);
+}
+
+void test_a_reply_that_is_not_as_long_as_its_decisions_is_refused(void**) {
+    for (int change = -21; change <= 13; change++) {
+        Scene scene;
+        scene.server.send = [&](const std::string& reply) {
+            const std::size_t size = reply.size() + static_cast<std::size_t>(change);
+            return redis::bulk((reply + std::string(20, '\0')).substr(0, size));
+        };
+        scene.questions.ask("a");
+        scene.questions.ask("b");
+        assert_true(scene.questions.await());
+        for (unsigned i = 0; i < 2; i++) {
+            assert_int_equal(scene.questions[i].question.error, change == 0 ? Error::kNone : Error::kShape);
+        }
+        assert_int_equal(scene.batcher.errors(Error::kShape), change == 0 ? 0 : 1);
+    }
+}
+
+void test_a_rate_that_the_policy_does_not_have_is_refused(void**) {
+    Scene scene;
+    scene.server.decide = [](const SeenLimit& limit) {
+        return limit.key.find("{bad}") != std::string::npos ? packed(9, 1) + packed(0, 11) : admit();
+    };
+    for (const char* client : {"good", "bad", "after"}) {
+        scene.questions.ask(client);
+    }
+    assert_true(scene.questions.await());
+    assert_int_equal(scene.questions[1].question.error, Error::kShape);
+    assert_int_equal(scene.questions[2].question.error, Error::kShape);
+}
+
+void test_five_replies_that_make_no_sense_open_the_breaker(void**) {
+    Scene scene;
+    scene.server.send = [](const std::string&) { return redis::bulk("x"); };
+    for (unsigned i = 0; i < 5; i++) {
+        assert_true(scene.batcher->available(0));
+        scene.questions.ask();
+        assert_true(scene.questions.await());
+    }
+    assert_false(scene.batcher->available(0));
+    assert_int_equal(scene.batcher.errors(Error::kShape), 5);
+}
+
+void test_questions_of_a_refused_redis_are_answered_by_the_loop(void**) {
+    redis::TestLoop loop;
+    const TestRemote batcher(&loop, redis::Folder::own().file("nowhere"));
+    Questions questions(batcher, &loop);
+    questions.ask();
+    questions.ask();
+    assert_true(questions.await());
+    assert_int_equal(questions[0].question.error, Error::kRefused);
+    assert_int_equal(questions[1].question.error, Error::kRefused);
+    assert_false(batcher->available(0));
+}
+
+void test_no_remote_is_made_without_memory_for_its_tasks(void**) {
+    redis::TestLoop loop;
+    const redis::Settings settings = script_settings("/nowhere");
+    for (const int alarms : {0, 1}) {
+        redis::Client* client = redis::Client::make(settings, {}, &loop);
+        loop.more_alarms = alarms;
+        assert_null(CheckBatcher::make(client, {"rate_limit:", 64}, &loop));
+        loop.more_alarms = 1000;
+        delete client;
+    }
+}
+
+void test_a_remote_may_end_with_questions_at_any_stage(void**) {
+    for (unsigned stage = 0; stage < 4; stage++) {
+        redis::TestLoop loop;
+        ScriptServer server(&loop);
+        server.server.answers = stage == 3;
+        TestRemote batcher(&loop, server.server.path());
+        std::vector<std::unique_ptr<Asking>> all;
+        for (unsigned i = 0; i < 10; i++) {
+            all.push_back(std::make_unique<Asking>());
+            assert_true(batcher->ask(&all.back()->question));
+        }
+        if (stage == 3) {
+            all[0]->then = [&] {
+                for (unsigned i = 0; i < 10; i++) {
+                    all.push_back(std::make_unique<Asking>());
+                    assert_true(batcher->ask(&all.back()->question));
+                }
+                all[0]->then = nullptr;
+            };
+            assert_true(loop.run_until([&] { return all[9]->answers == 1; }));
+        }
+        for (unsigned i = 0; i < 3 && stage == 1; i++) {
+            loop.turn();
+        }
+        if (stage == 2) {
+            assert_true(loop.run_until([&] { return server.server.count("SCRIPT") == 1; }));
+            loop.run_for(10);
+        }
+        batcher.end();
+        for (const auto& asking : all) {
+            assert_in_range(asking->answers, 0, 1);
+            CheckBatcher::forget(&asking->question);
+        }
+        loop.run_for(2);
+    }
+}
+
+}  // namespace
+}  // namespace rate_limit
+
+int main() {
+    using namespace rate_limit;
+    const CMUnitTest tests[] = {
+        cmocka_unit_test(test_nothing_is_given_back_to_a_redis_that_is_gone),
+        cmocka_unit_test(test_an_error_reaches_every_question_of_the_call),
+        cmocka_unit_test(test_a_time_out_answers_in_time_and_a_late_reply_is_harmless),
+        cmocka_unit_test(test_a_check_of_the_turn_in_which_the_breaker_opens_does_not_wait),
+        cmocka_unit_test(test_a_reply_that_is_not_as_long_as_its_decisions_is_refused),
+        cmocka_unit_test(test_a_rate_that_the_policy_does_not_have_is_refused),
+        cmocka_unit_test(test_five_replies_that_make_no_sense_open_the_breaker),
+        cmocka_unit_test(test_questions_of_a_refused_redis_are_answered_by_the_loop),
+        cmocka_unit_test(test_no_remote_is_made_without_memory_for_its_tasks),
+        cmocka_unit_test(test_a_remote_may_end_with_questions_at_any_stage),
+    };
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}

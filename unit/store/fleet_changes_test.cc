@@ -1,0 +1,554 @@
+// Rates and resets that instances tell each other through Redis.
+#include "store/fleet_changes.h"
+
+#include <algorithm>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "memory/processes.h"
+#include "redis/calls.h"
+#include "redis/real_server.h"
+
+namespace rate_limit {
+namespace {
+
+redis::Settings settings_of(const std::string& path, redis::Milliseconds timeout = 1000) {
+    redis::Settings settings = redis::settings_for(path, timeout);
+    settings.script = {};
+    return settings;
+}
+
+Policy policy_of(std::string_view rates) {
+    Policy policy;
+    policy.algorithm = Algorithm::kTokenBucket;
+    assert_null(parse_rates(rates, &policy.rates));
+    return policy;
+}
+
+constexpr std::size_t kDenialsSize = 64 * 64;
+
+// What an instance has of a zone.
+struct TestZone {
+    explicit TestZone(const std::string& as)
+        : name(as),
+          policy(policy_of("10r/h")),
+          zone(zone_with_accounts(policy, 4)),
+          memory(kDenialsSize),
+          denials(Denials::create(memory.at(), memory.size(), kKey)) {
+        assert_non_null(denials);
+    }
+
+    FleetZone followed() {
+        return {name, "10r/h", &policy, layout_of(policy), &live, &zone.table(), denials};
+    }
+
+    bool has(std::string_view text) const {
+        std::uint64_t version = 0;
+        RateList rates = {};
+        RateList wanted = {};
+        if (live.read(&version, &rates) == LiveRate::Kind::kNone) {
+            return text.empty();
+        }
+        return !text.empty() && parse_rates(text, &wanted) == nullptr && same_rates(rates, wanted);
+    }
+
+    // Lets a client use something up, and be remembered as rejected.
+    void use(std::string_view client) {
+        NameRoom room;
+        TableLimit limit = memory_limit(&zone.table(), policy, client, 4, &room, true);
+        assert_int_equal(check(&limit, 1, kNow, this_process()), Verdict::kAdmitted);
+        Decision decision = limit.decision;
+        decision.allowed = false;
+        decision.retry_after = kSecond;
+        denials->remember(denials->hash(client), policy, 1, kNow, kNow, decision, kSecond);
+    }
+
+    bool knows(std::string_view client) {
+        Decision decision;
+        Micros time = 0;
+        const Slot slot = zone->find(zone->hash(client), this_process());
+        if (slot.state != nullptr) {
+            Table::keep(slot, this_process());
+        }
+        const bool denied = denials->find(denials->hash(client), policy, 1, kNow, &decision, &time);
+        assert_int_equal(slot.state != nullptr, denied);
+        return denied;
+    }
+
+    std::string name;
+    Policy policy;
+    Zone zone;
+    Memory memory;
+    Denials* denials;
+    LiveRate live;
+};
+
+// A worker of an instance.
+struct Worker {
+    Worker(FleetChangesState* state, std::vector<FleetZone> zones, const std::string& path,
+           redis::TestLoop* loop, std::uint32_t number, std::uint64_t instance = 1)
+        : process(made_up_process(number)),
+          settings(settings_of(path)),
+          client(redis::Client::make(settings, {}, loop)) {
+        FleetChanges::Options options;
+        options.prefix = "rate_limit:";
+        options.instance = instance;
+        options.each_time = [](void* turns) { ++*static_cast<unsigned*>(turns); };
+        options.self = &turns;
+        fleet_changes.reset(
+            FleetChanges::make(state, std::move(zones), options, client.get(), loop, process));
+        assert_non_null(fleet_changes.get());
+        living.insert(this);
+    }
+    ~Worker() {
+        living.erase(this);
+        fleet_changes->stop();
+        client.reset();
+    }
+    Worker(const Worker&) = delete;
+    Worker& operator=(const Worker&) = delete;
+
+    static inline std::set<const Worker*> living;
+
+    Process process;
+    unsigned turns = 0;
+    redis::Settings settings;
+    std::unique_ptr<redis::Client> client;
+    std::unique_ptr<FleetChanges> fleet_changes;
+};
+
+// Lets every worker whose time has come ask, and a real server answer.
+void settle(redis::TestLoop* loop) {
+    loop->run_for(20);
+    const auto busy = [](const Worker* worker) { return worker->client->busy(); };
+    assert_true(redis::TestLoop::processes == 0 || loop->run_until([&] {
+        return std::none_of(Worker::living.begin(), Worker::living.end(), busy);
+    }));
+}
+
+void turn(redis::TestLoop* loop) {
+    loop->jump(FleetChanges::kEvery);
+    settle(loop);
+}
+
+// Sends what an API would send; returns the answer.
+std::string run(const FleetCommand& command, redis::Client* client, redis::TestLoop* loop) {
+    struct Seen {
+        bool answered = false;
+        redis::Error error = redis::Error::kNone;
+        std::string reply = {};
+    } seen;
+    redis::Call* call = client->make_call();
+    call->command.append(command.command);
+    call->slot = command.slot;
+    client->send(
+        call,
+        [](void* self, redis::Error error, std::string_view reply) {
+            *static_cast<Seen*>(self) = {true, error, std::string(reply)};
+        },
+        &seen);
+    assert_true(loop->run_until([&] { return seen.answered; }));
+    assert_int_equal(seen.error, redis::Error::kNone);
+    return seen.reply;
+}
+
+void test_a_changed_rate_is_followed_and_so_is_its_end(void**) {
+    redis::TestLoop loop;
+    const redis::RealServer server;
+    TestZone api("api");
+    TestZone other("other");
+    FleetChangesState state;
+    const Worker worker(&state, {api.followed(), other.followed()}, server.path(), &loop, 1);
+    settle(&loop);
+    assert_true(api.has("") && other.has(""));
+    assert_int_equal(api.live.version(), 0);
+    assert_true(state.heard() != 0);
+    run(change_rate("rate_limit:", "api", "20r/m"), worker.client.get(), &loop);
+    assert_string_equal(server.command({"HGET", "rate_limit:rates", "api"}).c_str(), "20r/m");
+    turn(&loop);
+    assert_true(api.has("20r/m") && other.has(""));
+    const std::uint64_t version = api.live.version();
+    turn(&loop);
+    assert_int_equal(api.live.version(), version);  // what has not changed is not written
+    run(change_rate("rate_limit:", "api", "off"), worker.client.get(), &loop);
+    turn(&loop);
+    assert_true(api.has("off"));
+    run(change_rate("rate_limit:", "api", ""), worker.client.get(), &loop);
+    assert_string_equal(server.command({"EXISTS", "rate_limit:rates"}).c_str(), "0");
+    turn(&loop);
+    assert_true(api.has(""));
+}
+
+void test_a_new_instance_has_the_rate_at_once(void**) {
+    redis::TestLoop loop;
+    const redis::RealServer server;
+    server.command({"HSET", "rate_limit:rates", "api", "7r/s"});
+    TestZone api("api");
+    FleetChangesState state;
+    const Worker worker(&state, {api.followed()}, server.path(), &loop, 1);
+    assert_true(loop.run_until([&] { return api.has("7r/s"); }));
+}
+
+void test_what_is_no_rate_or_too_much_is_ignored(void**) {
+    redis::TestLoop loop;
+    const redis::RealServer server;
+    TestZone api("api");
+    FleetChangesState state;
+    const Worker worker(&state, {api.followed()}, server.path(), &loop, 1);
+    server.command({"HSET", "rate_limit:rates", "api", "7r/s"});
+    settle(&loop);
+    turn(&loop);
+    assert_true(api.has("7r/s"));
+    for (const char* wrong : {"7", "r/s", "0r/s", "\xff\n\"", "7r/s,8r/m"}) {
+        server.command({"HSET", "rate_limit:rates", "api", wrong});
+        turn(&loop);
+        assert_true(api.has("7r/s"));
+    }
+}
+
+void test_while_redis_is_away_the_rate_stays(void**) {
+    redis::TestLoop loop;
+    redis::RealServer server;
+    TestZone api("api");
+    FleetChangesState state;
+    const Worker worker(&state, {api.followed()}, server.path(), &loop, 1);
+    server.command({"HSET", "rate_limit:rates", "api", "7r/s"});
+    assert_true(loop.run_until([&] {
+        loop.jump(100);
+        return api.has("7r/s");
+    }));
+    server.stop();
+    const Micros heard = state.heard();
+    for (unsigned i = 0; i < 5; i++) {
+        turn(&loop);
+    }
+    assert_true(api.has("7r/s"));
+    assert_int_equal(state.heard(), heard);
+}
+
+void test_of_several_workers_one_asks_and_another_when_it_is_gone(void**) {
+    redis::TestLoop loop;
+    const redis::RealServer server;
+    TestZone api("api");
+    FleetChangesState state;
+    auto first =
+        std::make_unique<Worker>(&state, std::vector<FleetZone>{api.followed()}, server.path(), &loop, 1);
+    Worker second(&state, {api.followed()}, server.path(), &loop, 2);
+    settle(&loop);
+    turn(&loop);
+    turn(&loop);
+    assert_true(first->client->counts().calls >= 3);
+    assert_int_equal(second.client->counts().calls, 0);
+    assert_true(second.turns >= first->client->counts().calls);
+    const std::uint64_t asked = first->client->counts().calls;
+    first->fleet_changes->end();
+    turn(&loop);
+    assert_true(second.client->counts().calls >= 1);
+    assert_int_equal(first->client->counts().calls, asked);
+}
+
+void test_what_was_asked_before_a_change_of_ones_own_is_not_believed(void**) {
+    redis::TestLoop loop;
+    redis::FakeServer server(&loop);
+    server.answer = [](const redis::Words&) { return ""; };
+    TestZone api("api");
+    FleetChangesState state;
+    const Worker worker(&state, {api.followed()}, server.path(), &loop, 1);
+    assert_true(loop.run_until([&] { return server.count("EVAL") == 1; }));
+    RateList rates = {};
+    parse_rates("5r/s", &rates);
+    state.note_change();
+    api.live.set(rates);
+    server.say(
+        redis::bulk(std::string("\1\0\0\0"
+                                "5"
+                                "\0\0\0\0",
+                                9)));
+    loop.run_for(20);
+    assert_true(api.has("5r/s"));
+    turn(&loop);
+    server.say(
+        redis::bulk(std::string("\1\0\0\0"
+                                "5"
+                                "\0\0\0\0",
+                                9)));
+    assert_true(loop.run_until([&] { return api.has(""); }));
+}
+
+void test_a_reply_that_is_not_the_scripts_does_no_harm(void**) {
+    redis::TestLoop loop;
+    redis::FakeServer server(&loop);
+    std::string reply;
+    server.answer = [&](const redis::Words&) { return redis::bulk(reply); };
+    TestZone api("api");
+    FleetChangesState state;
+    const Worker worker(&state, {api.followed()}, server.path(), &loop, 1);
+    const std::string wrong[] = {"",
+                                 "x",
+                                 std::string("\1\0\0\0", 4),
+                                 std::string("\1\0\0\0x", 5),
+                                 std::string("\xff\xff\xff\xff"
+                                             "5",
+                                             5),
+                                 std::string("\1\0\0\0"
+                                             "5",
+                                             5),
+                                 std::string("\1\0\0\0"
+                                             "5"
+                                             "\5\0\0\0"
+                                             "5r/s",
+                                             13),
+                                 std::string("\1\0\0\0"
+                                             "5"
+                                             "\0\0\0\0"
+                                             "\3\0\0\0"
+                                             "a b",
+                                             16),
+                                 std::string("\1\0\0\0"
+                                             "5"
+                                             "\0\0\0\0"
+                                             "\5\0\0\0"
+                                             "a b c"
+                                             "\1",
+                                             19)};
+    for (const std::string& text : wrong) {
+        reply = text;
+        turn(&loop);
+        assert_true(api.has(""));
+        assert_int_equal(api.live.version(), 0);
+    }
+}
+
+void test_a_reset_is_followed_by_other_instances_and_not_again_by_its_own(void**) {
+    redis::TestLoop loop;
+    const redis::RealServer server;
+    TestZone here("api");
+    TestZone there("api");
+    TestZone other("other");
+    FleetChangesState one;
+    FleetChangesState two;
+    const Worker first(&one, {here.followed()}, server.path(), &loop, 1, 0x11);
+    const Worker second(&two, {there.followed(), other.followed()}, server.path(), &loop, 2, 0x22);
+    settle(&loop);
+    const std::string name = std::string("a {b} c\0\xff", 9);
+    NameRoom room;
+    const std::string long_name(short_name(std::string(300, 'x'), &room));
+    for (const std::string& client : {name, long_name, std::string("bystander")}) {
+        here.use(client);
+        there.use(client);
+        other.use(client);
+    }
+    run(announce_reset("rate_limit:", false, 0x11, "api", name), first.client.get(), &loop);
+    run(announce_reset("rate_limit:", false, 0x11, "api", long_name), first.client.get(), &loop);
+    turn(&loop);
+    assert_false(there.knows(name) || there.knows(long_name));
+    assert_true(here.knows(name) && here.knows(long_name));
+    assert_true(other.knows(name) && there.knows("bystander"));
+    assert_in_range(std::stol(server.command({"PTTL", "rate_limit:resets"})), 50'000, 60'000);
+    // Once is enough: what is counted from now on stays.
+    there.use(name);
+    turn(&loop);
+    turn(&loop);
+    assert_true(there.knows(name));
+    // But another reset is another.
+    run(announce_reset("rate_limit:", false, 0x11, "api", name), first.client.get(), &loop);
+    turn(&loop);
+    assert_false(there.knows(name));
+}
+
+void test_who_starts_does_not_follow_old_resets(void**) {
+    redis::TestLoop loop;
+    const redis::RealServer server;
+    const redis::Settings settings = settings_of(server.path());
+    const std::unique_ptr<redis::Client> client(redis::Client::make(settings, {}, &loop));
+    run(announce_reset("rate_limit:", false, 0x11, "api", "alice"), client.get(), &loop);
+    TestZone api("api");
+    FleetChangesState state;
+    api.use("alice");
+    const Worker worker(&state, {api.followed()}, server.path(), &loop, 1, 0x22);
+    settle(&loop);
+    turn(&loop);
+    assert_true(api.knows("alice"));
+    assert_true(state.resets_until() != 0);
+}
+
+void test_what_an_instance_had_told_redis_meanwhile_is_forgotten_there_too(void**) {
+    redis::TestLoop loop;
+    const redis::RealServer server;
+    TestZone api("api");
+    FleetChangesState state;
+    const Worker worker(&state, {api.followed()}, server.path(), &loop, 1, 0x22);
+    settle(&loop);
+    api.use("alice");
+    server.command({"SET", "rate_limit:api:token_bucket:{alice}", "late"});
+    server.command({"SET", "rate_limit:api:token_bucket:{bob}", "other"});
+    run(announce_reset("rate_limit:", false, 0x11, "api", "alice"), worker.client.get(), &loop);
+    run(announce_reset("rate_limit:", false, 0x11, "api", "bob"), worker.client.get(), &loop);
+    turn(&loop);
+    turn(&loop);
+    assert_string_equal(server.command({"EXISTS", "rate_limit:api:token_bucket:{alice}"}).c_str(), "0");
+    assert_string_equal(server.command({"EXISTS", "rate_limit:api:token_bucket:{bob}"}).c_str(), "1");
+}
+
+void test_a_clients_key_is_deleted_by_its_short_name(void**) {
+    redis::TestLoop loop;
+    const redis::RealServer server;
+    const redis::Settings settings = settings_of(server.path());
+    const std::unique_ptr<redis::Client> client(redis::Client::make(settings, {}, &loop));
+    NameRoom room;
+    const std::string long_name(short_name(std::string(300, 'x'), &room));
+    const std::string key = "rate_limit:z:gcra:{" + long_name + "}";
+    server.command({"SET", key, "1"});
+    run(delete_client("rate_limit:", "z", Algorithm::kGcra, long_name), client.get(), &loop);
+    assert_string_equal(server.command({"EXISTS", key}).c_str(), "0");
+}
+
+void test_redis_says_whether_it_has_a_client(void**) {
+    redis::TestLoop loop;
+    const redis::RealServer server;
+    const redis::Settings settings = settings_of(server.path());
+    const std::unique_ptr<redis::Client> client(redis::Client::make(settings, {}, &loop));
+    const FleetCommand look = find_client("rate_limit:", "z", Algorithm::kGcra, "alice");
+    const FleetCommand reset = delete_client("rate_limit:", "z", Algorithm::kGcra, "alice");
+    assert_string_equal(run(look, client.get(), &loop).c_str(), "0");
+    assert_string_equal(run(reset, client.get(), &loop).c_str(), "0");
+    server.command({"SET", "rate_limit:z:gcra:{alice}", "1"});
+    assert_string_equal(run(look, client.get(), &loop).c_str(), "1");
+    assert_string_equal(run(reset, client.get(), &loop).c_str(), "1");
+    assert_string_equal(run(look, client.get(), &loop).c_str(), "0");
+}
+
+void test_a_table_says_whether_it_has_a_client(void**) {
+    TestZone zone("api");
+    assert_false(knows_client(nullptr, "alice", this_process()));
+    assert_false(knows_client(&zone.zone.table(), "alice", this_process()));
+    zone.use("alice");
+    assert_true(knows_client(&zone.zone.table(), "alice", this_process()));
+    assert_true(knows_client(&zone.zone.table(), "alice", this_process()));  // it is not left locked
+    assert_false(knows_client(&zone.zone.table(), "bob", this_process()));
+    assert_true(forget_client(&zone.zone.table(), nullptr, "alice", this_process()));
+    assert_false(knows_client(&zone.zone.table(), "alice", this_process()));
+    assert_false(forget_client(&zone.zone.table(), nullptr, "alice", this_process()));
+}
+
+void test_in_a_cluster_rates_and_resets_are_in_one_slot(void**) {
+    for (const char* prefix : {"rate_limit:", "", "p{tag}:"}) {
+        assert_int_equal(change_rate(prefix, "z", "1r/s").slot,
+                         announce_reset(prefix, true, 1, "z", "c").slot);
+    }
+}
+
+void test_who_may_not_ask_asks_seldom(void**) {
+    redis::TestLoop loop;
+    redis::FakeServer server(&loop);
+    server.answer = [](const redis::Words&) { return "-NOPERM this user has no permissions\r\n"; };
+    TestZone api("api");
+    FleetChangesState state;
+    const Worker worker(&state, {api.followed()}, server.path(), &loop, 1);
+    assert_true(loop.run_until([&] { return server.count("EVAL") == 1; }));
+    for (unsigned i = 0; i < 20; i++) {
+        turn(&loop);
+    }
+    assert_int_equal(server.count("EVAL"), 1);
+    assert_true(state.heard() != 0);
+    loop.jump(30'000);
+    assert_true(loop.run_until([&] {
+        loop.jump(100);
+        return server.count("EVAL") == 2;
+    }));
+}
+
+// A changed rate, as the script tells it.
+std::string told_rate() {
+    return redis::bulk(
+        std::string("\1\0\0\0"
+                    "5"
+                    "\5\0\0\0"
+                    "20r/m",
+                    14));
+}
+
+void test_after_a_wrong_password_rates_are_followed_at_once(void**) {
+    for (const bool greeted : {false, true}) {
+        redis::TestLoop loop;
+        redis::FakeServer server(&loop);
+        const std::string refusal = greeted ? "-NOAUTH Authentication required.\r\n"
+                                            : "-WRONGPASS invalid username-password pair\r\n";
+        bool right = false;
+        server.answer = [&](const redis::Words&) { return right ? told_rate() : refusal; };
+        server.greeting = [&](const redis::Words& words) {
+            const std::string usual = redis::FakeServer::greet(words);
+            return usual.empty() || right || (greeted && words[0] != "SET") ? usual : refusal;
+        };
+        TestZone api("api");
+        FleetChangesState state;
+        const Worker worker(&state, {api.followed()}, server.path(), &loop, 1);
+        assert_true(loop.run_until([&] { return !worker.client->available(); }));
+        loop.run_for(3000);
+        right = true;
+        const redis::Milliseconds since = loop.now();
+        assert_true(loop.run_until([&] { return api.has("20r/m"); }, 1200));
+        print_message("followed after %u ms\n", static_cast<unsigned>(loop.now() - since));
+        assert_int_equal(loop.said("does not let this user read rates"), 0);
+    }
+}
+
+void test_a_right_that_is_missing_again_is_said_again(void**) {
+    redis::TestLoop loop;
+    redis::FakeServer server(&loop);
+    bool allowed = false;
+    server.answer = [&](const redis::Words&) {
+        return allowed ? told_rate() : "-NOPERM this user has no permissions\r\n";
+    };
+    TestZone api("api");
+    FleetChangesState state;
+    const Worker worker(&state, {api.followed()}, server.path(), &loop, 1);
+    for (unsigned times = 1; times <= 2; times++) {
+        allowed = false;
+        assert_true(loop.run_until([&] { return loop.said("does not let this user read rates") == times; }));
+        allowed = true;
+        loop.jump(30'000);
+        assert_true(loop.run_until([&] { return api.has("20r/m"); }));
+        api.live.clear();
+    }
+}
+
+void test_without_memory_there_is_none(void**) {
+    redis::TestLoop loop;
+    redis::FakeServer server(&loop);
+    FleetChangesState state;
+    const redis::Settings settings = settings_of(server.path());
+    const std::unique_ptr<redis::Client> client(redis::Client::make(settings, {}, &loop));
+    loop.more_alarms = 0;
+    assert_null(FleetChanges::make(&state, {}, {}, client.get(), &loop, this_process()));
+}
+
+}  // namespace
+}  // namespace rate_limit
+
+int main() {
+    using namespace rate_limit;
+    const CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_changed_rate_is_followed_and_so_is_its_end),
+        cmocka_unit_test(test_a_new_instance_has_the_rate_at_once),
+        cmocka_unit_test(test_what_is_no_rate_or_too_much_is_ignored),
+        cmocka_unit_test(test_while_redis_is_away_the_rate_stays),
+        cmocka_unit_test(test_of_several_workers_one_asks_and_another_when_it_is_gone),
+        cmocka_unit_test(test_what_was_asked_before_a_change_of_ones_own_is_not_believed),
+        cmocka_unit_test(test_a_reply_that_is_not_the_scripts_does_no_harm),
+        cmocka_unit_test(test_a_reset_is_followed_by_other_instances_and_not_again_by_its_own),
+        cmocka_unit_test(test_who_starts_does_not_follow_old_resets),
+        cmocka_unit_test(test_what_an_instance_had_told_redis_meanwhile_is_forgotten_there_too),
+        cmocka_unit_test(test_a_clients_key_is_deleted_by_its_short_name),
+        cmocka_unit_test(test_redis_says_whether_it_has_a_client),
+        cmocka_unit_test(test_a_table_says_whether_it_has_a_client),
+        cmocka_unit_test(test_in_a_cluster_rates_and_resets_are_in_one_slot),
+        cmocka_unit_test(test_who_may_not_ask_asks_seldom),
+        cmocka_unit_test(test_after_a_wrong_password_rates_are_followed_at_once),
+        cmocka_unit_test(test_a_right_that_is_missing_again_is_said_again),
+        cmocka_unit_test(test_without_memory_there_is_none),
+    };
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}

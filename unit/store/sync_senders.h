@@ -1,0 +1,224 @@
+// Tables whose SyncSenders speak to a Redis, be it real or one that a test plays.
+#pragma once
+
+#include <ctime>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/algorithm.h"
+#include "memory/unsent.h"
+#include "protocol/script_text.h"
+#include "redis/calls.h"
+#include "store/sync_sender.h"
+
+namespace rate_limit {
+
+using Mode = SyncLedger::Mode;
+
+// The time of day as nginx of this test sees it.
+inline Micros nginx_ahead = 0;                       // of the real one
+inline const redis::TestLoop* nginx_loop = nullptr;  // if given, time passes as it does there
+inline Micros nginx_clock() {
+    constexpr Micros kStart = 1'700'000'000 * kSecond;
+    if (nginx_loop != nullptr) {
+        return kStart + static_cast<Micros>(nginx_loop->now()) * 1000 + nginx_ahead;
+    }
+    return static_cast<Micros>(redis::microseconds_of(CLOCK_REALTIME)) + nginx_ahead;
+}
+
+inline Policy with_debt(Policy policy) {
+    policy.debt = true;
+    return policy;
+}
+
+inline redis::Settings sync_settings(const std::string& path, redis::Milliseconds timeout = 2000) {
+    redis::Settings settings = redis::settings_for(path, timeout);
+    settings.script = {kSyncScript, sizeof kSyncScript - 1};
+    return settings;
+}
+
+// One call of the script, as it came.
+struct SeenCall {
+    std::map<std::string, std::uint32_t> amounts;  // by key
+    std::vector<std::string> keys;
+    std::vector<std::string> policies;  // their records
+    std::vector<unsigned> numbers;      // of the policies, as the keys
+    std::string guard;
+    std::string sequence;
+    Micros age = 0;
+};
+
+inline std::string packed(std::uint64_t number, std::size_t bytes) {
+    std::string text;
+    for (std::size_t i = 0; i < bytes; i++) {
+        text.push_back(static_cast<char>(number >> (8 * i) & 0xff));
+    }
+    return text;
+}
+
+// What the script tells of a client.
+inline std::string record(std::uint32_t overshoot, const std::string& value) {
+    return packed(overshoot, 4) + packed(value.size(), 2) + value;
+}
+
+// What the key of a fixed_window holds.
+inline std::string window(Micros now, const Rate& rate, std::uint32_t count) {
+    return packed(pack_window(window_end(now, rate.period), rate), 8) + packed(count, 4);
+}
+
+// A server that takes the calls of SyncSenders apart, and charges each number of a guard once.
+class SyncServer {
+  public:
+    explicit SyncServer(redis::TestLoop* loop) : server(loop) {
+        server.answer = [this](const redis::Words& command) { return run(command); };
+    }
+
+    std::uint64_t total() const {
+        std::uint64_t sum = 0;
+        for (const auto& each : charged) {
+            sum += each.second;
+        }
+        return sum;
+    }
+
+    redis::FakeServer server;
+    std::vector<SeenCall> calls;
+    std::map<std::string, std::uint64_t> charged;  // by key
+    std::function<Micros()> clock = nginx_clock;
+    std::function<std::string(const std::string& key)> answer = [](const std::string&) {
+        return record(0, "");
+    };
+    std::function<std::string(const std::string& reply)> send = redis::bulk;  // the last word on a reply
+
+  private:
+    static std::uint64_t number_at(const std::string& text, std::size_t at, std::size_t bytes) {
+        std::uint64_t number = 0;
+        assert_true(at + bytes <= text.size());
+        for (std::size_t i = 0; i < bytes; i++) {
+            number |= std::uint64_t{static_cast<unsigned char>(text[at + i])} << (8 * i);
+        }
+        return number;
+    }
+
+    std::string run(const redis::Words& command) {
+        if (command[0] != "EVALSHA" || command[1] != kSyncScriptSha1) {
+            return "-ERR what?\r\n";
+        }
+        const std::size_t count = std::stoul(command[2]);
+        assert_int_equal(command.size(), count + 7);
+        SeenCall call;
+        call.guard = command[count + 2];
+        call.sequence = command[count + 5];
+        call.age = std::stoll(command[count + 6]);
+        const std::string& policies = command[count + 3];
+        for (std::size_t at = 0; at < policies.size(); at += call.policies.back().size()) {
+            call.policies.push_back(policies.substr(at, 24 + 12 * number_at(policies, at + 2, 1)));
+        }
+        const std::string& entries = command[count + 4];
+        assert_int_equal(entries.size(), (count - 1) * 5);
+        const std::uint64_t sequence = std::stoull(call.sequence);
+        const bool fresh = sequence > applied_[call.guard];
+        std::string reply = packed(static_cast<std::uint64_t>(clock()), 8);
+        for (std::size_t i = 0; i + 1 < count; i++) {
+            const std::string& key = command[3 + i];
+            const auto amount = static_cast<std::uint32_t>(number_at(entries, i * 5 + 1, 4));
+            call.keys.push_back(key);
+            call.numbers.push_back(static_cast<unsigned>(number_at(entries, i * 5, 1)));
+            assert_true(call.numbers.back() < call.policies.size());
+            assert_true(call.amounts.emplace(key, amount).second);
+            charged[key] += fresh ? amount : 0;
+            reply += answer(key);
+        }
+        applied_[call.guard] = fresh ? sequence : applied_[call.guard];
+        calls.push_back(call);
+        return send(reply);
+    }
+
+    std::map<std::string, std::uint64_t> applied_;
+};
+
+// Several servers, each with a part of the slots.
+class ShardedRouter final : public redis::Router {
+  public:
+    ShardedRouter(const std::vector<std::string>& paths, redis::TestLoop* loop,
+                  redis::Milliseconds timeout = 2000) {
+        for (const std::string& path : paths) {
+            settings_.push_back(std::make_unique<redis::Settings>(sync_settings(path, timeout)));
+            clients_.emplace_back(redis::Client::make(*settings_.back(), {}, loop));
+        }
+    }
+
+    bool sharded() const override { return true; }
+    redis::Client* client_of(redis::Slot slot) override {
+        const std::size_t part = part_of(slot);
+        return part != nobody ? clients_[part].get() : nullptr;
+    }
+
+    std::size_t part_of(redis::Slot slot) const { return slot % clients_.size(); }
+
+    std::size_t nobody = ~std::size_t{0};  // this part of the slots is no server's
+
+  private:
+    std::vector<std::unique_ptr<redis::Settings>> settings_;
+    std::vector<std::unique_ptr<redis::Client>> clients_;
+};
+
+// A zone of an instance.
+class Place {
+  public:
+    explicit Place(const Policy& policy, std::size_t sets = 16) : Place(policy, layout_of(policy), sets) {}
+    Place(const Policy& policy, const StateLayout& layout, std::size_t sets)
+        : zone(policy, layout, size_with_unsent(layout, sets), true, next_key()) {}
+
+    // How many of so many requests are admitted, at nginx' time.
+    unsigned admitted(const std::string& client, unsigned requests = 1, std::uint32_t cost = 1,
+                      const Policy* policy = nullptr) const {
+        unsigned count = 0;
+        for (unsigned i = 0; i < requests; i++) {
+            NameRoom room;
+            TableLimit limit =
+                memory_limit(&zone.table(), policy != nullptr ? *policy : zone.policy(), client, cost, &room);
+            count += check(&limit, 1, nginx_clock(), this_process()) == Verdict::kAdmitted ? 1 : 0;
+        }
+        return count;
+    }
+
+    std::uint32_t remaining(const std::string& client) const {
+        NameRoom room;
+        TableLimit limit = memory_limit(&zone.table(), zone.policy(), client, 0, &room);
+        check(&limit, 1, nginx_clock(), this_process());
+        return limit.decision.remaining;
+    }
+
+    UnsentCounts& unsent_counts() const { return zone->unsent_counts(); }
+    bool any() const { return marks(zone.table()) != 0; }
+
+    Zone zone;
+
+  private:
+    // Each instance has another, and so another sender.
+    static HashKey next_key() {
+        static std::uint64_t number = 0;
+        HashKey key = kKey;
+        key.low += ++number;
+        return key;
+    }
+};
+
+inline SyncSender::Options every(redis::Milliseconds time, Mode mode = Mode::kSync) {
+    return {"api", "rate_limit:", time, mode};
+}
+
+inline std::unique_ptr<SyncSender> start(const Place& place, redis::Router* router, redis::TestLoop* loop,
+                                         const Process& process,
+                                         const SyncSender::Options& options = every(10)) {
+    std::unique_ptr<SyncSender> sync_sender(SyncSender::make(&place.zone.table(), place.zone.policy(),
+                                                             options, router, loop, process, nginx_clock));
+    assert_non_null(sync_sender.get());
+    return sync_sender;
+}
+
+}  // namespace rate_limit
