@@ -254,43 +254,39 @@ void test_the_largest_call_is_answered(void**) {
     assert_int_equal(answer.decisions.back().retry_after, kNever);
 }
 
-const int kClients = getenv("RL_SANITIZE") != nullptr ? 10'000 : 100'000;
+constexpr int kClients = 1000;
 
 std::string client_key(Algorithm algorithm, int client) {
-    return std::string("rate_limit:api:") + algorithm_name(algorithm) + ":{ip:10." +
-           std::to_string(client / 65536) + "." + std::to_string(client / 256 % 256) + "." +
-           std::to_string(client % 256) + "}";
+    return std::string("rate_limit:api:") + algorithm_name(algorithm) + ":{ip:10.0." +
+           std::to_string(client / 256) + "." + std::to_string(client % 256) + "}";
 }
 
-long long used_memory() { return std::atoll(info("memory", "used_memory").c_str()); }
-
-// Bytes that a client adds once `fill` has written all of them.
+// The mean of MEMORY USAGE over all clients after `fill`. The memory of the whole server would not do: it
+// includes hash tables that grow in steps, and buffers.
 template <class Fill>
-double bytes_a_client(int clients, Fill fill) {
+double bytes_a_client(Algorithm algorithm, Fill fill) {
     connection().call({"FLUSHALL", "SYNC"});
-    const long long before = used_memory();
     fill();
-    assert_int_equal(integer({"DBSIZE"}), clients);
-    return static_cast<double>(used_memory() - before) / clients;
+    assert_int_equal(integer({"DBSIZE"}), kClients);
+    long long bytes = 0;
+    for (int client = 0; client < kClients; ++client) {
+        bytes += integer({"MEMORY", "USAGE", client_key(algorithm, client)});
+    }
+    return static_cast<double>(bytes) / kClients;
 }
 
 double plain_bytes(Algorithm algorithm) {
-    return bytes_a_client(kClients, [=] {
+    return bytes_a_client(algorithm, [=] {
         for (int client = 0; client < kClients; ++client) {
-            connection().send(
+            connection().call(
                 {"SET", client_key(algorithm, client), std::to_string(client % 100), "PX", "3600000"});
-            if (client % 1000 == 999) {
-                for (int i = 0; i < 1000; ++i) {
-                    connection().take();
-                }
-            }
         }
     });
 }
 
-double script_bytes(const Policy& policy, std::uint32_t cost, int clients) {
-    return bytes_a_client(clients, [=] {
-        for (int client = 0; client < clients;) {
+double script_bytes(const Policy& policy, std::uint32_t cost) {
+    return bytes_a_client(policy.algorithm, [=] {
+        for (int client = 0; client < kClients;) {
             Call call = {{{policy, layout_of(policy)}}, {}};
             for (int i = 0; i < 500; ++i) {
                 call.groups.push_back({false, {{0, client_key(policy.algorithm, client++), cost}}});
@@ -302,7 +298,7 @@ double script_bytes(const Policy& policy, std::uint32_t cost, int clients) {
 
 void test_a_client_costs_little_more_than_a_number(void**) {
     if (program != server_programs()[0]) {
-        return;  // what a value costs there is not what it costs in Redis
+        return;  // Valkey allocates values differently
     }
     std::printf("# bytes a client:  plain  one rate  two rates  min_interval\n");
     for (const Algorithm algorithm : kEveryAlgorithm) {
@@ -310,12 +306,12 @@ void test_a_client_costs_little_more_than_a_number(void**) {
         Policy interval = policy_of(algorithm, "200r/h");
         interval.min_interval = kMinute;
         const double plain = plain_bytes(algorithm);
-        const double one = script_bytes(policy_of(algorithm, "200r/h"), log ? 200 : 1, kClients);
-        const double two = script_bytes(policy_of(algorithm, "200r/h,1000r/d"), log ? 200 : 1, kClients / 10);
-        const double with_interval = script_bytes(interval, log ? 200 : 1, kClients / 10);
+        const double one = script_bytes(policy_of(algorithm, "200r/h"), log ? 200 : 1);
+        const double two = script_bytes(policy_of(algorithm, "200r/h,1000r/d"), log ? 200 : 1);
+        const double with_interval = script_bytes(interval, log ? 200 : 1);
         std::printf("# %-16s %6.0f %9.0f %10.0f %13.0f\n", algorithm_name(algorithm), plain, one, two,
                     with_interval);
-        // The ten counters of sliding_buckets, and a log of 200, are not the same whatever the rate.
+        // The ten counters of sliding_buckets, and the 200 entries of the log, need more room than a number.
         assert_true(one <= plain + (log ? 1200 : algorithm == Algorithm::kSlidingBuckets ? 56 : 40));
     }
     std::fflush(stdout);
