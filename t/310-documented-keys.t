@@ -47,7 +47,7 @@ sub with_section {
     $sections++;
     subtest $title => sub {
         $change->($conf) if $change;
-        my $nginx = start_nginx(%{$conf}, port => $port);
+        my $nginx = start_nginx(%{$conf}, port => $port, clock => 'day');
         $check->($nginx);
         unlike $nginx->error_log, qr/\[(?:alert|crit|emerg)\]/, 'nginx has nothing to complain of';
         $nginx->stop;
