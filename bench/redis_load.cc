@@ -178,7 +178,6 @@ class Load {
     explicit Load(const Options& options)
         : options_(options),
           policy_(policy_of(options.algorithm, options.rate)),
-          layout_(layout_of(policy_)),
           processes_(options.ports.begin(), options.ports.end()),
           waves_(options.calls) {
         settings_.name = "redis_load";
@@ -199,6 +198,8 @@ class Load {
         if (batcher_ == nullptr) {
             fail("there is no memory");
         }
+        zone_.label = "api";
+        zone_.layout = layout_of(policy_);
         for (std::uint64_t i = 0; i < options.clients; i++) {
             names_.push_back("client-" + std::to_string(100'000'000 + i));
         }
@@ -215,7 +216,7 @@ class Load {
     // Checks that are asked for together, and again when all are answered.
     struct Wave {
         Load* load = nullptr;
-        std::vector<BatchedLimit> limits;
+        std::vector<Limit> limits;
         std::vector<Question> questions;
         std::size_t open = 0;
     };
@@ -234,7 +235,7 @@ class Load {
 
     Options options_;
     Policy policy_;
-    StateLayout layout_;
+    StoreZone zone_ = {};
     std::vector<Process> processes_;
     redis::PollLoop loop_;
     redis::Settings settings_;
@@ -264,8 +265,13 @@ void Load::on_done(Question* question) {
 void Load::ask(Wave* wave) {
     wave->open = options_.batch;
     for (std::size_t i = 0; i < options_.batch; i++) {
-        wave->limits[i] = {"api", next_name(), &policy_, &layout_, 1};
-        wave->questions[i] = {&wave->limits[i], 1, on_done, wave};
+        wave->limits[i] = {&zone_, &policy_, next_name(), 1, false, false, {}, {}, {}};
+        wave->questions[i] = {};
+        wave->questions[i].limits = &wave->limits[i];
+        wave->questions[i].indices[0] = 0;
+        wave->questions[i].count = 1;
+        wave->questions[i].done = on_done;
+        wave->questions[i].asker = wave;
         if (!batcher_->ask(&wave->questions[i])) {
             fail("there is no memory");
         }

@@ -81,6 +81,7 @@ char* ZoneReader::read_name(ngx_str_t value) {
                       &zone_word);
     }
     zone->name = ngx_str(text.substr(0, colon));
+    zone->label = view(zone->name);
     for (const char c : view(zone->name)) {
         if (c <= ' ' || c > '~' || c == '"' || c == '\\') {
             return refuse(cf, cmd,

@@ -11,6 +11,7 @@
 #include "nginx/background.h"
 #include "nginx/event_loop.h"
 #include "nginx/log.h"
+#include "nginx/suspend.h"
 
 namespace rate_limit {
 namespace {
@@ -85,21 +86,13 @@ ngx_int_t answer(const Change& change) {
                : answer_reset(change.request, *change.zone, change.asked, change.known);
 }
 
-// The write handler while a request waits for Redis: ends the request if its client has cancelled it.
-void sleep_on(ngx_http_request_t* r) { end_if_cancelled(r); }
-
 // All is done that can be: the request is answered, if it is still there.
 void finish(void* self) {
     auto* change = static_cast<Change*>(self);
     ngx_http_request_t* r = change->request;
-    if (change->cleanup != nullptr) {
+    if (r != nullptr) {
         change->cleanup->handler = nullptr;
-    }
-    if (r != nullptr && r->write_event_handler == sleep_on) {
-        ngx_connection_t* c = r->connection;
-        ngx_http_set_log_request(c->log, r);
-        ngx_http_finalize_request(r, answer(*change));
-        ngx_http_run_posted_requests(c);
+        resume(r, [=] { ngx_http_finalize_request(r, answer(*change)); });
     }
     delete change->task;
     delete change;
@@ -165,17 +158,12 @@ ngx_int_t start(ngx_http_request_t* r, Change* made) {
     std::unique_ptr<Change> change(made);
     change->router = background_router(change->zone->redis);
     change->task = change->router != nullptr ? nginx_loop()->make_task(finish, change.get()) : nullptr;
-    ngx_http_cleanup_t* cleanup = change->task != nullptr ? ngx_http_cleanup_add(r, 0) : nullptr;
-    if (cleanup == nullptr || ngx_handle_read_event(r->connection->read, 0) != NGX_OK) {
+    change->cleanup = change->task != nullptr ? suspend(r, leave, change.get()) : nullptr;
+    if (change->cleanup == nullptr) {
         delete change->task;
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
-    cleanup->handler = leave;
-    cleanup->data = change.get();
-    change->cleanup = cleanup;
     change->request = r;
-    r->read_event_handler = ngx_http_test_reading;
-    r->write_event_handler = sleep_on;
     r->main->count++;
     send_next(change.release());
     return NGX_DONE;

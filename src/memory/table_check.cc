@@ -134,9 +134,9 @@ Verdict check_all(TableLimit* limits, std::size_t count, Micros now, const Proce
 }  // namespace
 
 Verdict check_by_name(Table* table, const Policy& policy, std::string_view client, std::uint32_t cost,
-                      Micros now, const Process& process, Decision* decision) {
+                      Micros now, const Process& process, Decision* decision, bool is_short) {
     NameRoom room;
-    TableLimit limit = memory_limit(table, policy, client, cost, &room);
+    TableLimit limit = memory_limit(table, policy, client, cost, &room, is_short);
     const Verdict verdict = check_one(&limit, now, process, Ending::kCharge);
     *decision = limit.decision;
     return verdict;

@@ -76,7 +76,7 @@ Verdict check(TableLimit* limits, std::size_t count, Micros now, const Process& 
 
 // The same for a request that is under one limit.
 Verdict check_by_name(Table* table, const Policy& policy, std::string_view client, std::uint32_t cost,
-                      Micros now, const Process& process, Decision* decision);
+                      Micros now, const Process& process, Decision* decision, bool is_short = false);
 
 // The same where is_single(policy, table->layout()), as most are, in one step.
 [[gnu::always_inline]] inline Verdict check_single(Table* table, const Policy& policy,

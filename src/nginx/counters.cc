@@ -9,19 +9,28 @@ unsigned stripe() { return static_cast<unsigned>(ngx_worker); }
 // nginx's own time is exact enough, and costs nothing.
 Micros about_now() { return static_cast<Micros>(ngx_current_msec) * 1000; }
 
+void count_ended(const RequestCheck& check, bool dry_run) {
+    for (const Limit& limit : check) {
+        count_limit(limit, check.outcome(), dry_run);
+        count_aborted(zone_of(limit));
+    }
+}
+
 }  // namespace
 
-void count_limit(const CountedLimit& limit, bool admitted, bool dry_run, Micros took) {
-    ZoneSharedState* shared = limit.zone->shared;
+void count_limit(const Limit& limit, const RequestOutcome& outcome, bool dry_run) {
+    ZoneSharedState* shared = zone_of(limit).shared;
+    const bool admitted = outcome.progress == Progress::kAdmitted;
     if (limit.reason != kNoReason) {
         shared->statistics.count_reason(stripe(), limit.reason);
     }
-    // A zone that would have admitted what another has rejected has no part in that.
-    if (limit.decided_by == DecidedBy::kNobody || (!admitted && limit.decision->allowed)) {
+    // A zone that would have admitted the request has no part in a rejection by another zone.
+    if (limit.decided_by == DecidedBy::kNobody || (!admitted && limit.decision.allowed)) {
         return;
     }
-    shared->statistics.count_decision(stripe(), limit.decided_by, admitted, took);
-    const bool delayed = admitted && limit.decision->delay != 0;
+    shared->statistics.count_decision(stripe(), limit.decided_by, admitted,
+                                      outcome.clock() - outcome.started_at);
+    const bool delayed = admitted && limit.decision.delay != 0;
     if (delayed) {
         shared->statistics.count_delay(stripe());
     }
@@ -30,10 +39,20 @@ void count_limit(const CountedLimit& limit, bool admitted, bool dry_run, Micros 
     }
     if (!admitted) {
         NameRoom room;
-        const std::string_view shown = limit.is_shown ? limit.client : shown_name(limit.client, &room);
+        const std::string_view shown = limit.is_short ? limit.client : shown_name(limit.client, &room);
         shared->top_clients.add(shown, about_now(), this_process());
     }
 }
+
+void count_limits(const Limit* limits, std::size_t count, const RequestOutcome& outcome, bool dry_run) {
+    for (std::size_t i = 0; i < count; i++) {
+        count_limit(limits[i], outcome, dry_run);
+    }
+}
+
+void count_left(const RequestCheck& check) { count_ended(check, false); }
+
+void count_left_dry_run(const RequestCheck& check) { count_ended(check, true); }
 
 void count_reason(const Zone& zone, Reason reason) { zone.shared->statistics.count_reason(stripe(), reason); }
 
@@ -41,9 +60,9 @@ void count_aborted(const Zone& zone) { zone.shared->statistics.count_aborted(str
 
 void count_bypass(const Zone& zone, Bypass bypass) { zone.shared->statistics.count_bypass(stripe(), bypass); }
 
-void count_shadow(const Zone& zone, std::string_view client, bool live, bool candidate) {
-    zone.shared->statistics.count_shadow(stripe(), live, candidate);
-    if (live && !candidate) {
+void count_shadow(const Zone& zone, std::string_view client, bool live, bool shadow) {
+    zone.shared->statistics.count_shadow(stripe(), live, shadow);
+    if (live && !shadow) {
         NameRoom room;
         zone.shared->top_clients.add(shown_name(client, &room), about_now(), this_process());
     }

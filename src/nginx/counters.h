@@ -19,19 +19,15 @@ inline bool is_observed(ngx_http_request_t* r) {
     return conf->observed != 0;
 }
 
-// One of a request's limits, once all are decided.
-struct CountedLimit {
-    const Zone* zone;
-    std::string_view client;
-    DecidedBy decided_by;
-    Reason reason;
-    const Decision* decision;  // unless nobody decided
-    bool is_shown = false;     // the client's name is as shown_name gives it
-};
+// Counts one limit of a request. `outcome` is that of all its limits.
+void count_limit(const Limit& limit, const RequestOutcome& outcome, bool dry_run);
 
-// Counts a limit of a request that all its limits together admitted or did not, `took` after the first was
-// asked.
-void count_limit(const CountedLimit& limit, bool admitted, bool dry_run, Micros took);
+// Counts all limits of a request.
+void count_limits(const Limit* limits, std::size_t count, const RequestOutcome& outcome, bool dry_run);
+
+// Counts the limits of a request that had ended before they were decided: for RequestCheck::leave.
+void count_left(const RequestCheck& check);
+void count_left_dry_run(const RequestCheck& check);
 
 // Counts a request that a zone could not decide.
 void count_reason(const Zone& zone, Reason reason);
@@ -42,8 +38,8 @@ void count_aborted(const Zone& zone);
 // Counts a request that a zone did not apply to.
 void count_bypass(const Zone& zone, Bypass bypass);
 
-// Counts what a candidate would have done with a request of this client.
-void count_shadow(const Zone& zone, std::string_view client, bool live, bool candidate);
+// Counts what a shadow would have done with a request of this client.
+void count_shadow(const Zone& zone, std::string_view client, bool live, bool shadow);
 
 // What all workers have counted.
 ZoneTotals zone_totals(const Zone& zone);

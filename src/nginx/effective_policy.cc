@@ -19,16 +19,27 @@ const Policy* with_rates(ngx_http_request_t* r, const Policy& policy, const Rate
     return copy;
 }
 
-// Whether the zone's rate was changed while nginx runs, and holds.
-bool has_live_rate(Zone* zone) {
-    if (zone->shared->live.version() == 0) {
-        return false;
+}  // namespace
+
+const RateList* common_rates(Zone* zone) {
+    if (zone->shared->live.version() != 0) {
+        zone_follow(zone);
+        if (zone->is_live) {
+            return &zone->live;
+        }
     }
-    zone_follow(zone);
-    return zone->is_live;
+    return zone->rate == nullptr ? &zone->configured : nullptr;
 }
 
-}  // namespace
+const RateList* rates_of(ngx_http_request_t* r, Zone* zone, ngx_str_t* text) {
+    const RateList* common = common_rates(zone);
+    if (common != nullptr) {
+        return common;
+    }
+    return ngx_http_complex_value(r, zone->rate, text) == NGX_OK
+               ? zone->rates->read(view(*text), zone->policy, zone->layout)
+               : nullptr;
+}
 
 std::uint32_t told_cost(ngx_http_request_t* r, const AppliedLimit& applied) {
     ngx_str_t text;
@@ -48,17 +59,11 @@ std::uint32_t told_cost(ngx_http_request_t* r, const AppliedLimit& applied) {
 
 const Policy* told_policy(ngx_http_request_t* r, const AppliedLimit& applied) {
     Zone* zone = applied.zone;
-    if (has_live_rate(zone)) {
-        return with_rates(r, applied.policy, zone->live);
-    }
-    if (zone->rate == nullptr) {
+    ngx_str_t text = {};
+    const RateList* rates = rates_of(r, zone, &text);
+    if (rates == &zone->configured) {
         return &applied.policy;
     }
-    ngx_str_t text;
-    if (ngx_http_complex_value(r, zone->rate, &text) != NGX_OK) {
-        return nullptr;
-    }
-    const RateList* rates = zone->rates->read(view(text), zone->policy, zone->layout);
     if (rates == nullptr) {
         if (zone_remind(zone, kComplainEvery)) {
             const LogText word(text);

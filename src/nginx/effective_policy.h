@@ -6,6 +6,14 @@
 
 namespace rate_limit {
 
+// The rates of a zone that hold for all its clients: the live rates, else the configured ones. Null if the
+// rates of a client depend on its requests (rate=$variable).
+const RateList* common_rates(Zone* zone);
+
+// The rates in force for a request: the common ones, else those of rate=$variable. Null if the variable's
+// value, which is put into `*text`, is not a rate, or more than the zone has room for.
+const RateList* rates_of(ngx_http_request_t* r, Zone* zone, ngx_str_t* text);
+
 // The cost that a variable says; what is no cost counts as 1.
 std::uint32_t told_cost(ngx_http_request_t* r, const AppliedLimit& applied);
 

@@ -79,20 +79,20 @@ bool add_numbers(ngx_http_request_t* r, const RequestState& state, const Decisio
            (!retry || add(kRetryAfter, seconds_up(decision.retry_after)));
 }
 
-u_char* print_quoted_name(u_char* at, u_char* end, const DecidedLimit& limit, std::uint32_t rate) {
+u_char* print_quoted_name(u_char* at, u_char* end, const Limit& limit, std::uint32_t rate) {
     at = ngx_slprintf(at, end, "\"");
     at = print_policy_name(at, end, limit, rate);
     return ngx_slprintf(at, end, "\"");
 }
 
-std::size_t policy_size(const DecidedLimit& limit) {
-    return limit.applied->zone->name.len + 3 * NGX_INT64_LEN + sizeof("\"\";q=;w=, ");
+std::size_t policy_size(const Limit& limit) {
+    return zone_of(limit).name.len + 3 * NGX_INT64_LEN + sizeof("\"\";q=;w=, ");
 }
 
 bool add_policies(ngx_http_request_t* r, const RequestState& state) {
     std::size_t size = 0;
     for (std::uint32_t i = 0; i < state.count; i++) {
-        size += state.limits[i].rates->size * policy_size(state.limits[i]);
+        size += state.limits[i].policy->rates.size * policy_size(state.limits[i]);
     }
     auto* text = static_cast<u_char*>(ngx_pnalloc(r->pool, size));
     if (text == nullptr) {
@@ -101,19 +101,19 @@ bool add_policies(ngx_http_request_t* r, const RequestState& state) {
     u_char* at = text;
     u_char* const end = text + size;
     for (std::uint32_t i = 0; i < state.count; i++) {
-        const DecidedLimit& limit = state.limits[i];
-        for (std::uint32_t j = 0; j < limit.rates->size; j++) {
-            const Rate& rate = limit.rates->rates[j];
+        const Limit& limit = state.limits[i];
+        for (std::uint32_t j = 0; j < limit.policy->rates.size; j++) {
+            const Rate& rate = limit.policy->rates.rates[j];
             at = ngx_slprintf(at, end, "%s", at == text ? "" : ", ");
             at = print_quoted_name(at, end, limit, j);
-            at = ngx_slprintf(at, end, ";q=%uD;w=%L", capacity_of(limit.applied->policy, rate),
-                              static_cast<int64_t>(seconds_up(window_of(limit.applied->policy, rate))));
+            at = ngx_slprintf(at, end, ";q=%uD;w=%L", capacity_of(*limit.policy, rate),
+                              static_cast<int64_t>(seconds_up(window_of(*limit.policy, rate))));
         }
     }
     return add_header(r, kPolicy, text, at);
 }
 
-bool add_ietf(ngx_http_request_t* r, const RequestState& state, const DecidedLimit& limit) {
+bool add_ietf(ngx_http_request_t* r, const RequestState& state, const Limit& limit) {
     const std::size_t size = policy_size(limit);
     auto* text = static_cast<u_char*>(ngx_pnalloc(r->pool, size));
     if (text == nullptr || !add_policies(r, state)) {
@@ -121,7 +121,7 @@ bool add_ietf(ngx_http_request_t* r, const RequestState& state, const DecidedLim
     }
     u_char* at = print_quoted_name(text, text + size, limit, limit.decision.rate);
     // sliding_window forgets the last request only after two windows, but what remains has to last for one.
-    const Micros window = window_of(limit.applied->policy, limit.rates->rates[limit.decision.rate]);
+    const Micros window = window_of(*limit.policy, limit.policy->rates.rates[limit.decision.rate]);
     at = ngx_slprintf(at, text + size, ";r=%uD;t=%L", limit.decision.remaining,
                       static_cast<int64_t>(seconds_up(ngx_min(limit.decision.reset_after, window))));
     return add_header(r, kQuota, text, at);
@@ -129,7 +129,7 @@ bool add_ietf(ngx_http_request_t* r, const RequestState& state, const DecidedLim
 
 // Out of line, so that answers without any of these do not pay for it.
 [[gnu::noinline]] bool add_headers(ngx_http_request_t* r, const RequestState& state) {
-    const DecidedLimit& limit = state.limits[state.binding];
+    const Limit& limit = state.limits[state.binding];
     const bool legacy = (state.headers & NGX_HTTP_RATE_LIMIT_HEADERS_LEGACY) != 0;
     const bool ietf = (state.headers & NGX_HTTP_RATE_LIMIT_HEADERS_IETF) != 0;
     const bool retry = state.status == Status::kRejected && limit.decision.retry_after != kNever;

@@ -78,8 +78,7 @@ LogText::LogText(const Zone& zone, std::string_view client) {
     escaped = {static_cast<std::size_t>(at - buffer), buffer};
 }
 
-void log_decision(ngx_http_request_t* r, const RequestState& state, std::uint32_t index,
-                  const ngx_str_t& key) {
+void log_decision(ngx_http_request_t* r, const RequestState& state, const Limit& limit) {
     const ngx_http_rate_limit_loc_conf_t* conf = location_conf(r);
     const bool rejected = state.status == Status::kRejected || state.status == Status::kRejectedDryRun;
     const bool dry_run = state.status == Status::kRejectedDryRun || state.status == Status::kDelayedDryRun;
@@ -92,19 +91,17 @@ void log_decision(ngx_http_request_t* r, const RequestState& state, std::uint32_
         return;
     }
     NameRoom room;
-    const DecidedLimit& limit = state.limits[index];
-    const LogText name(*limit.applied->zone, shown_name(view(key), &room));
+    const LogText name(zone_of(limit), shown_name(limit.client, &room));
     u_char text[sizeof(LogText::buffer) + 128];
     u_char* const text_end = text + sizeof(text);
-    u_char* end =
-        ngx_slprintf(text, text_end, ", key \"%V\", algorithm %s, %s ", &name.escaped,
-                     algorithm_name(limit.applied->policy.algorithm), rejected ? "may return" : "goes on");
+    u_char* end = ngx_slprintf(text, text_end, ", key \"%V\", algorithm %s, %s ", &name.escaped,
+                               algorithm_name(limit.policy->algorithm), rejected ? "may return" : "goes on");
     end = print_wait(end, text_end, rejected ? limit.decision.retry_after : limit.decision.delay);
     const std::uint64_t excess = limit.decision.excess_milli;
     log_with_details(r, level, {static_cast<std::size_t>(end - text), text},
                      "%s%s, excess: %uL.%03uL%s by zone \"%V\"",
                      rejected ? "limiting requests" : "delaying request", dry_run ? ", dry run" : "",
-                     excess / 1000, excess % 1000, rejected ? "" : ",", &limit.applied->zone->name);
+                     excess / 1000, excess % 1000, rejected ? "" : ",", &zone_of(limit).name);
 }
 
 }  // namespace rate_limit

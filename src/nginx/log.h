@@ -23,8 +23,7 @@ struct LogText {
     u_char buffer[4 * kLongestLogged + 3];
 };
 
-// Logs a rejection or a delay by one of the request's limits, in which the client's name is `key`.
-void log_decision(ngx_http_request_t* r, const RequestState& state, std::uint32_t index,
-                  const ngx_str_t& key);
+// Logs a rejection or a delay by one of the request's limits.
+void log_decision(ngx_http_request_t* r, const RequestState& state, const Limit& limit);
 
 }  // namespace rate_limit

@@ -94,6 +94,10 @@ void open_redis(ngx_http_rate_limit_main_conf_t* conf) {
 }
 
 void close_redis(ngx_http_rate_limit_main_conf_t* conf) {
+    auto** zones = static_cast<Zone**>(conf->zones.elts);
+    for (ngx_uint_t i = 0; i < conf->zones.nelts; i++) {
+        zones[i]->batcher = nullptr;
+    }
     auto** servers = static_cast<RedisServer**>(conf->servers.elts);
     for (ngx_uint_t i = 0; i < conf->servers.nelts; i++) {
         delete servers[i]->batcher;

@@ -85,7 +85,7 @@ bool can_be_satisfied(ngx_int_t status) {
 bool print_problem(ngx_http_request_t* r, const RequestState& state, ngx_uint_t status, ngx_str_t* body) {
     std::size_t size = 256;
     for (std::uint32_t i = 0; i < state.count; i++) {
-        size += state.limits[i].applied->zone->name.len + NGX_INT64_LEN;
+        size += zone_of(state.limits[i]).name.len + NGX_INT64_LEN;
     }
     auto* text = static_cast<u_char*>(ngx_pnalloc(r->pool, size));
     if (text == nullptr) {
@@ -98,7 +98,7 @@ bool print_problem(ngx_http_request_t* r, const RequestState& state, ngx_uint_t 
                               status);
     const char* between = "\"";
     for (std::uint32_t i = 0; i < state.count; i++) {
-        const DecidedLimit& limit = state.limits[i];
+        const Limit& limit = state.limits[i];
         if (!limit.decision.allowed) {
             at = ngx_slprintf(at, end, "%s", between);
             at = print_policy_name(at, end, limit, limit.decision.rate);

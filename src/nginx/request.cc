@@ -13,7 +13,7 @@ void destroy_state(void* state) { static_cast<RequestState*>(state)->~RequestSta
 struct StateRoom {
     ngx_pool_cleanup_t cleanup;
     RequestState state;
-    DecidedLimit limit;
+    Limit limit;
 };
 
 constexpr const char* kStatusNames[] = {"",         "BYPASSED",        "PASSED",           "DELAYED",
@@ -51,7 +51,7 @@ RequestState* make_request_state(ngx_http_request_t* r, std::size_t more) {
     RequestState* state = make_request_state(r);
     if (state != nullptr && state->count + more > state->room) {
         const std::size_t room = state->count + more;
-        auto* limits = static_cast<DecidedLimit*>(ngx_palloc(r->main->pool, room * sizeof(DecidedLimit)));
+        auto* limits = static_cast<Limit*>(ngx_palloc(r->main->pool, room * sizeof(Limit)));
         if (limits == nullptr) {
             return nullptr;
         }
@@ -62,15 +62,16 @@ RequestState* make_request_state(ngx_http_request_t* r, std::size_t more) {
     return state;
 }
 
+bool has_zone(const ngx_array_t* zones, const Zone* zone) {
+    const auto* known = zones != nullptr ? static_cast<const Zone* const*>(zones->elts) : nullptr;
+    return zones != nullptr && std::find(known, known + zones->nelts, zone) != known + zones->nelts;
+}
+
 bool add_zone(ngx_http_request_t* r, const Zone* zone, ngx_array_t** zones) {
     if (*zones == nullptr) {
         *zones = ngx_array_create(r->main->pool, 1, sizeof(Zone*));
     }
-    if (*zones == nullptr) {
-        return false;
-    }
-    auto** known = static_cast<const Zone**>((*zones)->elts);
-    if (std::find(known, known + (*zones)->nelts, zone) != known + (*zones)->nelts) {
+    if (*zones == nullptr || has_zone(*zones, zone)) {
         return false;
     }
     auto** slot = static_cast<const Zone**>(ngx_array_push(*zones));
@@ -80,32 +81,21 @@ bool add_zone(ngx_http_request_t* r, const Zone* zone, ngx_array_t** zones) {
     return slot != nullptr;
 }
 
-u_char* print_policy_name(u_char* at, u_char* end, const DecidedLimit& limit, std::uint32_t rate) {
-    at = ngx_slprintf(at, end, "%V", &limit.applied->zone->name);
-    if (limit.rates->size == 1) {
+u_char* print_policy_name(u_char* at, u_char* end, const Limit& limit, std::uint32_t rate) {
+    at = ngx_slprintf(at, end, "%V", &zone_of(limit).name);
+    if (limit.policy->rates.size == 1) {
         return at;
     }
     constexpr struct {
         Micros seconds;
         char letter;
     } kUnits[] = {{7 * 86400, 'w'}, {86400, 'd'}, {3600, 'h'}, {60, 'm'}, {1, 's'}};
-    const Micros seconds = limit.rates->rates[rate].period / kSecond;
+    const Micros seconds = limit.policy->rates.rates[rate].period / kSecond;
     const auto* unit = kUnits;
     while (seconds % unit->seconds != 0) {
         unit++;
     }
     return ngx_slprintf(at, end, "-%L%c", static_cast<int64_t>(seconds / unit->seconds), unit->letter);
-}
-
-bool end_if_cancelled([[maybe_unused]] ngx_http_request_t* r) {
-#if (nginx_version >= 1025000 && (NGX_QUIC || NGX_COMPAT))
-    if (r->connection->quic != nullptr && r->connection->write->error) {
-        ngx_log_error(NGX_LOG_INFO, r->connection->log, 0, "client cancelled the request");
-        ngx_http_finalize_request(r, NGX_HTTP_CLIENT_CLOSED_REQUEST);
-        return true;
-    }
-#endif
-    return false;
 }
 
 const char* status_name(Status status) { return kStatusNames[static_cast<unsigned>(status)]; }

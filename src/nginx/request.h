@@ -3,7 +3,6 @@
 
 #include "core/check.h"
 #include "identity/claims.h"
-#include "memory/table_check.h"
 #include "nginx/zone.h"
 
 namespace rate_limit {
@@ -19,35 +18,32 @@ enum class Status : std::uint8_t {
     kError,  // a limit could not be decided, and fails open or closed
 };
 
-// A limit that this request was checked against.
-struct DecidedLimit {
-    const AppliedLimit* applied;
-    const RateList* rates;  // those in force for this request
-    std::uint32_t cost;
-    DecidedBy decided_by;
-    Decision decision;
+// Where a request is on its way through the access phase.
+enum class Flow : std::uint8_t {
+    kFree,     // limits may be decided
+    kAsking,   // `check` waits for Redis
+    kDelayed,  // admitted, and waits for its turn: the handler that runs next lets the request pass
+    kRefused,  // answered instead of admitted: its error page is not limited again
 };
 
-struct PendingCheck;
-
-// Belongs to the main request and survives internal redirects, which clear a module's context.
+// Belongs to the main request and survives internal redirects, which clear the contexts of modules.
 struct RequestState {
     Status status = Status::kNone;
-    bool refused = false;  // it was answered instead of admitted; its error page is not limited again
-    bool waiting = false;  // for its turn: the handler that runs next has nothing more to decide
-    redis::Error error = redis::Error::kNone;  // why a Redis could not be asked, if it could not
-    bool token_read = false;                   // whether it is known if its token is valid
-    std::uint32_t count = 0;                   // of `limits`
-    std::uint32_t room = 0;                    // for so many
+    Flow flow = Flow::kFree;
+    bool undecided = false;                    // a limit of the current location has no rate, and is left out
+    bool token_read = false;                   // `claims` is set if the token is valid
+    redis::Error error = redis::Error::kNone;  // why a Redis did not answer
+    std::uint32_t count = 0;                   // of decided limits
+    std::uint32_t deciding = 0;                // limits behind those, which are being decided
+    std::uint32_t room = 0;                    // size of `limits`
     std::uint32_t binding = 0;                 // index of the limit that the client is told of
     ngx_uint_t headers = 0;                    // of the location that decided
     Micros decided_at = 0;                     // time of day
-    DecidedLimit* limits = nullptr;
-    PendingCheck* pending = nullptr;  // limits that are being decided
+    Limit* limits = nullptr;
+    RequestCheck* check = nullptr;    // if the flow is kAsking
     identity::Json claims;            // of its token, if that is valid
-    ngx_array_t* shadows = nullptr;   // of pointers to Zone: candidates that have decided it; may be null
-    // Of pointers to Zone: they could not be decided, and are not asked again; may be null.
-    ngx_array_t* left_out = nullptr;
+    ngx_array_t* shadows = nullptr;   // of pointers to Zone: shadows that have decided; may be null
+    ngx_array_t* left_out = nullptr;  // of pointers to Zone: not decided, and not asked again; may be null
     ngx_array_t* bypassed = nullptr;  // of pointers to Zone: counted as bypassed; may be null
 };
 
@@ -78,22 +74,21 @@ inline RequestState* make_request_state(ngx_http_request_t* r) {
 // The same, with room for so many more limits.
 RequestState* make_request_state(ngx_http_request_t* r, std::size_t more);
 
+// Whether a zone is in one of the lists of a request's state, which may be null.
+bool has_zone(const ngx_array_t* zones, const Zone* zone);
+
 // Adds a zone to one of the lists of a request's state, which is made if it is null; false if the zone is in
 // it already, or there is no memory.
 bool add_zone(ngx_http_request_t* r, const Zone* zone, ngx_array_t** zones);
 
 // The limit whose numbers the client is told; null if no limit was decided.
-inline const DecidedLimit* binding_limit(const RequestState* state) {
+inline const Limit* binding_limit(const RequestState* state) {
     return state != nullptr && state->count != 0 ? &state->limits[state->binding] : nullptr;
 }
 
 // The name of one rate's policy: its zone, and its period where the zone has several rates.
-u_char* print_policy_name(u_char* at, u_char* end, const DecidedLimit& limit, std::uint32_t rate);
+u_char* print_policy_name(u_char* at, u_char* end, const Limit& limit, std::uint32_t rate);
 
 const char* status_name(Status status);
-
-// Ends a waiting request whose client has cancelled it over HTTP/3; false if it has not. STOP_SENDING shows
-// as an error of the write event; all other ways to leave are seen by ngx_http_test_reading.
-bool end_if_cancelled(ngx_http_request_t* r);
 
 }  // namespace rate_limit

@@ -1,5 +1,4 @@
-// Asks candidates. What Redis decides may come when the request has gone, so such a check has memory of its
-// own.
+// Has shadows decide.
 #include "nginx/shadow.h"
 
 #include <algorithm>
@@ -14,17 +13,15 @@
 namespace rate_limit {
 namespace {
 
-// A candidate's check that Redis has a part in.
+// The check of a shadow in Redis.
 struct ShadowCheck {
     static constexpr std::size_t kShort = 256;
 
-    const Zone* zone;
     bool admitted;  // by the live limits
     Policy policy;
     std::unique_ptr<char[]> long_name;
     char short_name[kShort];
     Limit limit;
-    BatchedLimit room;
     std::aligned_storage_t<sizeof(RequestCheck), alignof(RequestCheck)> group;
     ShadowCheck* next;
     ShadowCheck* previous;
@@ -58,15 +55,18 @@ void recycle(ShadowCheck* check) {
     free_checks = check;
 }
 
-// Counts what came of a check, if anything did.
-void conclude(ShadowCheck* check) {
-    const Progress progress = group_of(check)->progress();
-    if (check->limit.reason != kNoReason) {
-        count_reason(*check->zone, check->limit.reason);
+// Counts the decision of a shadow, if there is one.
+void count_decision(const Limit& limit, const RequestOutcome& outcome, bool admitted) {
+    if (limit.reason != kNoReason) {
+        count_reason(zone_of(limit), limit.reason);
     }
-    if (check->limit.decided_by != DecidedBy::kNobody) {
-        count_shadow(*check->zone, check->limit.client, check->admitted, progress == Progress::kAdmitted);
+    if (limit.decided_by != DecidedBy::kNobody) {
+        count_shadow(zone_of(limit), limit.client, admitted, outcome.progress == Progress::kAdmitted);
     }
+}
+
+void conclude(ShadowCheck* check, const RequestOutcome& outcome) {
+    count_decision(check->limit, outcome, check->admitted);
     recycle(check);
 }
 
@@ -84,63 +84,46 @@ ShadowCheck* make_check() {
 }
 
 // The client's name in memory of the check's own; null if there is none.
-const char* keep_name(ShadowCheck* check, const ngx_str_t& name) {
+const char* keep_name(ShadowCheck* check, std::string_view name) {
     char* room = check->short_name;
-    if (name.len > ShadowCheck::kShort) {
-        check->long_name.reset(new (std::nothrow) char[name.len]);
+    if (name.size() > ShadowCheck::kShort) {
+        check->long_name.reset(new (std::nothrow) char[name.size()]);
         room = check->long_name.get();
     }
     if (room != nullptr) {
-        std::copy_n(name.data, name.len, room);
+        std::copy(name.begin(), name.end(), room);
     }
     return room;
 }
 
-void ask_redis(Zone* zone, const Policy& policy, const ngx_str_t& client, std::uint32_t cost, bool admitted) {
-    CheckBatcher* batcher = redis_batcher(zone->redis);
-    ShadowCheck* check = batcher != nullptr ? make_check() : nullptr;
+// Redis may answer when the request has ended: the check has memory of its own.
+void ask_redis(const Limit& limit, bool admitted) {
+    ShadowCheck* check = make_check();
     if (check == nullptr) {
         return;
     }
-    const char* name = keep_name(check, client);
+    const char* name = keep_name(check, limit.client);
     if (name == nullptr) {
         recycle(check);
         return;
     }
-    check->zone = zone;
     check->admitted = admitted;
-    check->policy = policy;
-    check->limit = {};
-    check->limit.zone = view(zone->name);
-    check->limit.client = {name, client.len};
+    check->policy = *limit.policy;
+    check->limit = limit;
     check->limit.policy = &check->policy;
-    check->limit.layout = &zone->layout;
-    check->limit.cost = cost;
-    check->limit.table = zone->table;
-    check->limit.batcher = batcher;
-    check->limit.membership = zone->redis->membership();
-    check->limit.denials = zone->denials;
-    check->limit.deny_for = zone->deny_for;
-    check->limit.on_error = zone->on_error;
-    auto* group = new (&check->group)
-        RequestCheck(&check->limit, &check->room, 1, this_process(), wall_clock,
-                     [](RequestCheck* done) { conclude(static_cast<ShadowCheck*>(done->data)); });
-    group->data = check;
-    if (group->start() != Progress::kWaiting) {
-        conclude(check);
+    check->limit.client = {name, limit.client.size()};
+    const Waiter waiter = {
+        [](void* data, std::size_t) -> void* { return &static_cast<ShadowCheck*>(data)->group; },
+        [](RequestCheck* done) { conclude(static_cast<ShadowCheck*>(done->data), done->outcome()); }, check};
+    const RequestOutcome outcome = decide(&check->limit, 1, this_host(), waiter);
+    if (outcome.progress != Progress::kWaiting) {
+        conclude(check, outcome);
     }
 }
 
-void ask_memory(const Zone& zone, const Policy& policy, const ngx_str_t& client, std::uint32_t cost,
-                bool admitted) {
-    TableLimits limits;
-    limits.add(zone.table, policy, view(client), cost);
-    const Verdict verdict = check(limits.data(), limits.size(), wall_clock(), this_process());
-    if (verdict == Verdict::kBusy) {
-        count_reason(zone, kNoSlot);
-    } else {
-        count_shadow(zone, view(client), admitted, verdict == Verdict::kAdmitted);
-    }
+void ask_memory(Limit* limit, bool admitted) {
+    const RequestOutcome outcome = decide(limit, 1, this_host(), {});
+    count_decision(*limit, outcome, admitted);
 }
 
 void check_shadow(ngx_http_request_t* r, const AppliedLimit& applied, RequestState* state, bool admitted) {
@@ -163,11 +146,14 @@ void check_shadow(ngx_http_request_t* r, const AppliedLimit& applied, RequestSta
         count_shadow(*zone, view(key), admitted, true);
         return;
     }
-    const std::uint32_t cost = cost_of(r, applied);
+    Limit limit;
+    if (!make_limit(zone, *policy, view(key), cost_of(r, applied), &limit)) {
+        return;
+    }
     if (asks_redis(*zone)) {
-        ask_redis(zone, *policy, key, cost, admitted);
+        ask_redis(limit, admitted);
     } else {
-        ask_memory(*zone, *policy, key, cost, admitted);
+        ask_memory(&limit, admitted);
     }
 }
 

@@ -29,20 +29,20 @@ ngx_int_t set_nothing(ngx_http_variable_value_t* value) {
 
 ngx_int_t get_status(ngx_http_request_t* r, ngx_http_variable_value_t* value, uintptr_t) {
     const RequestState* state = request_state(r);
-    return state == nullptr || state->pending != nullptr || state->status == Status::kNone
+    return state == nullptr || state->flow == Flow::kAsking || state->status == Status::kNone
                ? set_nothing(value)
                : set_text(value, status_name(state->status));
 }
 
 ngx_int_t get_zone(ngx_http_request_t* r, ngx_http_variable_value_t* value, uintptr_t) {
-    const DecidedLimit* limit = binding_limit(request_state(r));
-    return limit == nullptr ? set_nothing(value) : set_text(value, view(limit->applied->zone->name));
+    const Limit* limit = binding_limit(request_state(r));
+    return limit == nullptr ? set_nothing(value) : set_text(value, view(zone_of(*limit).name));
 }
 
 ngx_int_t get_store(ngx_http_request_t* r, ngx_http_variable_value_t* value, uintptr_t) {
     constexpr const char* kNames[] = {"fallback", "memory", "redis", "cache", "fallback"};
     const RequestState* state = request_state(r);
-    const DecidedLimit* limit = binding_limit(state);
+    const Limit* limit = binding_limit(state);
     if (limit != nullptr) {
         return set_text(value, kNames[static_cast<unsigned>(limit->decided_by)]);
     }
@@ -61,7 +61,7 @@ enum Number : uintptr_t { kLimit, kRemaining, kReset, kRetryAfter };
 
 ngx_int_t get_number(ngx_http_request_t* r, ngx_http_variable_value_t* value, uintptr_t which) {
     const RequestState* state = request_state(r);
-    const DecidedLimit* limit = binding_limit(state);
+    const Limit* limit = binding_limit(state);
     if (limit == nullptr) {
         return set_nothing(value);
     }

@@ -183,6 +183,12 @@ void zone_plan_memory(Zone* zone) {
     zone->shm->noreuse = 1;
 }
 
+bool zone_connect(Zone* zone) {
+    zone->batcher = redis_batcher(zone->redis);
+    zone->membership = zone->redis->membership();
+    return zone->batcher != nullptr;
+}
+
 bool zone_remind(Zone* zone, Micros every) {
     const Micros now = wall_clock();
     if (zone->table != nullptr) {

@@ -3,16 +3,15 @@
 
 #include "core/policy.h"
 #include "core/rate_memo.h"
-#include "memory/denials.h"
 #include "memory/process.h"
-#include "memory/table.h"
+#include "nginx/clock.h"
 #include "nginx/module.h"
 #include "nginx/redis.h"
-#include "store/request_check.h"
+#include "store/decide.h"
 
 namespace rate_limit {
 
-struct Zone {
+struct Zone : StoreZone {
     ngx_str_t name;
     ngx_http_complex_value_t key;
     ngx_int_t key_variable;  // the index of the variable that the key is, and nothing else; or NGX_ERROR
@@ -22,16 +21,11 @@ struct Zone {
     // Once the whole configuration is read, with the largest burst of its limits; with the rate that is live,
     // as this process last saw it.
     Policy policy;
-    RateList configured;  // of rate=
-    StateLayout layout;
-    OnError on_error;
+    RateList configured;   // of rate=
     ngx_str_t redis_name;  // empty for a zone in memory
     RedisServer* redis;    // of that name, once the whole configuration is read
-    Micros deny_for;       // deny_cache=; 0 for off
     ngx_msec_t sync;       // sync=; 0 if each request asks Redis
     ngx_shm_zone_t* shm;
-    Table* table;      // null if it is not needed: the zone is in Redis, and not on_error=local
-    Denials* denials;  // null if it is not needed
     ZoneSharedState* shared;
     bool shadow;                 // a candidate: rate_limit_shadow has it
     std::uint64_t live_version;  // of the board's rate, as this process last saw it
@@ -112,5 +106,29 @@ std::string_view zone_rate_text(const Zone& zone, char* at);
 
 // This process, as the tables need to know it.
 const Process& this_process();
+
+// The clocks of this worker, as the store needs them.
+inline Host this_host() { return {this_process(), wall_clock}; }
+
+// Connects a zone to its Redis, once in each worker. False if there is no memory.
+bool zone_connect(Zone* zone);
+
+// A limit of a client in a zone. False if there is no memory. The arguments must outlive the limit.
+inline bool make_limit(Zone* zone, const Policy& policy, std::string_view client, std::uint32_t cost,
+                       Limit* limit) {
+    if (asks_redis(*zone) && zone->batcher == nullptr && !zone_connect(zone)) {
+        return false;
+    }
+    limit->zone = zone;
+    limit->policy = &policy;
+    limit->client = client;
+    limit->cost = cost;
+    limit->is_short = false;
+    limit->is_single = false;
+    return true;
+}
+
+// The zone of a limit that make_limit made.
+inline const Zone& zone_of(const Limit& limit) { return static_cast<const Zone&>(*limit.zone); }
 
 }  // namespace rate_limit

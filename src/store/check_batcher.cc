@@ -186,7 +186,7 @@ Waiting* CheckBatcher::make_waiting() {
     return new (std::nothrow) Waiting;
 }
 
-redis::Slot CheckBatcher::slot_of_key(const BatchedLimit& limit) {
+redis::Slot CheckBatcher::slot_of_key(const Limit& limit) {
     key_.clear();
     add_key(limit, &key_);
     std::string_view word = key_.view();
@@ -221,7 +221,7 @@ CheckBatcher::Node* CheckBatcher::node_of(const redis::Client* client) {
 }
 
 // The open batch that a limit may join, or a new one; null if there is no memory.
-CheckBatcher::Batch* CheckBatcher::batch_for(const BatchedLimit& limit) {
+CheckBatcher::Batch* CheckBatcher::batch_for(const Limit& limit) {
     if (whole_ != nullptr) {
         return batch_of_node(whole_, 0);
     }
@@ -287,8 +287,9 @@ void CheckBatcher::close(Batch* batch) {
     *link = batch->next;
 }
 
-bool CheckBatcher::add(const BatchedLimit* limits, std::size_t count, bool refund, Question* question) {
-    Batch* batch = batch_for(limits[0]);
+bool CheckBatcher::add(const Limit* limits, const std::uint8_t* indices, std::size_t count, bool refund,
+                       Question* question) {
+    Batch* batch = batch_for(limits[indices[0]]);
     Waiting* waiting = batch != nullptr ? make_waiting() : nullptr;
     if (waiting == nullptr) {
         return false;
@@ -296,9 +297,10 @@ bool CheckBatcher::add(const BatchedLimit* limits, std::size_t count, bool refun
     char* at = batch->group_texts.extend(kGroupSize + count * kLimitSize);
     at = at != nullptr ? put_group(at, count, refund) : nullptr;
     for (std::size_t i = 0; i < count; i++) {
-        const unsigned policy = batch->policies.add(*limits[i].policy, *limits[i].layout);
-        at = at != nullptr ? put_limit(at, policy, limits[i].cost) : nullptr;
-        add_key(limits[i], &batch->key_texts);
+        const Limit& limit = limits[indices[i]];
+        const unsigned policy = batch->policies.add(*limit.policy, limit.zone->layout);
+        at = at != nullptr ? put_limit(at, policy, limit.cost) : nullptr;
+        add_key(limit, &batch->key_texts);
     }
     *waiting = {question, count, refund, nullptr};
     (batch->last != nullptr ? batch->last->next : batch->first) = waiting;
@@ -320,7 +322,7 @@ bool CheckBatcher::add(const BatchedLimit* limits, std::size_t count, bool refun
 
 bool CheckBatcher::ask(Question* question) {
     question->error = redis::Error::kNone;
-    return add(question->limits, question->count, false, question);
+    return add(question->limits, question->indices, question->count, false, question);
 }
 
 void CheckBatcher::forget(Question* question) {
@@ -338,15 +340,16 @@ void CheckBatcher::hand_over(Question* question, Question* copy) {
     }
 }
 
-void CheckBatcher::count(const BatchedLimit* limits, std::size_t count) {
-    if (available(slot_of(limits[0]))) {
-        add(limits, count, false, nullptr);
+void CheckBatcher::count(const Limit& limit) {
+    constexpr std::uint8_t kFirst = 0;
+    if (available(slot_of(limit))) {
+        add(&limit, &kFirst, 1, false, nullptr);
     }
 }
 
-void CheckBatcher::give_back(const BatchedLimit* limits, std::size_t count) {
-    if (available(slot_of(limits[0]))) {
-        add(limits, count, true, nullptr);
+void CheckBatcher::give_back(const Limit* limits, const std::uint8_t* indices, std::size_t count) {
+    if (available(slot_of(limits[indices[0]]))) {
+        add(limits, indices, count, true, nullptr);
     }
 }
 
@@ -522,8 +525,8 @@ void CheckBatcher::finish(Batch* batch, redis::Error error, std::string_view rep
         for (std::size_t i = 0; i < waiting->limits && !waiting->refund && error == redis::Error::kNone;
              i++) {
             const bool taken = question == nullptr ? skip_decision(&reply)
-                                                   : decode_decision(&reply, *question->limits[i].policy,
-                                                                     &question->limits[i].decision);
+                                                   : decode_decision(&reply, *(*question)[i].policy,
+                                                                     &(*question)[i].decision);
             error = taken ? error : redis::Error::kShape;
         }
         if (question == nullptr) {

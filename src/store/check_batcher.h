@@ -11,37 +11,29 @@
 #include <string_view>
 
 #include "core/check.h"
-#include "memory/table_check.h"
 #include "protocol/key_writer.h"
 #include "redis/client.h"
+#include "store/limit.h"
 
 namespace rate_limit {
 
-// One of a request's limits that Redis decides.
-struct BatchedLimit {
-    std::string_view zone;      // its name
-    std::string_view client;    // the client's
-    const Policy* policy;       // has rates
-    const StateLayout* layout;  // of the zone
-    std::uint32_t cost;         // 0 looks
-    bool is_short = false;      // the client's name is as short_name gives it
-    Decision decision = {};     // the answer
-};
-
 struct Waiting;
 
-// A request's limits on one Redis, while it asks. They and their texts must live until `done` is called,
-// which happens at the end of a turn of the loop, or until CheckBatcher::forget.
+// The limits of a request that one Redis decides together. The limits must live until `done` is called, which
+// happens at the end of a turn of the event loop, or until CheckBatcher::forget.
 struct Question {
-    BatchedLimit* limits = nullptr;
-    std::size_t count = 0;
+    Limit* limits = nullptr;           // all limits of the request
+    std::uint8_t indices[kMaxLimits];  // those of them that are asked for
+    std::size_t count = 0;             // of `indices`
     void (*done)(Question* question) = nullptr;
-    void* asker = nullptr;                     // whoever `done` is for
-    redis::Error error = redis::Error::kNone;  // the answer, if not kNone: nothing was decided
-    Micros time = 0;                           // else Redis' own, at which it decided
-    Waiting* waiting = nullptr;                // while it asks
-    // Called instead of `done` if the CheckBatcher ends before; may be null.
+    void* asker = nullptr;                     // the argument of whoever set `done`
+    redis::Error error = redis::Error::kNone;  // the answer; if not kNone, nothing was decided
+    Micros time = 0;                           // of the decision, by Redis' clock
+    Waiting* waiting = nullptr;                // while the question is in flight
+    // Called instead of `done` if the CheckBatcher is destroyed before; may be null.
     void (*lost)(Question* question) = nullptr;
+
+    Limit& operator[](std::size_t index) const { return limits[indices[index]]; }
 };
 
 class RedisCounter;
@@ -63,7 +55,7 @@ class CheckBatcher {
 
     // The slot of a limit's key: 0 where keys of all slots are in one place. Only limits of one slot can be
     // asked for together.
-    redis::Slot slot_of(const BatchedLimit& limit) { return sharded_ ? slot_of_key(limit) : redis::Slot{0}; }
+    redis::Slot slot_of(const Limit& limit) { return sharded_ ? slot_of_key(limit) : redis::Slot{0}; }
 
     // Whether Redis is worth asking for a slot.
     bool available(redis::Slot slot) const;
@@ -77,13 +69,13 @@ class CheckBatcher {
     // The answer to a question goes to a copy of it.
     static void hand_over(Question* question, Question* copy);
 
-    // Decides and charges, and tells nobody: for a request that was rejected elsewhere, where rejected
-    // requests count.
-    void count(const BatchedLimit* limits, std::size_t count);
+    // Decides and charges one limit without an answer: for a request that another limit rejected, where
+    // rejected requests count.
+    void count(const Limit& limit);
 
-    // Gives back what an admitted question was charged, as well as can be: if Redis is gone, it stays
-    // charged.
-    void give_back(const BatchedLimit* limits, std::size_t count);
+    // Gives back the charge of some limits of an admitted question, which have one slot. If Redis does not
+    // answer, they stay charged.
+    void give_back(const Limit* limits, const std::uint8_t* indices, std::size_t count);
 
     // How long after its first question a request may ask another.
     Micros budget() const { return options_.budget; }
@@ -102,12 +94,13 @@ class CheckBatcher {
           loop_(loop) {}
 
     static void on_answer(void* self, redis::Error error, std::string_view reply);
-    bool add(const BatchedLimit* limits, std::size_t count, bool refund, Question* question);
-    redis::Slot slot_of_key(const BatchedLimit& limit);
-    void add_key(const BatchedLimit& limit, redis::Buffer* buffer) {
-        keys_.append(limit.zone, limit.policy->algorithm, limit.client, limit.is_short, buffer);
+    bool add(const Limit* limits, const std::uint8_t* indices, std::size_t count, bool refund,
+             Question* question);
+    redis::Slot slot_of_key(const Limit& limit);
+    void add_key(const Limit& limit, redis::Buffer* buffer) {
+        keys_.append(limit.zone->label, limit.policy->algorithm, limit.client, limit.is_short, buffer);
     }
-    Batch* batch_for(const BatchedLimit& limit);
+    Batch* batch_for(const Limit& limit);
     Batch* batch_of_node(Node* node, redis::Slot slot);
     Batch* batch_of_client(std::string_view client, redis::Slot slot);
     Node* node_of(const redis::Client* client);

@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "core/arithmetic.h"
+#include "store/deny_cache.h"
 
 namespace rate_limit {
 
@@ -28,27 +29,21 @@ bool is_lower(const RateList& a, const RateList& b) {
                  *std::min_element(b.rates, b.rates + b.size, lower));
 }
 
-// A client as denials know it.
-std::uint64_t denied_client(const Limit& limit) {
-    NameRoom room;
-    return limit.denials->hash(short_name(limit.client, limit.is_short, &room));
-}
-
 }  // namespace
 
-RequestCheck::RequestCheck(Limit* limits, BatchedLimit* room, std::size_t count, const Process& process,
-                           Micros (*wall)(), void (*done)(RequestCheck* group))
+RequestCheck::RequestCheck(Limit* limits, std::size_t count, const Process& process, Micros (*wall)(),
+                           void (*done)(RequestCheck* check))
     : limits_(limits), count_(count), process_(process), wall_(wall), done_(done) {
-    question_.limits = room;
+    question_.limits = limits;
     question_.done = on_answer;
     question_.asker = this;
     for (std::size_t i = 0; i < count_; i++) {
+        const StoreZone& zone = *limits_[i].zone;
         limits_[i].decided_by = DecidedBy::kNobody;
         limits_[i].reason = kNoReason;
-        slots_[i] =
-            limits_[i].batcher != nullptr ? limits_[i].batcher->slot_of(batched_limit(i)) : redis::Slot{0};
+        slots_[i] = zone.batcher != nullptr ? zone.batcher->slot_of(limits_[i]) : redis::Slot{0};
         order_[i] = static_cast<std::uint8_t>(i);
-        has_tables_ = has_tables_ || limits_[i].table != nullptr;
+        has_tables_ = has_tables_ || zone.table != nullptr;
         scattered_ = scattered_ || !together(i, 0);
     }
     if (scattered_) {
@@ -56,14 +51,9 @@ RequestCheck::RequestCheck(Limit* limits, BatchedLimit* room, std::size_t count,
     }
 }
 
-BatchedLimit RequestCheck::batched_limit(std::size_t index) const {
-    const Limit& limit = limits_[index];
-    return {limit.zone, limit.client, limit.policy, limit.layout, limit.cost, limit.is_short, {}};
-}
-
 // Whether both limits are in the same position, and one call may have them.
 bool RequestCheck::together(std::size_t a, std::size_t b) const {
-    return limits_[a].batcher == limits_[b].batcher && slots_[a] == slots_[b];
+    return limits_[a].zone->batcher == limits_[b].zone->batcher && slots_[a] == slots_[b];
 }
 
 // Of two with the same rate the one in Redis is charged before: what memory is charged last need not be given
@@ -74,7 +64,7 @@ bool RequestCheck::precedes(std::size_t a, std::size_t b) const {
     if (is_lower(rates, others) || is_lower(others, rates)) {
         return is_lower(rates, others);
     }
-    return limits_[a].batcher != nullptr && limits_[b].batcher == nullptr;
+    return limits_[a].zone->batcher != nullptr && limits_[b].zone->batcher == nullptr;
 }
 
 void RequestCheck::arrange() {
@@ -88,9 +78,9 @@ void RequestCheck::arrange() {
     }
 }
 
-Progress RequestCheck::start(bool undenied) {
+Progress RequestCheck::start() {
     started_at_ = process_.clock();
-    progress_ = !undenied && denied() ? Progress::kRejected : look_at_memory();
+    progress_ = look_at_memory();
     return progress_;
 }
 
@@ -110,11 +100,10 @@ void RequestCheck::leave(Gone gone) {
     CheckBatcher::hand_over(&question_, &successor->question_);
 }
 
-// A copy with everything that belongs to the request, in memory of its own, which end_copy frees; null if
-// there is none.
+// A copy of the check, its limits, and what they point to in the memory of the request. end_copy frees it.
+// Null if there is no memory.
 RequestCheck* RequestCheck::copy() const {
-    std::size_t size = sizeof(RequestCheck) +
-                       count_ * (sizeof(Limit) + sizeof(BatchedLimit) + sizeof(Policy) + sizeof(StateLayout));
+    std::size_t size = sizeof(RequestCheck) + count_ * (sizeof(Limit) + sizeof(Policy));
     for (std::size_t i = 0; i < count_; i++) {
         size += limits_[i].client.size();
     }
@@ -124,22 +113,16 @@ RequestCheck* RequestCheck::copy() const {
     }
     auto* copy = new (memory) RequestCheck(*this);
     copy->limits_ = reinterpret_cast<Limit*>(copy + 1);
-    copy->question_.limits = reinterpret_cast<BatchedLimit*>(copy->limits_ + count_);
-    auto* policies = reinterpret_cast<Policy*>(copy->question_.limits + count_);
-    auto* layouts = reinterpret_cast<StateLayout*>(policies + count_);
-    auto* text = reinterpret_cast<char*>(layouts + count_);
+    auto* policies = reinterpret_cast<Policy*>(copy->limits_ + count_);
+    auto* text = reinterpret_cast<char*>(policies + count_);
     for (std::size_t i = 0; i < count_; i++) {
         const Limit& limit = limits_[i];
         auto* copied = new (&copy->limits_[i]) Limit(limit);
         copied->policy = new (&policies[i]) Policy(*limit.policy);
-        copied->layout = new (&layouts[i]) StateLayout(*limit.layout);
         copied->client = {text, limit.client.size()};
         text = std::copy(limit.client.begin(), limit.client.end(), text);
     }
-    for (std::size_t i = 0; i < std::min(question_.count, count_); i++) {
-        auto* asked = new (&copy->question_.limits[i]) BatchedLimit(copy->batched_limit(asked_indices_[i]));
-        asked->decision = question_.limits[i].decision;
-    }
+    copy->question_.limits = copy->limits_;
     copy->question_.asker = copy;
     copy->question_.lost = [](Question* question) { ::operator delete(question->asker); };
     copy->done_ = end_copy;
@@ -154,27 +137,6 @@ void RequestCheck::end_copy(RequestCheck* copy) {
     ::operator delete(copy);
 }
 
-// Whether one of the limits is known to reject. Where rejected requests count, each has to be counted.
-bool RequestCheck::denied() {
-    const auto counts = [](const Limit& limit) { return limit.policy->count_all; };
-    if (std::any_of(limits_, limits_ + count_, counts)) {
-        return false;
-    }
-    for (std::size_t i = 0; i < count_; i++) {
-        Limit& limit = limits_[i];
-        if (limit.denials == nullptr || limit.cost == 0 || !limit.denials->any(started_at_)) {
-            continue;
-        }
-        const std::uint64_t client = denied_client(limit);
-        if (limit.denials->find(client, *limit.policy, limit.cost, started_at_, &limit.decision,
-                                &decided_at_)) {
-            limit.decided_by = DecidedBy::kCache;
-            return true;
-        }
-    }
-    return false;
-}
-
 // Gathers what memory has to decide of the limits before `end` in the order, those that it decides instead of
 // a Redis included.
 void RequestCheck::gather_memory(std::size_t end, MemoryLimits* memory) const {
@@ -182,8 +144,8 @@ void RequestCheck::gather_memory(std::size_t end, MemoryLimits* memory) const {
         const std::size_t i = order_[position];
         const Limit& limit = limits_[i];
         const bool instead =
-            tried_[i] && limit.decided_by == DecidedBy::kNobody && limit.on_error == OnError::kLocal;
-        if (limit.table != nullptr && (limit.batcher == nullptr || instead) && !in_memory_[i]) {
+            tried_[i] && limit.decided_by == DecidedBy::kNobody && limit.zone->on_error == OnError::kLocal;
+        if (limit.zone->table != nullptr && (limit.zone->batcher == nullptr || instead) && !in_memory_[i]) {
             add_memory_limit(i, memory);
         }
     }
@@ -194,14 +156,14 @@ TableLimit* RequestCheck::add_memory_limit(std::size_t i, MemoryLimits* memory) 
     const std::size_t index = memory->limits.size();
     memory->indices[index] = i;
     TableLimit* own =
-        memory->limits.add(limit.table, *limit.policy, limit.client, limit.cost, limit.is_short);
-    if (limit.batcher != nullptr) {
+        memory->limits.add(limit.zone->table, *limit.policy, limit.client, limit.cost, limit.is_short);
+    if (limit.zone->batcher != nullptr) {
         // What this instance admits is charged in Redis later, where the whole rate holds.
         own->ahead = 0;
         own->rates = &limit.policy->rates;
-        if (limit.membership != nullptr) {
+        if (limit.zone->membership != nullptr) {
             own->policy =
-                new (&memory->parts[index]) Policy(part_of(*limit.policy, limit.membership->share()));
+                new (&memory->parts[index]) Policy(part_of(*limit.policy, limit.zone->membership->share()));
         }
     }
     return own;
@@ -211,7 +173,7 @@ void RequestCheck::copy_decisions(const MemoryLimits& memory) {
     for (std::size_t i = 0; i < memory.limits.size(); i++) {
         Limit& limit = limits_[memory.indices[i]];
         limit.decision = memory.limits[i].decision;
-        limit.decided_by = limit.batcher == nullptr ? DecidedBy::kMemory : DecidedBy::kFallback;
+        limit.decided_by = limit.zone->batcher == nullptr ? DecidedBy::kMemory : DecidedBy::kFallback;
     }
 }
 
@@ -237,7 +199,8 @@ Progress RequestCheck::look_at_memory() {
 // The position in the order of the next limit whose Redis is to be asked; count_ if there is none left.
 std::size_t RequestCheck::next_position() const {
     std::size_t position = 0;
-    while (position < count_ && (limits_[order_[position]].batcher == nullptr || tried_[order_[position]])) {
+    while (position < count_ &&
+           (limits_[order_[position]].zone->batcher == nullptr || tried_[order_[position]])) {
         position++;
     }
     return position;
@@ -247,12 +210,11 @@ std::size_t RequestCheck::next_position() const {
 void RequestCheck::choose(std::size_t position) {
     const std::size_t first = order_[position];
     question_.count = 0;
-    asked_ = limits_[first].batcher;
+    asked_ = limits_[first].zone->batcher;
     for (std::size_t i = 0; i < count_; i++) {
         if (!tried_[i] && together(i, first)) {
             tried_[i] = true;
-            asked_indices_[question_.count] = static_cast<std::uint8_t>(i);
-            question_.limits[question_.count++] = batched_limit(i);
+            question_.indices[question_.count++] = static_cast<std::uint8_t>(i);
         }
     }
 }
@@ -266,7 +228,7 @@ Progress RequestCheck::ask_next() {
             return charged;
         }
         choose(position);
-        if (!asked_->available(slots_[asked_indices_[0]])) {
+        if (!asked_->available(slots_[question_.indices[0]])) {
             error_ = redis::Error::kUnavailable;
         } else if (waited_ && process_.clock() - started_at_ >= asked_->budget()) {
             error_ = redis::Error::kTimedOut;
@@ -282,10 +244,10 @@ Progress RequestCheck::ask_next() {
 }
 
 void RequestCheck::on_answer(Question* question) {
-    auto* group = static_cast<RequestCheck*>(question->asker);
-    group->progress_ = group->take_answer();
-    if (group->progress_ != Progress::kWaiting) {
-        group->done_(group);
+    auto* check = static_cast<RequestCheck*>(question->asker);
+    check->progress_ = check->take_answer();
+    if (check->progress_ != Progress::kWaiting) {
+        check->done_(check);
     }
 }
 
@@ -298,57 +260,55 @@ Progress RequestCheck::take_answer() {
     decided_at_ = question_.time;
     bool allowed = true;
     for (std::size_t i = 0; i < question_.count; i++) {
-        Limit& limit = limits_[asked_indices_[i]];
-        limit.decision = question_.limits[i].decision;
+        Limit& limit = question_[i];
         limit.decided_by = DecidedBy::kRedis;
         allowed = allowed && limit.decision.allowed;
-        if (!limit.decision.allowed && limit.denials != nullptr && !limit.policy->count_all) {
-            limit.denials->remember(denied_client(limit), *limit.policy, limit.cost, process_.clock(),
-                                    decided_at_, limit.decision, limit.deny_for);
+        if (!limit.decision.allowed) {
+            remember_denial(limit, process_.clock(), decided_at_);
         }
     }
-    const bool followed = !has_tables_ || tell_memory();
+    MemoryLimits memory;
+    const bool followed = !has_tables_ || tell_memory(&memory);
     if (!allowed) {
         return reject();
     }
     if (followed && question_.count == count_) {
-        return Progress::kAdmitted;  // nobody else decides, and nothing can have to be given back
+        return Progress::kAdmitted;  // no other limit can reject, so nothing is ever given back
     }
     const Micros charged_at = process_.clock();
     for (std::size_t i = 0; i < question_.count; i++) {
-        charged_at_[asked_indices_[i]] = charged_at;
+        charged_at_[question_.indices[i]] = charged_at;
     }
-    return followed ? ask_next() : reject_for_memory();
+    return followed ? ask_next() : reject_for_memory(memory);
 }
 
-// Tells the tables that decide while Redis cannot be asked what it has said; false if one of them rejects,
-// whose decision then is the question's.
-bool RequestCheck::tell_memory() {
+// Tells the tables that decide while Redis is down what Redis has decided. False if one of them rejects; then
+// `memory` has the decision of each.
+bool RequestCheck::tell_memory(MemoryLimits* memory) const {
     bool allowed = true;
     for (std::size_t i = 0; i < question_.count; i++) {
-        Limit& limit = limits_[asked_indices_[i]];
-        if (limit.on_error != OnError::kLocal || limit.table == nullptr || limit.cost == 0) {
+        const Limit& limit = question_[i];
+        const StoreZone& zone = *limit.zone;
+        if (zone.on_error != OnError::kLocal || zone.table == nullptr || limit.cost == 0) {
             continue;
         }
-        MemoryLimits memory;
-        const TableLimit* own = add_memory_limit(asked_indices_[i], &memory);
-        const Share share = limit.membership != nullptr ? limit.membership->share() : Share();
-        const Micros back_at = limit.membership != nullptr ? limit.membership->back_at() : 0;
+        TableLimit* own = add_memory_limit(question_.indices[i], memory);
+        const Share share = zone.membership != nullptr ? zone.membership->share() : Share();
+        const Micros back_at = zone.membership != nullptr ? zone.membership->back_at() : 0;
         const std::uint32_t left = part_of(limit.decision.remaining, share);
-        if (!follow_redis(memory.limits.data(), limit.decision, left, back_at, wall_(), process_)) {
-            question_.limits[i].decision = own->decision;
-            allowed = false;
-        }
+        own->decision.allowed = follow_redis(own, limit.decision, left, back_at, wall_(), process_);
+        allowed = allowed && own->decision.allowed;
     }
     return allowed;
 }
 
-Progress RequestCheck::reject_for_memory() {
+// Rejects what Redis has admitted, because tables reject it.
+Progress RequestCheck::reject_for_memory(const MemoryLimits& memory) {
     const Progress rejected = reject();
-    for (std::size_t i = 0; i < question_.count; i++) {
-        Limit& limit = limits_[asked_indices_[i]];
-        if (!question_.limits[i].decision.allowed) {
-            limit.decision = question_.limits[i].decision;
+    for (std::size_t i = 0; i < memory.limits.size(); i++) {
+        if (!memory.limits[i].decision.allowed) {
+            Limit& limit = limits_[memory.indices[i]];
+            limit.decision = memory.limits[i].decision;
             limit.decided_by = DecidedBy::kFallback;
         }
     }
@@ -359,10 +319,10 @@ Progress RequestCheck::reject_for_memory() {
 // decided by memory.
 bool RequestCheck::must_refuse() {
     for (std::size_t i = 0; i < question_.count; i++) {
-        limits_[asked_indices_[i]].reason = reason_of(error_);
+        question_[i].reason = reason_of(error_);
     }
     for (std::size_t i = 0; i < question_.count; i++) {
-        if (limits_[asked_indices_[i]].on_error == OnError::kClosed) {
+        if (question_[i].zone->on_error == OnError::kClosed) {
             give_back();
             return true;
         }
@@ -392,8 +352,8 @@ Progress RequestCheck::charge_memory(std::size_t end) {
     for (std::size_t i = 0; i < memory.limits.size(); i++) {
         const Limit& limit = limits_[memory.indices[i]];
         charged_at_[memory.indices[i]] = charged_at;
-        if (limit.batcher != nullptr && limit.table->has_unsent_counts()) {
-            limit.table->unsent_counts().set_alone_at(charged_at);
+        if (limit.zone->batcher != nullptr && limit.zone->table->has_unsent_counts()) {
+            limit.zone->table->unsent_counts().set_alone_at(charged_at);
         }
     }
     return Progress::kAdmitted;
@@ -405,7 +365,7 @@ Progress RequestCheck::leave_memory_out(const MemoryLimits& memory) {
     for (std::size_t i = 0; i < memory.limits.size(); i++) {
         Limit& limit = limits_[memory.indices[i]];
         limit.reason = limit.reason == kNoReason ? kNoSlot : limit.reason;
-        closed = closed || limit.on_error == OnError::kClosed;
+        closed = closed || limit.zone->on_error == OnError::kClosed;
     }
     if (closed) {
         give_back();
@@ -430,9 +390,8 @@ Progress RequestCheck::reject() {
 void RequestCheck::note_rejection() {
     for (std::size_t i = 0; i < count_; i++) {
         const Limit& limit = limits_[i];
-        if (limit.batcher != nullptr && !tried_[i] && limit.policy->count_all && limit.cost != 0) {
-            const BatchedLimit counted = batched_limit(i);
-            limit.batcher->count(&counted, 1);
+        if (limit.zone->batcher != nullptr && !tried_[i] && limit.policy->count_all && limit.cost != 0) {
+            limit.zone->batcher->count(limit);
         }
     }
 }
@@ -480,19 +439,17 @@ bool RequestCheck::is_refundable(std::size_t index) const {
 void RequestCheck::give_back() {
     give_back_to_memory();
     for (std::size_t first = 0; first < count_; first++) {
-        BatchedLimit charged[kMaxLimits];
+        std::uint8_t charged[kMaxLimits];
         std::size_t count = 0;
         for (std::size_t i = first; i < count_; i++) {
             if (together(i, first) && is_refundable(i)) {
-                charged[count++] = batched_limit(i);
+                charged[count++] = static_cast<std::uint8_t>(i);
                 charged_at_[i] = 0;
-                if (limits_[i].denials != nullptr) {
-                    limits_[i].denials->forget(denied_client(limits_[i]));
-                }
+                forget_denial(limits_[i]);
             }
         }
         if (count != 0) {
-            limits_[first].batcher->give_back(charged, count);
+            limits_[first].zone->batcher->give_back(limits_, charged, count);
         }
     }
 }

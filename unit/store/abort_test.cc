@@ -23,7 +23,7 @@ unsigned errors = 0;  // of those that no test makes
 
 void count_end(const RequestCheck& group) {
     ended[group.progress()]++;
-    errors += group.error() != Error::kNone ? 1 : 0;
+    errors += group.outcome().error != Error::kNone ? 1 : 0;
 }
 
 void test_a_request_that_has_gone_is_charged_everywhere(void**) {

@@ -15,7 +15,7 @@ void test_nothing_is_given_back_to_a_redis_that_is_gone(void**) {
     assert_false(scene.batcher->available(0));
     const std::size_t calls = scene.server.calls.size();
     const Asking charged;
-    scene.batcher->give_back(charged.limits.data(), 1);
+    scene.batcher->give_back(charged.limits.data(), charged.question.indices, 1);
     scene.loop.run_for(10);
     assert_int_equal(scene.server.calls.size(), calls);
 }

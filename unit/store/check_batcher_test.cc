@@ -424,7 +424,7 @@ void test_what_is_given_back_goes_as_a_refund(void**) {
     Scene scene;
     const Asking charged("alice", 7, 3);
     scene.questions.ask("before");
-    scene.batcher->give_back(charged.limits.data(), 3);
+    scene.batcher->give_back(charged.limits.data(), charged.question.indices, 3);
     scene.questions.ask("after");
     assert_true(scene.questions.await());
     assert_int_equal(scene.server.calls.size(), 1);
@@ -466,7 +466,7 @@ void test_a_refund_alone_is_sent_too(void**) {
     Scene scene;
     {
         const Asking charged("alice", 7);
-        scene.batcher->give_back(charged.limits.data(), 1);
+        scene.batcher->give_back(charged.limits.data(), charged.question.indices, 1);
     }
     assert_true(scene.loop.run_until([&] { return scene.server.refunds().size() == 1; }));
     scene.questions.ask();

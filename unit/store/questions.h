@@ -37,9 +37,13 @@ struct Asking {
     void add(const std::string& zone, const std::string& client, const Policy& policy,
              const StateLayout& layout, std::uint32_t cost = 1) {
         texts.push_back({zone, client});
-        limits.push_back({texts.back().zone, texts.back().client, &policy, &layout, cost, false, {}});
+        zones.push_back({});
+        zones.back().label = texts.back().zone;
+        zones.back().layout = layout;
+        limits.push_back({&zones.back(), &policy, texts.back().client, cost, false, false, {}, {}, {}});
         question.limits = limits.data();
-        question.count = limits.size();
+        question.indices[question.count] = static_cast<std::uint8_t>(question.count);
+        question.count++;
     }
 
     const Decision& decision(std::size_t index = 0) const { return limits[index].decision; }
@@ -47,7 +51,8 @@ struct Asking {
     static inline unsigned places = 0;
 
     std::deque<Text> texts;
-    std::vector<BatchedLimit> limits;
+    std::deque<StoreZone> zones;
+    std::vector<Limit> limits;
     Question question;
     unsigned answers = 0;
     unsigned place = 0;

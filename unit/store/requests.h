@@ -5,7 +5,7 @@
 
 #include "memory/shared_zone.h"
 #include "script_server.h"
-#include "store/request_check.h"
+#include "store/decide.h"
 
 namespace rate_limit {
 
@@ -40,49 +40,54 @@ inline const Policy kPolicy = policy_of(Algorithm::kSlidingWindow, "10r/m");
 // A request under some limits.
 class Request {
   public:
-    explicit Request(const std::vector<Place>& places) : room_(places.size()) {
+    explicit Request(const std::vector<Place>& places) {
         for (const Place& place : places) {
             const Policy* policy = place.policy != nullptr ? place.policy
                                    : place.zone != nullptr ? &place.zone->policy()
                                                            : &kPolicy;
-            shapes_.push_back(layout_of(*policy));
-            limits_.push_back({place.name,
-                               place.client,
+            zones_.push_back({place.name, layout_of(*policy),
+                              place.zone != nullptr ? &place.zone->table() : nullptr, place.batcher,
+                              place.membership, place.denials, kSecond, place.on_error});
+            limits_.push_back({&zones_.back(),
                                policy,
-                               &shapes_.back(),
+                               place.client,
                                place.cost,
-                               place.zone != nullptr ? &place.zone->table() : nullptr,
-                               place.batcher,
-                               place.membership,
-                               place.denials,
-                               kSecond,
-                               place.on_error,
+                               false,
+                               is_single(*policy, zones_.back().layout),
                                DecidedBy::kCache,
+                               kNoSlot,
                                {}});
         }
-        group_ = std::make_unique<RequestCheck>(
-            limits_.data(), room_.data(), limits_.size(), kProcess, [] { return wall_clock; },
-            [](RequestCheck* group) { static_cast<Request*>(group->data)->answers_++; });
-        group_->data = this;
-        progress_ = group_->start();
+        outcome_ = decide(
+            limits_.data(), limits_.size(), {kProcess, [] { return wall_clock; }},
+            {[](void* request, std::size_t) -> void* { return &static_cast<Request*>(request)->check_; },
+             [](RequestCheck* check) {
+                 auto* request = static_cast<Request*>(check->data);
+                 request->answers_++;
+                 request->outcome_ = check->outcome();
+             },
+             this});
+        at_once_ = outcome_.progress;
         assert_int_equal(answers_, 0);
-        assert_int_equal(group_->progress(), progress_);
     }
-    ~Request() { assert_int_equal(answers_, progress_ == Progress::kWaiting && !forgotten_ ? 1 : 0); }
+    ~Request() { assert_int_equal(answers_, at_once_ == Progress::kWaiting && !forgotten_ ? 1 : 0); }
     Request(const Request&) = delete;
     Request& operator=(const Request&) = delete;
 
     // What became of it at once, and in the end.
-    Progress at_once() const { return progress_; }
+    Progress at_once() const { return at_once_; }
     Progress in_the_end(redis::TestLoop* loop) const {
-        assert_int_equal(progress_, Progress::kWaiting);
+        assert_int_equal(at_once_, Progress::kWaiting);
         assert_true(loop->run_until([this] { return answers_ != 0; }));
-        return group_->progress();
+        return outcome_.progress;
     }
 
     // It has gone, and may be destroyed.
     void leave(RequestCheck::Gone gone) {
-        group_->leave(gone);
+        if (outcome_.progress == Progress::kWaiting) {
+            outcome_.check->leave(gone);
+        }
+        kept_zones_.push_back(std::move(zones_));
         forgotten_ = true;
     }
 
@@ -90,15 +95,17 @@ class Request {
     const Decision& decision(std::size_t index) const { return limits_[index].decision; }
     DecidedBy decided_by(std::size_t index) const { return limits_[index].decided_by; }
     Reason reason(std::size_t index) const { return limits_[index].reason; }
-    Error error() const { return group_->error(); }
-    Micros decided_at() const { return group_->decided_at(); }
+    Error error() const { return outcome_.error; }
+    Micros decided_at() const { return outcome_.decided_at; }
 
   private:
-    std::deque<StateLayout> shapes_;
+    static inline std::deque<std::deque<StoreZone>> kept_zones_;  // of requests that have left
+
+    std::deque<StoreZone> zones_;
     std::vector<Limit> limits_;
-    std::vector<BatchedLimit> room_;
-    std::unique_ptr<RequestCheck> group_;
-    Progress progress_;
+    std::aligned_storage_t<sizeof(RequestCheck), alignof(RequestCheck)> check_;
+    RequestOutcome outcome_;
+    Progress at_once_;
     unsigned answers_ = 0;
     bool forgotten_ = false;
 };

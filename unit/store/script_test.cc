@@ -28,7 +28,7 @@ void test_the_real_script_admits_the_quota_and_takes_back_what_is_given_back(voi
             assert_true(decision.allowed == (decision.retry_after == 0));
         }
         questions[0].limits[0].cost = 4;
-        batcher->give_back(questions[0].limits.data(), 1);
+        batcher->give_back(questions[0].limits.data(), questions[0].question.indices, 1);
         for (unsigned i = 0; i < 6; i++) {
             questions.ask(policy, layout);
         }

@@ -12,7 +12,6 @@ namespace {
 
 void test_the_slot_of_a_limit_is_that_of_its_key(void**) {
     SplitScene scene;
-    const StateLayout layout = layout_of(kPolicy);
     for (const std::string& client :
          {std::string("alice"), std::string(), std::string("}x"), std::string("a}b"), std::string("{a}"),
           std::string("\0x", 2), std::string(128, 'x'), std::string(129, 'x'), std::string("sha256:x"),
@@ -22,7 +21,9 @@ void test_the_slot_of_a_limit_is_that_of_its_key(void**) {
             append_key("rate_limit:", zone, kPolicy.algorithm, client, &buffer);
             const std::string_view bulk = buffer.view();
             const std::size_t start = bulk.find("\r\n") + 2;
-            const BatchedLimit limit = {zone, client, &kPolicy, &layout, 1, {}};
+            StoreZone place = {};
+            place.label = zone;
+            const Limit limit = {&place, &kPolicy, client, 1, false, false, {}, {}, {}};
             assert_int_equal(scene.batcher->slot_of(limit),
                              redis::slot_of(bulk.substr(start, bulk.size() - start - 2)));
         }
@@ -31,9 +32,10 @@ void test_the_slot_of_a_limit_is_that_of_its_key(void**) {
 
 void test_where_all_keys_are_in_one_place_slots_are_all_the_same(void**) {
     Scene scene;
-    const StateLayout layout = layout_of(kPolicy);
+    StoreZone zone = {};
+    zone.label = "api";
     for (const char* client : {"alice", "bob", "carol"}) {
-        assert_int_equal(scene.first->slot_of({"api", client, &kPolicy, &layout, 1, {}}), 0);
+        assert_int_equal(scene.first->slot_of({&zone, &kPolicy, client, 1, false, false, {}, {}, {}}), 0);
     }
 }
 

@@ -29,9 +29,12 @@ void test_what_a_node_cannot_be_asked_together_is_asked_again_client_by_client(v
     }
     scene.left.elsewhere = [](const redis::Words&) { return true; };
     scene.left.decide = [&](const SeenLimit& limit) { return admit(numbers[limit.key]); };
-    const StateLayout layout = layout_of(kPolicy);
-    const BatchedLimit counted = {"api", names[4], &kPolicy, &layout, 7};
-    const BatchedLimit refunded = {"api", names[5], &kPolicy, &layout, 9};
+    StoreZone zone = {};
+    zone.label = "api";
+    zone.layout = layout_of(kPolicy);
+    const Limit limits[] = {{&zone, &kPolicy, names[4], 7, false, false, {}, {}, {}},
+                            {&zone, &kPolicy, names[5], 9, false, false, {}, {}, {}}};
+    const std::uint8_t refunded = 1;
     std::deque<Request> requests;
     for (unsigned i = 0; i < 4; i++) {
         std::vector<Place> places = {scene.of(names[i])};
@@ -40,8 +43,8 @@ void test_what_a_node_cannot_be_asked_together_is_asked_again_client_by_client(v
         }
         requests.emplace_back(places);
     }
-    scene.batcher->count(&counted, 1);
-    scene.batcher->give_back(&refunded, 1);
+    scene.batcher->count(limits[0]);
+    scene.batcher->give_back(limits, &refunded, 1);
     requests[2].leave(nullptr);
     for (const unsigned i : {0, 1, 3}) {
         assert_int_equal(requests[i].in_the_end(&scene.loop), Progress::kAdmitted);

@@ -1,0 +1,56 @@
+// The door into the store: decides all limits of a request, at once or later.
+#pragma once
+
+#include "store/request_check.h"
+
+namespace rate_limit {
+
+// What decide() needs if a request has to wait for Redis.
+struct Waiter {
+    void* (*allocate)(void* data, std::size_t size);  // memory for a RequestCheck; null if there is none
+    void (*done)(RequestCheck* check);                // called once, unless the check is forgotten or left
+    void* data;                                       // the first argument, and the `data` of the check
+};
+
+// The clocks of the caller.
+struct Host {
+    const Process& process;
+    Micros (*wall)();  // time of day
+};
+
+// As decide(), for several limits, or for one in Redis.
+RequestOutcome decide_any(Limit* limits, std::size_t count, const Host& host, const Waiter& waiter);
+
+// A limit in memory found no slot for its client.
+RequestOutcome leave_undecided(Limit* limits, std::size_t count, const Host& host, Micros now);
+
+// Decides the limits of a request, at most kMaxLimits and of different zones, and charges all of them or
+// none. If the progress is kWaiting, `limits` must stay, and `waiter.done` is called with the check in the
+// memory that `waiter` allocated.
+[[gnu::always_inline]] inline RequestOutcome decide(Limit* limits, std::size_t count, const Host& host,
+                                                    const Waiter& waiter) {
+    if (count != 1 || limits->zone->batcher != nullptr) {
+        return decide_any(limits, count, host, waiter);
+    }
+    // Nearly all requests are under one limit, and most in memory: they take this short way.
+    Limit& limit = *limits;
+    const Micros now = host.wall();
+    const Verdict verdict = limit.is_single
+                                ? check_single(limit.zone->table, *limit.policy, limit.client, limit.cost,
+                                               now, host.process, &limit.decision)
+                                : check_by_name(limit.zone->table, *limit.policy, limit.client, limit.cost,
+                                                now, host.process, &limit.decision, limit.is_short);
+    if (verdict == Verdict::kBusy) {
+        return leave_undecided(limits, 1, host, now);
+    }
+    limit.decided_by = DecidedBy::kMemory;
+    limit.reason = kNoReason;
+    return {verdict == Verdict::kAdmitted ? Progress::kAdmitted : Progress::kRejected,
+            redis::Error::kNone,
+            now,
+            now,
+            host.wall,
+            nullptr};
+}
+
+}  // namespace rate_limit

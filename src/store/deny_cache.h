@@ -1,0 +1,43 @@
+// The deny cache of a limit: rejections by Redis, remembered in shared memory so that a client who keeps
+// coming back is rejected without a call. Where rejected requests count, each has to reach Redis: nothing is
+// remembered.
+#pragma once
+
+#include "store/limit.h"
+
+namespace rate_limit {
+
+inline std::uint64_t denied_client(const Limit& limit) {
+    NameRoom room;
+    return limit.zone->denials->hash(short_name(limit.client, limit.is_short, &room));
+}
+
+// Whether the limit is known to reject at `now`, by the process's clock. If so, sets its decision, and
+// `*decided_at` to Redis' time of it.
+inline bool find_denial(Limit* limit, Micros now, Micros* decided_at) {
+    const Denials* denials = limit->zone->denials;
+    if (denials == nullptr || limit->cost == 0 || limit->policy->count_all || !denials->any(now) ||
+        !denials->find(denied_client(*limit), *limit->policy, limit->cost, now, &limit->decision,
+                       decided_at)) {
+        return false;
+    }
+    limit->decided_by = DecidedBy::kCache;
+    return true;
+}
+
+// Remembers the limit's decision, a rejection of `decided_at` by Redis' clock.
+inline void remember_denial(const Limit& limit, Micros now, Micros decided_at) {
+    if (limit.zone->denials != nullptr && !limit.policy->count_all) {
+        limit.zone->denials->remember(denied_client(limit), *limit.policy, limit.cost, now, decided_at,
+                                      limit.decision, limit.zone->deny_for);
+    }
+}
+
+// Forgets rejections of the client: they rested on a charge that is given back.
+inline void forget_denial(const Limit& limit) {
+    if (limit.zone->denials != nullptr) {
+        limit.zone->denials->forget(denied_client(limit));
+    }
+}
+
+}  // namespace rate_limit

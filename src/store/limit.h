@@ -1,0 +1,49 @@
+// A limit of a request, and its zone, as the store sees them.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "core/check.h"
+#include "memory/decided_by.h"
+#include "memory/denials.h"
+#include "memory/table.h"
+#include "store/heartbeat.h"
+#include "store/reason.h"
+
+namespace rate_limit {
+
+class CheckBatcher;
+
+// What a zone does while its Redis does not answer.
+enum class OnError : std::uint8_t { kOpen, kClosed, kLocal };
+
+// Where the state of a zone's clients is. Lives as long as the process uses the zone.
+struct StoreZone {
+    std::string_view label;        // the zone's name, part of its keys in Redis
+    StateLayout layout;            // of a client's state
+    Table* table;                  // null for a zone in Redis, unless on_error=local
+    CheckBatcher* batcher;         // null unless Redis decides each request
+    const Membership* membership;  // of the instances that share the Redis; null if they are not counted
+    Denials* denials;              // null if rejections by Redis are not remembered
+    Micros deny_for;               // how long a rejection is remembered at most
+    OnError on_error;
+};
+
+// One limit of a request. `client` and `policy` must live until decide() returns, or until its RequestCheck
+// is decided, left or forgotten.
+struct Limit {
+    const StoreZone* zone;
+    const Policy* policy;  // has rates
+    std::string_view client;
+    std::uint32_t cost;  // 0 only looks
+    bool is_short;       // short_name has been applied to `client`
+    bool is_single;      // is_single(*policy, zone->layout), and not is_short; false is slower, never wrong
+
+    // The answer.
+    DecidedBy decided_by;
+    Reason reason;      // why the fallback or nobody decided
+    Decision decision;  // not set if nobody decided
+};
+
+}  // namespace rate_limit
