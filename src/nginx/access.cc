@@ -65,6 +65,9 @@ Collected collect_limit(ngx_http_request_t* r, const AppliedLimit& applied, Requ
         return Collected::kNoMemory;
     }
     limit->is_single = applied.single && policy == &applied.policy;
+    if (is_debugged(r)) {
+        debug_limit(r, *limit);
+    }
     state->deciding++;
     return Collected::kAll;
 }
@@ -194,6 +197,10 @@ void log_full_zones(ngx_http_request_t* r, const RequestState& state) {
     const ngx_http_rate_limit_loc_conf_t* conf = location_conf(r);
     const bool rejected = outcome.progress == Progress::kRejected;
     const Limit* limits = &state->limits[state->count];
+    if (is_debugged(r)) {
+        std::for_each(limits, limits + state->deciding,
+                      [r](const Limit& limit) { debug_decision(r, limit); });
+    }
     state->decided_at = outcome.decided_at;
     if (is_observed(r)) {
         count_limits(limits, state->deciding, outcome, conf->dry_run != 0);
@@ -231,6 +238,8 @@ void leave_check(ngx_http_request_t* r, RequestState* state) {
     state->flow = Flow::kFree;
     state->deciding = 0;
     if (state->check->progress() == Progress::kWaiting) {
+        ngx_log_debug0(NGX_LOG_DEBUG_HTTP, r->connection->log, 0,
+                       "rate_limit: the request ends while Redis decides");
         const RequestCheck::Gone count = location_conf(r)->dry_run != 0 ? count_left_dry_run : count_left;
         state->check->leave(is_observed(r) ? count : nullptr);
     }

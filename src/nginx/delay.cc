@@ -14,6 +14,7 @@ void end_delay(ngx_http_request_t* r) {
         return;
     }
     if (!write->delayed) {
+        ngx_log_debug0(NGX_LOG_DEBUG_HTTP, r->connection->log, 0, "rate_limit: the delay has ended");
         run_phases_again(r);
     } else if (ngx_handle_write_event(write, 0) != NGX_OK) {
         ngx_http_finalize_request(r, NGX_HTTP_INTERNAL_SERVER_ERROR);

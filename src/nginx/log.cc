@@ -104,4 +104,34 @@ void log_decision(ngx_http_request_t* r, const RequestState& state, const Limit&
                      excess / 1000, excess % 1000, rejected ? "" : ",", &zone_of(limit).name);
 }
 
+[[gnu::cold]] void debug_limit([[maybe_unused]] ngx_http_request_t* r, [[maybe_unused]] const Limit& limit) {
+#if (NGX_DEBUG)
+    NameRoom room;
+    char rates[kLongestRates + 1];
+    rates[print_rates(limit.policy->rates, rates)] = '\0';
+    const LogText name(zone_of(limit), shown_name(limit.client, &room));
+    ngx_log_debug5(NGX_LOG_DEBUG_HTTP, r->connection->log, 0,
+                   "rate_limit: zone \"%V\", key \"%V\", %s, rate %s, cost %uD", &zone_of(limit).name,
+                   &name.escaped, algorithm_name(limit.policy->algorithm), rates, limit.cost);
+#endif
+}
+
+[[gnu::cold]] void debug_decision([[maybe_unused]] ngx_http_request_t* r,
+                                  [[maybe_unused]] const Limit& limit) {
+#if (NGX_DEBUG)
+    if (limit.decided_by == DecidedBy::kNobody) {
+        ngx_log_debug2(NGX_LOG_DEBUG_HTTP, r->connection->log, 0, "rate_limit: zone \"%V\" not decided: %s",
+                       &zone_of(limit).name,
+                       limit.reason != kNoReason ? reason_name(limit.reason) : "not asked");
+        return;
+    }
+    const Decision& decision = limit.decision;
+    ngx_log_debug7(NGX_LOG_DEBUG_HTTP, r->connection->log, 0,
+                   "rate_limit: zone \"%V\" %s by %s, %uD of %uD left, delay %Lus, retry after %Lus",
+                   &zone_of(limit).name, decision.allowed ? "allowed" : "rejected",
+                   decided_by_name(limit.decided_by), decision.remaining, decision.limit,
+                   static_cast<int64_t>(decision.delay), static_cast<int64_t>(decision.retry_after));
+#endif
+}
+
 }  // namespace rate_limit

@@ -26,4 +26,17 @@ struct LogText {
 // Logs a rejection or a delay by one of the request's limits.
 void log_decision(ngx_http_request_t* r, const RequestState& state, const Limit& limit);
 
+// Whether debug lines of requests are logged. A line on the request path costs a test of this.
+inline bool is_debugged([[maybe_unused]] ngx_http_request_t* r) {
+#if (NGX_DEBUG)
+    return (r->connection->log->log_level & NGX_LOG_DEBUG_HTTP) != 0;
+#else
+    return false;
+#endif
+}
+
+// Debug lines: a limit that is about to be decided, and what became of a limit.
+void debug_limit(ngx_http_request_t* r, const Limit& limit);
+void debug_decision(ngx_http_request_t* r, const Limit& limit);
+
 }  // namespace rate_limit

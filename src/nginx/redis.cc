@@ -28,6 +28,16 @@ bool is_opening(void* self) {
     return false;
 }
 
+void debug_send([[maybe_unused]] std::size_t groups, [[maybe_unused]] std::size_t keys) {
+    ngx_log_debug2(NGX_LOG_DEBUG_HTTP, ngx_cycle->log, 0, "rate_limit: call Redis for %uz requests, %uz keys",
+                   groups, keys);
+}
+
+void debug_reply([[maybe_unused]] std::size_t groups, [[maybe_unused]] redis::Error error) {
+    ngx_log_debug2(NGX_LOG_DEBUG_HTTP, ngx_cycle->log, 0, "rate_limit: reply of Redis for %uz requests: %s",
+                   groups, error == redis::Error::kNone ? "decided" : redis::error_name(error));
+}
+
 }  // namespace
 
 RedisServer::~RedisServer() {
@@ -65,6 +75,10 @@ redis::Router* make_redis_router(const RedisServer& server, const redis::Setting
 
 CheckBatcher* redis_batcher(RedisServer* server) {
     if (server->batcher == nullptr) {
+        if ((ngx_cycle->log->log_level & NGX_LOG_DEBUG_HTTP) != 0) {
+            server->options.on_send = debug_send;
+            server->options.on_reply = debug_reply;
+        }
         if (server->observed && server->counter == nullptr) {
             server->counter.reset(new (std::nothrow) RedisCounter(
                 &server->shared->statistics, static_cast<unsigned>(ngx_worker), this_process()));

@@ -14,6 +14,7 @@ ngx_http_cleanup_t* suspend(ngx_http_request_t* r, ngx_http_cleanup_pt gone, voi
     if (cleanup == nullptr || ngx_handle_read_event(r->connection->read, 0) != NGX_OK) {
         return nullptr;
     }
+    ngx_log_debug0(NGX_LOG_DEBUG_HTTP, r->connection->log, 0, "rate_limit: wait for Redis");
     cleanup->handler = gone;
     cleanup->data = data;
     r->read_event_handler = ngx_http_test_reading;

@@ -22,6 +22,7 @@ void resume(ngx_http_request_t* r, Resumed resumed) {
     }
     ngx_connection_t* c = r->connection;
     ngx_http_set_log_request(c->log, r);
+    ngx_log_debug0(NGX_LOG_DEBUG_HTTP, c->log, 0, "rate_limit: Redis has answered");
     resumed();
     ngx_http_run_posted_requests(c);
 }

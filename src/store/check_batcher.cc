@@ -441,6 +441,9 @@ void CheckBatcher::send(Batch* batch) {
     if (options_.counter != nullptr) {
         options_.counter->on_batch(batch->groups);
     }
+    if (options_.on_send != nullptr) {
+        options_.on_send(batch->groups, batch->keys);
+    }
     client->send(call, on_answer, batch, batch->since);
 }
 
@@ -448,6 +451,9 @@ void CheckBatcher::on_answer(void* self, redis::Error error, std::string_view re
     auto* batch = static_cast<Batch*>(self);
     CheckBatcher* batcher = batch->batcher;
     Node* node = batch->node;
+    if (batcher->options_.on_reply != nullptr) {
+        batcher->options_.on_reply(batch->groups, error);
+    }
     if (node != nullptr) {
         node->on_way -= batch->groups;
         if (node->open != nullptr) {

@@ -45,6 +45,9 @@ class CheckBatcher {
         std::uint32_t batch = 64;         // groups in a call
         Micros budget = kForever;         // of a request that has to ask several times
         RedisCounter* counter = nullptr;  // is told how large batches are; may be null
+        // For debug lines; may be null.
+        void (*on_send)(std::size_t groups, std::size_t keys) = nullptr;
+        void (*on_reply)(std::size_t groups, redis::Error error) = nullptr;
     };
 
     // Takes the router over. Null if there is no memory.
