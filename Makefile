@@ -26,8 +26,8 @@ run_tests = scripts/test --build build --unit build/unit --nginx "$(NGINX)" \
     --module $(CURDIR)/build/ngx_http_rate_limit_module.so
 build_units := $(MAKE) --no-print-directory -s -j$(shell nproc) -f scripts/unit.mk
 
-.PHONY: all install setup run test test-long check-steady unit lint format sanitize coverage fuzz bench bench-core \
-    bench-check timelines simulate accuracy screenshots compare-simulation check-builds matrix test-static test-clang \
+.PHONY: all install setup run test test-long tests check-steady unit lint format sanitize coverage fuzz bench \
+    bench-core bench-check timelines simulate accuracy screenshots compare-simulation check-builds matrix test-static test-clang \
     clean help
 
 all: ## build the module for the installed nginx, or for the source tree NGINX_SRC=
@@ -56,6 +56,9 @@ test-long: ## run the longer versions of the tests that have one
 	@$(locked) $(build_units) $(patsubst unit/%.cc,build/unit/%,$(filter unit/%,$(long)))
 	@RL_LONG=1 exec $(run_tests) $(long)
 
+tests: ## list the test files, each with what it shows; WRITE=1 writes the lists of t/README.md and unit/README.md
+	@scripts/list-tests $(if $(WRITE),--write)
+
 check-steady: ## run unit/ and t/ RUNS= (3) times under CPU load and list failures; T= as for test
 	@$(locked) scripts/setup test
 	@$(locked) scripts/module "$(NGINX_SRC)"
@@ -67,7 +70,7 @@ unit: ## run unit/ only
 	@$(locked) $(build_units) programs
 	@exec scripts/test --build build --unit build/unit $(wildcard unit/*/*_test.cc)
 
-lint: ## check C++, shell, Perl and Lua statically, and the dependencies between folders of src/
+lint: ## check C++, shell, Perl and Lua statically, the dependencies between folders of src/, and the lists of tests
 	@$(locked) scripts/setup lint
 	@$(locked) scripts/module "$(NGINX_SRC)"
 	@$(locked) $(MAKE) --no-print-directory -s -k -j$(shell nproc) -f scripts/lint.mk

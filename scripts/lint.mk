@@ -25,6 +25,7 @@ includes := $(shell sed -n '/^ALL_INCS/,/[^\\]$$/ s,.*-I *\([^ ]*\).*,\1,p' buil
 lint: $(patsubst %,$(out)/%.tidy,$(wildcard src/*/*.cc)) $(out)/format $(out)/shell $(out)/perl $(out)/lua
 	scripts/check-layers --self-test
 	scripts/check-layers
+	scripts/list-tests --check
 	@echo "lint: nothing found"
 
 format:

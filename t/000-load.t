@@ -1,4 +1,4 @@
-# The module loads into an unmodified nginx, says nothing while it does, and changes nothing until it is asked to.
+# The module loads into an unmodified nginx without log messages, and has no effect until a directive uses it.
 use strict;
 use warnings;
 

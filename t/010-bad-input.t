@@ -1,4 +1,4 @@
-# Every wrong directive stops `nginx -t` with one line that names the directive, the wrong word and what is accepted.
+# Each invalid directive makes `nginx -t` fail with one message: the directive, the invalid word, the accepted values.
 use strict;
 use warnings;
 

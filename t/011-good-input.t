@@ -1,4 +1,4 @@
-# Every option in every form that it may take passes `nginx -t`, and nginx says nothing.
+# Each parameter, in each of its forms, passes `nginx -t` without a message.
 use strict;
 use warnings;
 

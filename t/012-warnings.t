@@ -1,5 +1,5 @@
-# What `nginx -t` accepts and is most likely a mistake gets one warning that names the directive, the word and what it means.
-# The same configuration without the mistake gets none.
+# A valid directive that is probably a mistake gets one warning: the directive, the word and its effect. The same
+# configuration without the mistake gets none.
 use strict;
 use warnings;
 

@@ -1,4 +1,4 @@
-# Each algorithm admits exactly its limit at once, says how much is left, and rejects the next request.
+# Each algorithm admits exactly its limit at once, reports how much remains, and rejects the next request.
 use strict;
 use warnings;
 use Test::Nginx::Socket;

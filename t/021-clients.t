@@ -1,4 +1,4 @@
-# Who is counted together, what several rates and the options of a zone do, and that waiting as told is enough.
+# Which requests count as one client, how several rates and the options of a zone work, and that Retry-After suffices.
 use strict;
 use warnings;
 

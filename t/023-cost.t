@@ -1,4 +1,4 @@
-# What a request costs: a number, a variable, nothing, or more than there will ever be.
+# The cost of a request: a number, a variable, zero, or more than the limit ever allows.
 use strict;
 use warnings;
 

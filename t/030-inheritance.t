@@ -1,4 +1,4 @@
-# rate_limit is inherited as limit_req is: where a level has one, those above do not count.
+# rate_limit is inherited like limit_req: a level that has the directive ignores the levels above.
 use strict;
 use warnings;
 use Test::Nginx::Socket;

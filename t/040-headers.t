@@ -1,4 +1,4 @@
-# The headers that tell a client where it stands: which, on which responses, and with which numbers.
+# The rate limit headers: their names, the responses that have them, and their numbers.
 use strict;
 use warnings;
 

@@ -1,4 +1,4 @@
-# RateLimit and RateLimit-Policy are lists of RFC 9651, as a parser of others reads them.
+# RateLimit and RateLimit-Policy are valid lists of RFC 9651, according to an independent parser.
 use strict;
 use warnings;
 

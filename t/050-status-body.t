@@ -1,4 +1,4 @@
-# What a rejected client gets: the status, and a body for people or for programs.
+# A rejected client receives the configured status, and a body for people or for programs.
 use strict;
 use warnings;
 

@@ -1,4 +1,4 @@
-# A dry run decides, counts and logs as if it were in earnest, and lets every request go at once.
+# A dry run decides, counts and logs like a real limit, and delays or rejects no request.
 use strict;
 use warnings;
 

@@ -1,4 +1,4 @@
-# What the error log says of a rejection and of a delay, at which level, and how it writes the client's key.
+# The error log of rejections and delays: the text, the level, and how the client's key is written.
 use strict;
 use warnings;
 

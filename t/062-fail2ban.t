@@ -1,4 +1,4 @@
-# Debian's own fail2ban filter for limit_req bans clients that rate_limit has rejected.
+# Debian's fail2ban filter for limit_req bans clients that rate_limit rejected.
 use strict;
 use warnings;
 

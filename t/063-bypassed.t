@@ -1,4 +1,4 @@
-# Requests that a zone does not apply to are counted, and a key that authentication would set, too late, gets a warning.
+# Requests with an empty key or no rate are counted as bypassed, and a key that is set after the check gets a warning.
 use strict;
 use warnings;
 

@@ -1,4 +1,4 @@
-# A request is charged once to a zone, whatever nginx makes of it inside.
+# A request is charged once to a zone, also after internal redirects and in subrequests.
 use strict;
 use warnings;
 

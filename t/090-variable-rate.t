@@ -1,4 +1,4 @@
-# A rate that is a variable: each client its own, a bad one by on_error, a new one at once.
+# A variable as the rate: each client has its own, an invalid value uses on_error, a new value takes effect at once.
 use strict;
 use warnings;
 

@@ -1,4 +1,4 @@
-# leaky_bucket in place of limit_req: the same words, the same statuses, the same delays, the same log.
+# leaky_bucket behaves like limit_req: the same parameters, statuses, delays and log lines.
 use strict;
 use warnings;
 

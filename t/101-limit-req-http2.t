@@ -1,4 +1,4 @@
-# leaky_bucket in place of limit_req, as in 100-limit-req.t, for many streams of one HTTP/2 connection.
+# leaky_bucket behaves like limit_req for many concurrent streams of one HTTP/2 connection.
 use strict;
 use warnings;
 

@@ -1,4 +1,4 @@
-# Locations that share a zone, each with a burst of its own: as in limit_req, what one let in counts for the others.
+# Locations that share a zone with different bursts count each other's requests, as with limit_req.
 use strict;
 use warnings;
 

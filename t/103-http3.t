@@ -1,5 +1,4 @@
-# Limits hold over HTTP/3. Requests that wait for Redis, or for their turn, are answered; clients that leave meanwhile do
-# no harm.
+# Limits work over HTTP/3: requests that wait for Redis or for a delay get a response, and a client may disconnect.
 use strict;
 use warnings;
 

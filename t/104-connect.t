@@ -1,4 +1,4 @@
-# A CONNECT request is limited like any other: it waits for its turn or for Redis, and the tunnel works afterwards.
+# A CONNECT request is limited like any other: it may be delayed or wait for Redis, and its tunnel works afterwards.
 use strict;
 use warnings;
 

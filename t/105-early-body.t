@@ -1,4 +1,4 @@
-# With client_body_early_read, nginx has read a request's body before the limits are decided: what they decide is the same.
+# With client_body_early_read, nginx reads the request body before the limit check, and the decisions are the same.
 use strict;
 use warnings;
 

@@ -1,4 +1,4 @@
-# A delayed request: it goes when its client goes, and otherwise arrives whole.
+# A delayed request ends when its client disconnects, and otherwise is processed completely.
 #
 # The clock of nginx stands still unless it is advanced, so that a request is delayed for as long as the test wants.
 use strict;

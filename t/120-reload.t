@@ -1,4 +1,4 @@
-# What a reload keeps, what it changes at once, and that it never breaks what runs.
+# What a reload keeps, what it changes at once, and that it never breaks requests in progress.
 use strict;
 use warnings;
 

@@ -1,4 +1,4 @@
-# Several workers and many clients at once: the limit is exact, and a worker that is killed blocks nobody.
+# With several workers and many clients at once, the limit is exact, and a killed worker blocks no other.
 use strict;
 use warnings;
 

@@ -1,4 +1,4 @@
-# A flood of new clients does not wash out one that is limited.
+# A flood of new clients does not evict a limited client from the zone.
 use strict;
 use warnings;
 

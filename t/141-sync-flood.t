@@ -1,4 +1,4 @@
-# A flood of new clients washes a limited one out of a zone with sync= as little as out of one without.
+# A flood of new clients evicts a limited client no more easily from a zone with sync= than from one without.
 use strict;
 use warnings;
 

@@ -1,4 +1,4 @@
-# Clients that cancel their requests at once: each request is charged to all its limits or to none, and is counted.
+# A request that its client cancels at once is charged to all its limits or to none, and is counted.
 use strict;
 use warnings;
 

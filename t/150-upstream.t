@@ -1,4 +1,4 @@
-# Limits in front of an application: what it sees, and what its answers look like.
+# Limits in front of an application: which requests the application receives, and how its responses look.
 use strict;
 use warnings;
 

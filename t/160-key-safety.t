@@ -1,4 +1,4 @@
-# Clients choose their keys: whatever bytes these have, they are told apart, and get nowhere but the table.
+# Keys with arbitrary bytes, chosen by clients, are distinct and affect nothing but the table.
 use strict;
 use warnings;
 

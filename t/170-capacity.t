@@ -1,4 +1,4 @@
-# How many clients a zone of 1 MB remembers, beside limit_req's.
+# How many clients a zone of 1 MB holds, compared with limit_req.
 use strict;
 use warnings;
 

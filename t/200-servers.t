@@ -1,4 +1,4 @@
-# The servers that tests of Redis rely on are what they say: real ones in each of their states, and the scripted one.
+# The Redis servers of these tests work: real servers in each of their states, and the scripted server.
 use strict;
 use warnings;
 

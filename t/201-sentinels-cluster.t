@@ -1,4 +1,4 @@
-# Groups of servers that tests rely on do what they say: Sentinels name another primary, and a cluster moves its slots.
+# The groups of servers of these tests work: Sentinels name a new primary, and a cluster moves its slots.
 use strict;
 use warnings;
 

@@ -1,4 +1,4 @@
-# A zone in Redis limits in the same words, with the same decisions and headers, as one in shared memory.
+# A zone in Redis has the same parameters, decisions and headers as a zone in shared memory.
 use strict;
 use warnings;
 

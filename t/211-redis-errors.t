@@ -1,4 +1,4 @@
-# Whatever goes wrong with Redis, a request goes on as on_error says, and the operator is told what it was.
+# After any failure of Redis, a request is handled according to on_error, and the log tells the operator the cause.
 use strict;
 use warnings;
 

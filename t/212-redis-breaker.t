@@ -1,4 +1,4 @@
-# Requests stop waiting for a Redis that does not answer, and limits hold again soon after it does.
+# Requests stop waiting for a Redis that does not respond, and limits apply again soon after it responds.
 #
 # The clock of nginx stands still here unless it is advanced: until then no call times out, and a request that waits for a
 # Redis that does not answer is not answered at all.

@@ -1,4 +1,4 @@
-# A request under several limits, in Redis, in two of them, in memory too: it is charged to all or to none, and once.
+# A request with limits in one Redis, in two, and in memory is charged once to all of them or to none.
 use strict;
 use warnings;
 

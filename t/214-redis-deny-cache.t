@@ -1,4 +1,4 @@
-# A client who is over a limit does not reach Redis again, until it may succeed or deny_cache has passed.
+# A client over its limit causes no Redis call until a retry can succeed or deny_cache has passed.
 use strict;
 use warnings;
 

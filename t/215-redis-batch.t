@@ -1,4 +1,4 @@
-# Checks that arrive together leave together: few script calls, none with more than batch= groups, each answer to its own request.
+# Concurrent checks share few script calls with at most batch= groups each, and each request gets its own answer.
 use strict;
 use warnings;
 

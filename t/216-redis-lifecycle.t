@@ -1,4 +1,4 @@
-# Clients leave, workers end, configurations change while Redis is being asked: nothing breaks and nothing is left behind.
+# Clients disconnect, workers exit and configurations change during Redis calls, without errors or leaks.
 use strict;
 use warnings;
 

@@ -1,4 +1,4 @@
-# Redis over TLS: who is trusted, who is not, and a handshake that does not come to an end blocks nobody.
+# Redis over TLS: which certificates are trusted, and that a stalled handshake blocks no request.
 use strict;
 use warnings;
 

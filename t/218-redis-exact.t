@@ -1,4 +1,4 @@
-# One limit for a fleet is exact: two instances, all their workers and 64 connections admit N in a window, never N + 1.
+# A limit in Redis is exact: two instances with all their workers admit N requests in a window, never N + 1.
 use strict;
 use warnings;
 

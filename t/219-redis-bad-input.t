@@ -1,4 +1,4 @@
-# Every wrong word about Redis stops `nginx -t` with one line that names the directive, the word and what is accepted.
+# Each invalid parameter for Redis makes `nginx -t` fail: the directive, the invalid word, the accepted values.
 use strict;
 use warnings;
 

@@ -1,4 +1,4 @@
-# Odd moments of a request whose limit is in Redis: variables that are read too early, pages, delays, no connection left.
+# Corner cases of a limit in Redis: variables that are read early, error pages, delays, no free connection.
 use strict;
 use warnings;
 

@@ -1,4 +1,4 @@
-# A server that answers anything, and keys that hold anything, harm no worker and keep nobody out.
+# A Redis that sends arbitrary replies, or holds arbitrary values, crashes no worker and blocks no client.
 use strict;
 use warnings;
 

@@ -1,4 +1,4 @@
-# Limits in Redis go by Redis' clock: hosts that differ agree, and a clock that steps opens and closes nothing.
+# Limits in Redis use the clock of Redis: hosts with different clocks agree, and a clock step does not change a limit.
 use strict;
 use warnings;
 

@@ -1,4 +1,4 @@
-# Two limits of a request decide the same wherever each lives: in memory, in one Redis, in two.
+# Two limits of a request give the same decisions whether each is in memory, in one Redis or in another.
 use strict;
 use warnings;
 

@@ -1,4 +1,4 @@
-# What happens to a zone, or to a request, that is no longer where Redis was asked for it.
+# A reload takes a zone out of Redis, or nginx redirects a request, while or after Redis is asked.
 use strict;
 use warnings;
 

@@ -1,5 +1,4 @@
-# A sliding_log of very many requests in Redis: as exact as a small one, read and written in parts, and no burden for
-# the limits beside it.
+# A sliding_log with very many entries in Redis is exact, is read and written in parts, and slows no other limit.
 use strict;
 use warnings;
 

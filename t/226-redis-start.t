@@ -1,4 +1,4 @@
-# A worker that starts has its connection to Redis before it accepts a request.
+# A new worker connects to Redis before it accepts a request.
 use strict;
 use warnings;
 

@@ -1,4 +1,4 @@
-# A connection that is silent, as TCP is after a packet was lost, is not a Redis that is away: checks leave by another one.
+# When one connection stalls, as after a lost TCP packet, checks use another connection, and Redis counts as available.
 #
 # The clock of nginx stands still unless it is advanced: no check times out, and no connection counts as silent, until then.
 use strict;

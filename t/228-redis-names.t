@@ -1,4 +1,4 @@
-# A Redis whose name has no address yet holds up neither the start of nginx nor a reload, and is found when it has one.
+# A Redis host name that does not resolve yet delays neither start nor reload, and is used once it resolves.
 use strict;
 use warnings;
 

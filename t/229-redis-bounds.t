@@ -1,4 +1,4 @@
-# Whatever a Sentinel, a node or a Redis says, a worker lives, and what it spends on that has bounds.
+# Replies of a Sentinel, a node or a Redis never crash a worker, and cost it limited memory and time.
 use strict;
 use warnings;
 

@@ -1,4 +1,4 @@
-# Limits whose Redis is named by Sentinels: they follow the primary, and nobody sees an error meanwhile.
+# Limits in a Redis that Sentinels name follow the primary, and clients see no error during a failover.
 use strict;
 use warnings;
 

@@ -1,4 +1,4 @@
-# Limits in a Redis Cluster: every client's at the node that has its slot, wherever that slot goes.
+# Limits in a Redis Cluster: each client's state is at the node of its slot, also after the slot moves.
 use strict;
 use warnings;
 

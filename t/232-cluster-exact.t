@@ -1,4 +1,4 @@
-# One limit for a fleet is exact in a cluster, too: two instances of four workers, three shards, 64 connections.
+# A limit in a cluster is exact: two instances of four workers, three shards, 64 connections.
 use strict;
 use warnings;
 

@@ -1,4 +1,4 @@
-# A node of the cluster that is lost: its clients go by on_error, nobody else notices, and limits hold again soon.
+# A lost cluster node: its clients are handled by on_error, others are unaffected, and limits apply again soon.
 use strict;
 use warnings;
 

@@ -1,4 +1,4 @@
-# Slots that move under load: nobody is admitted more or less often than its limit says, and what cannot be decided is told.
+# While slots move under load, each client is admitted exactly its limit, and undecided requests are reported.
 use strict;
 use warnings;
 

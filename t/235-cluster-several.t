@@ -1,4 +1,4 @@
-# Limits of a request whose clients are in different slots: it is charged to all or to none, as if one Redis had them all.
+# A request whose clients are in different slots is charged to all its limits or to none, as in a single Redis.
 use strict;
 use warnings;
 

@@ -1,4 +1,4 @@
-# Clusters that want a password, a user or TLS, and nodes that go by a name, by another address or by none at all.
+# Clusters with a password, a user or TLS, and nodes that announce a name, another address or none.
 use strict;
 use warnings;
 

@@ -1,4 +1,4 @@
-# Nodes that say anything about a cluster harm no worker, and no request waits longer than timeout= for them.
+# Cluster nodes with arbitrary replies crash no worker, and no request waits for them longer than timeout=.
 use strict;
 use warnings;
 

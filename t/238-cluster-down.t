@@ -1,4 +1,4 @@
-# A cluster that serves no slot unless it has all of them: while it says CLUSTERDOWN, requests go by on_error, and not longer.
+# While a cluster that requires all slots replies CLUSTERDOWN, and only then, requests are handled by on_error.
 use strict;
 use warnings;
 

@@ -1,5 +1,4 @@
-# One call to a node of a cluster has the checks of many clients, whatever their slots; while these move, each is asked
-# for by itself, and nobody is charged twice or not at all.
+# One call to a node has the checks of many clients; while slots move, each client is checked alone, and charged once.
 use strict;
 use warnings;
 

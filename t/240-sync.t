@@ -1,4 +1,4 @@
-# sync=TIME: an instance decides by its memory at once, and every TIME it and the others learn what all have admitted.
+# With sync=TIME, an instance decides from its memory at once, and instances exchange their counts every TIME.
 use strict;
 use warnings;
 

@@ -1,4 +1,4 @@
-# sync= when Redis, connections or workers fail: nobody waits, and in the end Redis has been told of everything once.
+# With sync=, failures of Redis, connections or workers delay no request, and Redis receives each count exactly once.
 use strict;
 use warnings;
 

@@ -1,4 +1,4 @@
-# on_error=local: instances know how many there are, share the rate while Redis is away, and charge it when it is back.
+# With on_error=local, instances know their number, share the rate while Redis is down, and charge their counts later.
 use strict;
 use warnings;
 

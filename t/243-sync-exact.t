@@ -1,4 +1,4 @@
-# sync= under load: in the end Redis has exactly what was admitted, and it takes few calls of one worker of an instance.
+# With sync= under load, Redis ends with exactly the admitted requests, from few calls by one worker per instance.
 use strict;
 use warnings;
 

@@ -1,4 +1,4 @@
-# sync= when configurations change, nginx ends, or Redis begins anew: what was counted is told of, once.
+# With sync=, counts survive a reload, a quit of nginx and a restart of Redis, and are sent once.
 use strict;
 use warnings;
 

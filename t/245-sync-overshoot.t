@@ -1,4 +1,4 @@
-# sync= admits too much while instances do not know of each other: that is counted, and made up for.
+# With sync=, requests admitted beyond the limit are counted as overshoot, and paid back later.
 use strict;
 use warnings;
 

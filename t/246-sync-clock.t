@@ -1,4 +1,4 @@
-# sync= goes by Redis' clock, too: instances whose clocks differ have the same windows, and steps open and close nothing.
+# sync= uses the clock of Redis: instances with different clocks have the same windows, and a step changes no limit.
 use strict;
 use warnings;
 

@@ -1,4 +1,4 @@
-# sync= with a Redis Cluster: slots move, nodes hand over, fail and return, and in the end each count is where it belongs.
+# With sync= and a cluster, each count arrives at its node although slots move and nodes fail over, fail and return.
 use strict;
 use warnings;
 

@@ -1,4 +1,4 @@
-# A clock that is set back does not revive what had ended in shared memory, nor open what had not.
+# In shared memory, a clock that is set back neither restores an expired window nor ends a current one.
 use strict;
 use warnings;
 

@@ -1,4 +1,4 @@
-# on_error=local: a fleet keeps its limit in the window in which an outage begins or ends, and while Redis comes and goes.
+# With on_error=local, a fleet keeps its limit when an outage begins, when it ends, and while Redis comes and goes.
 use strict;
 use warnings;
 

@@ -1,4 +1,4 @@
-# What workers do beside requests: who does it, what is left behind, and what a reload, a quit or a helper changes.
+# The background tasks of workers: which worker runs them, what they leave, and the effect of a reload or a quit.
 use strict;
 use warnings;
 

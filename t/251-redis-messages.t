@@ -1,4 +1,4 @@
-# What the log says of a Redis: which one, where, what happened, and what that means for which zones; and never a password.
+# Log messages about a Redis: its name and address, the event, the affected zones, and never a password.
 use strict;
 use warnings;
 

@@ -1,4 +1,4 @@
-# What the workers count is what clients saw, whoever decided, and nothing gets lost.
+# The metrics match what clients saw, for every store, and no count is lost.
 use strict;
 use warnings;
 

@@ -1,4 +1,4 @@
-# Prometheus takes the metrics as they are, without a warning, and the rules and the dashboard of docs/ use what is there.
+# Prometheus accepts the metrics without warnings, and the rules and the dashboard of docs/ use metrics that exist.
 use strict;
 use warnings;
 

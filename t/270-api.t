@@ -1,4 +1,4 @@
-# The JSON API: each call, what it answers and does, for zones in memory and in Redis, and for all algorithms.
+# The JSON API: the reply and effect of each call, for zones in memory and in Redis, and for all algorithms.
 use strict;
 use warnings;
 

@@ -1,4 +1,4 @@
-# What nobody should send to the API: each is answered with a problem that says what is wrong, and does no harm.
+# Each invalid API request gets a problem document with the reason, and has no effect.
 use strict;
 use warnings;
 

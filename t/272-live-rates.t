@@ -1,4 +1,4 @@
-# A rate is changed while nginx runs: on every worker of every instance within a second, without a reload.
+# A rate that is changed while nginx runs applies to all workers of all instances within a second, without a reload.
 use strict;
 use warnings;
 

@@ -1,4 +1,4 @@
-# A client that is reset has its whole quota again, on every instance within a second.
+# A client that is reset has its whole quota again, on all instances within a second.
 use strict;
 use warnings;
 

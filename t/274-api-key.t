@@ -1,4 +1,4 @@
-# A key copied from the error log names, in a call of the API, the client whose request was logged.
+# A key that is copied from the error log into an API call names the client of the logged request.
 use strict;
 use warnings;
 

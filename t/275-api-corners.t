@@ -1,5 +1,4 @@
-# The API where nginx sends requests in unusual ways: subrequests, rewritten paths, pipelines, clients that leave and
-# configurations that end while Redis is asked.
+# The API in subrequests, after rewrites, in pipelines, and when clients or configurations end during a Redis call.
 use strict;
 use warnings;
 

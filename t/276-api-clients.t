@@ -1,5 +1,4 @@
-# What the API knows of a client: whether anything is stored of it, its address where the zone's key is one, and its rate
-# where that is a variable.
+# What the API reports of a client: whether state is stored, the address if the key is one, and a variable rate.
 use strict;
 use warnings;
 

@@ -1,5 +1,4 @@
-# A page of another site cannot make a browser charge or change anything through the API, over plain HTTP either, where
-# browsers say little of who sends a request.
+# A page of another site cannot make a browser charge or change anything through the API, not even over plain HTTP.
 use strict;
 use warnings;
 

@@ -1,4 +1,4 @@
-# rate_limit_dashboard in a real browser: what it shows, what it changes, and what it does not let hostile clients do.
+# rate_limit_dashboard in a real browser: what it shows, what it changes, and that hostile keys are harmless.
 use strict;
 use warnings;
 use utf8;

@@ -1,4 +1,4 @@
-# A candidate decides beside the live limits: its counts say who would be rejected, and no client notices it.
+# A shadow zone decides beside the live limits: it counts who would be rejected, and has no effect on clients.
 use strict;
 use warnings;
 

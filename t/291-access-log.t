@@ -1,4 +1,4 @@
-# The access log of docs/explain.md is JSON, line by line, and says what was decided.
+# The access log of docs/explain.md is JSON, line by line, and records the decisions.
 use strict;
 use warnings;
 

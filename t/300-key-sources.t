@@ -1,4 +1,4 @@
-# rate_limit_key: which source names the client, in which words, and that no client can choose another's name.
+# rate_limit_key: which source names the client, in which form, and that no client can take another's name.
 use strict;
 use warnings;
 

@@ -1,4 +1,4 @@
-# rate_limit_key by ip: whose address it is, and which addresses are one client.
+# rate_limit_key with ip: which address is used, and which addresses are one client.
 use strict;
 use warnings;
 

@@ -1,4 +1,4 @@
-# rate_limit_jwt_key: whose tokens are believed, what their claims say, and for how long.
+# rate_limit_jwt_key: which tokens are valid, which claims are used, and until when.
 use strict;
 use warnings;
 

@@ -1,4 +1,4 @@
-# A token that is not valid has no claims: every way that we know to make one up, and what the log says of it.
+# An invalid token has no claims: each known way of forging one, and the log message for it.
 use strict;
 use warnings;
 

@@ -1,4 +1,4 @@
-# Tiers: each client's rate by its plan, from a claim, a header or an address, and the same from memory and from Redis.
+# Tiers: each client's rate follows its plan, from a claim, a header or an address, in memory and in Redis.
 use strict;
 use warnings;
 

@@ -1,4 +1,4 @@
-# Keys are data: whatever bytes a client sends, it is itself and nobody else, in memory, in Redis and in the logs.
+# Keys are data: any bytes from a client name only that client, in memory, in Redis and in the logs.
 use strict;
 use warnings;
 

@@ -1,4 +1,5 @@
-# Every wrong rate_limit_key, rate_limit_jwt_key and rate_limit_jwt_source stops `nginx -t` with one line that helps.
+# Each invalid rate_limit_key, rate_limit_jwt_key and rate_limit_jwt_source makes `nginx -t` fail with one clear
+# message.
 use strict;
 use warnings;
 

@@ -1,4 +1,4 @@
-# The configurations of docs/keys.md do what that page says of them, as they stand there.
+# The configurations of docs/keys.md, taken from the page, behave as the page says.
 use strict;
 use warnings;
 

@@ -1,4 +1,4 @@
-# bench/run: what it makes of the words of other programs and of its rounds, and which goals it sees met.
+# bench/run: it parses the output of other programs, combines its rounds, and decides which goals are met.
 use strict;
 use warnings;
 use utf8;

@@ -1,5 +1,4 @@
-# bench/chart: the same input gives the same picture, which is well-formed, has a place for every number, and no two
-# texts in one place.
+# bench/chart: equal input gives an equal, well-formed picture that shows every number, without overlapping texts.
 use strict;
 use warnings;
 use utf8;
