@@ -27,8 +27,8 @@ run_tests = scripts/test --build build --unit build/unit --nginx "$(NGINX)" \
 build_units := $(MAKE) --no-print-directory -s -j$(shell nproc) -f scripts/unit.mk
 
 .PHONY: all install setup run test test-long tests check-steady unit lint format sanitize coverage fuzz bench \
-    bench-core bench-check timelines simulate accuracy screenshots compare-simulation check-builds matrix test-static test-clang \
-    clean help
+    bench-core bench-check timelines simulate accuracy screenshots compare-simulation check-builds matrix \
+    test-static test-clang clean help
 
 all: ## build the module for the installed nginx, or for the source tree NGINX_SRC=
 	@$(locked) scripts/setup build

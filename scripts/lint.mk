@@ -1,5 +1,5 @@
-# Static checks: formatting, clang-tidy, shellcheck, perlcritic, luacheck, includes. A file that passed is checked again
-# only after a change.
+# Static checks: formatting, clang-tidy, shellcheck, perlcritic, luacheck, includes, and whether the programs of bench/
+# compile. A file that passed is checked again only after a change.
 
 # A program such as bench/accuracy must not be built from the bench/accuracy.cc beside it.
 MAKEFLAGS += --no-builtin-rules
@@ -22,7 +22,9 @@ includes := $(shell sed -n '/^ALL_INCS/,/[^\\]$$/ s,.*-I *\([^ ]*\).*,\1,p' buil
     sed '\,^$(CURDIR)/src$$,d; s,^[^/],build/nginx/&,; s,^,-isystem ,')
 
 .PHONY: lint format
-lint: $(patsubst %,$(out)/%.tidy,$(wildcard src/*/*.cc)) $(out)/format $(out)/shell $(out)/perl $(out)/lua
+lint: $(patsubst %,$(out)/%.tidy,$(wildcard src/*/*.cc)) \
+    $(patsubst %,$(out)/%.compiled,$(wildcard bench/*.cc bench/*/*.cc)) \
+    $(out)/format $(out)/shell $(out)/perl $(out)/lua
 	scripts/check-layers --self-test
 	scripts/check-layers
 	scripts/list-tests --check
@@ -36,6 +38,12 @@ $(out)/%.tidy: % $(headers) .clang-tidy
 	clang-tidy --quiet $< -- -std=c++17 -fno-exceptions -fno-rtti -Isrc $(includes) 2>$@.err || \
 	    { cat $@.err; exit 1; }
 	@mv $@.err $@
+
+# No test uses these programs, so this check finds the ones that a change of src/ breaks. It generates no code.
+$(out)/%.compiled: % scripts/lint.mk
+	@mkdir -p $(@D)
+	g++ -std=c++17 -Wall -Wextra -Werror -fsyntax-only -Isrc -Iunit -Ibench $(includes) -MMD -MP -MF $@.d -MT $@ $<
+	@touch $@
 
 $(out)/format: $(formatted) .clang-format
 	clang-format --dry-run -Werror $(formatted)
@@ -57,3 +65,5 @@ $(out)/lua: $(lua) .luacheckrc
 	! ls lua | grep -vxF -f lua/ORDER -f lua/ORDER.sync -e ORDER -e ORDER.sync \
 	    $$(sed -n 's/^ *-- include / /p' lua/*.lua | sed 's/ / -e /g')
 	@touch $@
+
+-include $(wildcard $(out)/bench/*.d $(out)/bench/*/*.d)
