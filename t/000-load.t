@@ -6,19 +6,19 @@ use lib 't/lib';
 use RateLimit qw(check_config start_nginx);
 use Test::More;
 
-subtest 'nginx -t accepts the module without a word' => sub {
+subtest 'nginx -t accepts the module without a message' => sub {
     my $check = check_config();
     is $check->{exit},   0,  'exit status';
     is $check->{stderr}, '', 'stderr';
 };
 
-subtest 'the module shows only what nginx looks for' => sub {
+subtest 'the module exports only the symbols that nginx needs' => sub {
     plan skip_all => 'the module is compiled into nginx' if !$ENV{RL_MODULE};
     my @shown = grep { !/^__odr_asan/ } map { (split)[-1] } qx(nm -D --defined-only "$ENV{RL_MODULE}");
     is_deeply [ sort @shown ], [qw(ngx_module_names ngx_module_order ngx_modules)], 'symbols';
 };
 
-subtest 'the module finds every symbol it needs when it is loaded' => sub {
+subtest 'all symbols that the module needs are resolved at load' => sub {
     local $ENV{LD_BIND_NOW} = 1;
     my $check = check_config();
     is $check->{exit},   0,  'exit status';
@@ -37,9 +37,9 @@ subtest 'without rate_limit a response is the same as without the module' => sub
             my @names    = grep { $_ !~ /^(?:Date|ETag|Last-Modified)$/ } map { $_->[0] } @{ $response->{headers} };
             push @{ $seen[$module] }, [ $response->{status}, "@names", $response->{body} ];
         }
-        unlike $nginx->error_log, qr/\[(?:warn|error|crit|alert|emerg)\] (?!.*absent)/, 'nothing in the log';
+        unlike $nginx->error_log, qr/\[(?:warn|error|crit|alert|emerg)\] (?!.*absent)/, 'the log is empty';
     }
-    is $seen[0][0][0], 200, 'a file is there';
+    is $seen[0][0][0], 200, 'a file exists';
     is_deeply $seen[1], $seen[0], 'status, headers and bodies';
 };
 

@@ -8,8 +8,8 @@ use Test::More;
 
 my $zone = 'rate_limit_zone $binary_remote_addr';
 
-# Of each row: a title, the directive, the word that the line must name, and a pattern of what is accepted where that is
-# more than the word itself. A row without a word has none that could be named.
+# Each row: a title, the directive, the word that the message must name, and a pattern of the accepted values if the
+# message says more than the word. A row without a word has no word to name.
 my @zones = (
     [ 'no arguments',             'rate_limit_zone' ],
     [ 'no key before zone=',      'rate_limit_zone zone=a:1m rate=1r/s',                'zone=a:1m' ],
@@ -21,7 +21,7 @@ my @zones = (
     [ 'zone= is empty',           "$zone zone= rate=1r/s",                              'zone=' ],
     [ 'a zone without a size',    "$zone zone=a rate=1r/s",                             'zone=a' ],
     [ 'a zone without a name',    "$zone zone=:1m rate=1r/s",                           'zone=:1m' ],
-    [ 'a size that is none',      "$zone zone=a:big rate=1r/s",                         'zone=a:big' ],
+    [ 'an invalid size',          "$zone zone=a:big rate=1r/s",                         'zone=a:big' ],
     [ 'a negative size',          "$zone zone=a:-1m rate=1r/s",                         'zone=a:-1m' ],
     [ 'an empty size',            "$zone zone=a: rate=1r/s",                            'zone=a:' ],
     [ 'a zone too small',         "$zone zone=a:1k rate=1r/s",                          'zone=a:1k', qr/from \d+k/ ],
@@ -42,7 +42,7 @@ my @zones = (
     [ 'an empty algorithm',    "$zone zone=a:1m rate=1r/s algorithm=",                 'algorithm=' ],
     [ 'a $ without a name as the key',   'rate_limit_zone $ zone=a:1m rate=1r/s',              '"$"' ],
     [ 'a $ without a name in the rate',  "$zone zone=a:1m rate=1r/\$",                         '1r/$' ],
-    [ 'a brace that does not close',     'rate_limit_zone "${uri" zone=a:1m rate=1r/s',        '${uri' ],
+    [ 'an unclosed brace',               'rate_limit_zone "${uri" zone=a:1m rate=1r/s',        '${uri' ],
     [ 'an empty key',                    'rate_limit_zone "" zone=a:1m rate=1r/s' ],
     [ 'an unknown variable as the key',  'rate_limit_zone $nowhere zone=a:1m rate=1r/s',       '$nowhere' ],
     [ 'an unknown variable in the key',  'rate_limit_zone "x${nowhere}y" zone=a:1m rate=1r/s', '$nowhere' ],
@@ -50,14 +50,14 @@ my @zones = (
     [ 'an unknown variable in the rate', "$zone zone=a:1m rate=1r/\$nowhere",                  '$nowhere' ],
 );
 
-# Rates, each wrong in its own way.
+# Invalid rates, each for its own reason.
 my @rates = split ' ', <<'RATES';
 0r/s abc 1r/0s 1r/s, ,1r/s 1r/s,,2r/m 1 r/s 1r/ 1r s 1/s -1r/s +1r/s 1.5r/s 1r/1 1r/y 1r/ms 1r/-1s 1R/s 1r/S OFF
 1000000001r/s 99999999999999999999r/s 1r/367d 1r/53w 1r/99999999999999999999s off,1r/s 1r/s,off
 1r/s,2r/s,3r/s,4r/s,5r/s,6r/s,7r/s,8r/s,9r/s
 RATES
 
-# Options: the wrong word, and what it is wrong with.
+# Options: the invalid word, and the reason.
 my @options = (
     ( map { [ $_, 'algorithm=leaky_bucket' ] } qw(burst=-1 burst=abc burst= burst=1.5 burst=1000000000) ),
     ( map { [ $_, 'algorithm=gcra' ] } qw(burst=-1 capacity=5 buckets=5 align=first) ),
@@ -77,7 +77,7 @@ my @options = (
             rates=2 log=5) ),
 );
 
-# What rate= as a variable changes.
+# Options that are invalid if rate= is a variable.
 my @variable_options = (
     ( map { [ $_, '' ] } qw(rates=0 rates=9 rates=abc log=5) ),
     ( map { [ $_, 'algorithm=sliding_log' ] } qw(rates=2 log=0 log=abc log=1048577) ),
@@ -104,7 +104,7 @@ my @limits = (
     [ 'off with a zone',      'rate_limit off zone=gcra',                           'off' ],
     [ 'a zone with off',      'rate_limit zone=gcra off',                           'off' ],
     [ 'nodelay and delay=',   'rate_limit zone=leaky_bucket burst=5 nodelay delay=2', 'delay=2' ],
-    ( map { [ "$_ is no cost", "rate_limit zone=gcra $_", $_ ] } qw(cost=-1 cost=1000001 cost=abc cost= cost=1.5) ),
+    ( map { [ "$_ is not a cost", "rate_limit zone=gcra $_", $_ ] } qw(cost=-1 cost=1000001 cost=abc cost= cost=1.5) ),
     ( map { [ "$_ is out of range", "rate_limit zone=leaky_bucket $_", $_ ] }
         qw(burst=-1 burst=abc burst= burst=1000000000 delay=-1 delay=abc delay= delay=1000000000) ),
     ( map { [ "burst= for $_", "rate_limit zone=$_ burst=5", 'burst=' ] }
@@ -114,7 +114,7 @@ my @limits = (
     ( map { [ "delay= for $_", "rate_limit zone=$_ delay=5", 'delay=' ] }
         qw(token_bucket gcra fixed_window sliding_window sliding_buckets sliding_log) ),
     [ 'an unknown variable as the cost', 'rate_limit zone=gcra cost=$nowhere', '$nowhere' ],
-    [ 'more zones than a place can have', (join '; ', map {"rate_limit zone=z$_"} 1 .. 17), 'z17', qr/16/ ],
+    [ 'more zones than one location can have', (join '; ', map {"rate_limit zone=z$_"} 1 .. 17), 'z17', qr/16/ ],
 );
 
 my %simple = (
@@ -132,7 +132,7 @@ my %good = (
     rate_limit_log_level => 'warn',
 );
 
-# Places where a directive may not stand: nginx's own words.
+# Contexts where a directive is not allowed: nginx writes the message.
 my @places = (
     [ server   => "$zone zone=a:1m rate=1r/s;" ],
     [ location => "$zone zone=a:1m rate=1r/s;" ],
@@ -154,18 +154,19 @@ sub refuses {
     my @faults;
     push @faults, 'nginx -t passes' if !$check->{exit};
     push @faults, @emerg . ' emerg lines' if @emerg != 1;
-    push @faults, 'more lines than one' if @others;
+    push @faults, 'more than one line' if @others;
     push @faults, 'the directive is not named' if $line !~ /"\Q$directive\E"/;
     push @faults, "\"$word\" is not named" if defined $word && index($line, $word) < 0;
-    push @faults, 'what is accepted is not said' if $line !~ ($accepted // qr/accepted|takes|is made of/);
-    push @faults, 'the place is not named' if $line !~ m{nginx\.conf:\d+|zone "a"};
+    push @faults, 'the accepted values are missing' if $line !~ ($accepted // qr/accepted|takes|is made of/);
+    push @faults, 'the file and line are missing' if $line !~ m{nginx\.conf:\d+|zone "a"};
     ok !@faults, "$directive: $title" or diag join '; ', @faults, "nginx says: $check->{stderr}";
     return;
 }
 
 sub in_location { my ($text) = @_; return { http => "$zones @many", server => "location / { $text; }" } }
 
-# nginx leaves its pools behind when it ends early, and to find out takes the sanitizer longer than the test.
+# nginx does not free its pools when it exits early. The leak check would find only these, and takes longer than the
+# test.
 local $ENV{ASAN_OPTIONS} = "$ENV{ASAN_OPTIONS}:detect_leaks=0" if $ENV{RL_SANITIZE};
 
 for my $row (@zones) {
@@ -201,8 +202,8 @@ for my $row (@places) {
         :                        ($place => $text);
     my ($directive) = $text =~ /(\w+)/;
     my $check = check_config(%conf, http => $zones);
-    is scalar @{ $check->{emerg} }, 1, "$directive in $place stops nginx";
-    like $check->{emerg}[0], qr/"$directive" directive is not allowed here/, "$directive in $place says why";
+    is scalar @{ $check->{emerg} }, 1, "$directive in $place makes nginx -t fail";
+    like $check->{emerg}[0], qr/"$directive" directive is not allowed here/, "$directive in $place: the message";
 }
 
 done_testing;

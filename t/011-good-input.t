@@ -49,26 +49,26 @@ my @limits = (
 );
 
 my @whole = (
-    [ 'a zone after its use', server  => $use, servers => "$zone rate=1r/s;" ],
-    [ 'a zone without use',   http    => "$zone rate=1r/s;" ],
+    [ 'a zone defined after its use', server  => $use, servers => "$zone rate=1r/s;" ],
+    [ 'an unused zone',       http    => "$zone rate=1r/s;" ],
     [ 'rate_limit in http',   http    => "$zone rate=1r/s; rate_limit zone=a;" ],
     [ 'rate_limit in server', http    => "$zone rate=1r/s;", server => 'rate_limit zone=a;' ],
-    [ 'all the rest in http and server', http => "$zone rate=1r/s; " . rest(), server => rest() ],
+    [ 'all other directives in http and server', http => "$zone rate=1r/s; " . rest(), server => rest() ],
     [ 'a key of text and variables',     http => 'rate_limit_zone "$remote_addr|${http_x}y" zone=a:1m rate=1r/s;' ],
-    [ 'a key of a variable set later',
+    [ 'a key with a variable that is set later',
         http   => 'rate_limit_zone $mine zone=a:1m rate=1r/s;',
         server => 'set $mine x;' ],
-    [ 'a rate of a map that comes later',
+    [ 'a rate from a map that comes later',
         http    => 'rate_limit_zone $uri zone=a:1m rate=$plan;',
         servers => 'map $uri $plan { default 1r/s; }' ],
     [ 'a capture as the key', http => 'rate_limit_zone $1 zone=a:1m rate=1r/s;',
         server => 'location ~ ^/(.*) { rate_limit zone=a; }' ],
-    [ 'names of visible ASCII', http => join ' ',
+    [ 'names with all visible ASCII characters', http => join ' ',
         map {"rate_limit_zone \$uri 'zone=$_:1m' rate=1r/s;"}
         'a-b', 'a.b', 'a_b', 'A', 'a:b', 'a,b', 'a=b', '(x)', '9', '~' ],
     [ 'sizes', http => join ' ',
         map {"rate_limit_zone \$uri zone=a$_:$_ rate=1r/s;"} '64k', '64K', '1m', '1M', '1048576' ],
-    [ 'the name of a limit_conn zone is free', http => "$zone rate=1r/s; limit_conn_zone \$uri zone=b:1m;" ],
+    [ 'the name of a limit_conn zone can be reused', http => "$zone rate=1r/s; limit_conn_zone \$uri zone=b:1m;" ],
 );
 
 sub rest {

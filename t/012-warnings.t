@@ -10,7 +10,7 @@ use Test::More;
 my $zone  = 'rate_limit_zone $binary_remote_addr zone=a:1m rate=1r/s;';
 my $limit = 'rate_limit zone=a;';
 
-# How nginx takes a configuration: nothing if it is silent, or what it says.
+# Runs `nginx -t`. Returns its log lines; none if it accepts the configuration silently.
 sub lines_of {
     my (%conf) = @_;
     my $check = check_config(%conf);
@@ -31,7 +31,7 @@ sub silent {
     return;
 }
 
-# A limit where `return` has answered before.
+# A limit that has no effect because `return` responds first.
 my $return = qr/"rate_limit": zone "a" has no effect here: "return" answers each request before limits are checked/;
 my %answers = (
     'after the limit'           => "location / { $limit return 200; }",
@@ -42,13 +42,13 @@ my %answers = (
     'closing the connection'    => "location / { $limit return 444; }",
     'a set before'              => "location / { $limit set \$x \"a\$uri\"; set \$y b; return 200 \$x; }",
     'an if before'              => "location / { $limit if (\$arg_a) { set \$x 1; } return 200; }",
-    'an if that returns before' => "location / { $limit if (\$arg_a = b) { return 403; } return 200; }",
+    'an if with a return before' => "location / { $limit if (\$arg_a = b) { return 403; } return 200; }",
     'an if with an expression'  => "location / { $limit if (\$arg_a ~ \"^(a|b)\$\") { return 403; } return 200; }",
     'a nested location'         => "location / { location /a { $limit return 200; } }",
     'a named location'          => "location / { try_files \$uri \@a; } location \@a { $limit return 200; }",
     'a whole server'            => "$limit return 301 https://example.com;",
-    'an if of its own'          => "location / { if (\$arg_a) { $limit return 403; } }",
-    'an if before another'      => "location / { if (\$arg_a) { $limit return 403; } if (\$arg_b) { set \$x 1; } }",
+    'inside an if'          => "location / { if (\$arg_a) { $limit return 403; } }",
+    'an if before another if'      => "location / { if (\$arg_a) { $limit return 403; } if (\$arg_b) { set \$x 1; } }",
     'several limits'            => "location / { $limit rate_limit zone=b; return 200; }",
 );
 my $both = "$zone rate_limit_zone \$uri zone=b:1m rate=1r/s;";
@@ -62,14 +62,14 @@ my %goes_on = (
     'after a rewrite'             => "location / { $limit rewrite ^/a /b break; return 403; }",
     'elsewhere'                   => "location / { $limit } location /b { return 200; }",
     'inherited'                   => "$limit location / { return 200; }",
-    'in a location inside'        => "location / { $limit location /b { return 200; } }",
+    'in a nested location'        => "location / { $limit location /b { return 200; } }",
     'rate_limit off'              => 'location / { rate_limit off; return 200; }',
     'an if beside the limit'      => "location / { if (\$arg_a) { $limit } if (\$arg_b) { return 403; } }",
-    'an if that leaves first'     => "location / { if (\$arg_a) { $limit break; return 403; } }",
+    'an if that always returns first'     => "location / { if (\$arg_a) { $limit break; return 403; } }",
 );
 silent("return, $_", http => $zone, server => $goes_on{$_}) for sort keys %goes_on;
 
-# An API that writes for everybody. A server that only this machine reaches needs no rule.
+# An API with write access for everybody. A server that listens on the loopback address only needs no rule.
 sub api {
     my ($more, %where) = @_;
     my $listen = $where{listen} // '0.0.0.0:%PORT1%';
@@ -105,24 +105,24 @@ my %closed = (
 );
 silent("write=on, $_", api(@{ $closed{$_} })) for sort keys %closed;
 
-# Times of Redis.
+# Timeouts of Redis.
 for my $row ([ 'timeout=20', 20_000 ], [ 'timeout=1s', 1000 ], [ 'timeout=1500ms', 1500 ]) {
     my ($word, $milliseconds) = @{$row};
     warns($word, qr/"rate_limit_redis": "$word" is ${milliseconds}ms, for which each request may wait for Redis; a time without a unit is in seconds/, http => "rate_limit_redis r redis://127.0.0.1 $word;");
 }
 silent($_, http => "rate_limit_redis r redis://127.0.0.1 $_;") for qw(timeout=20ms timeout=999ms connect_timeout=2s);
 
-# Rates.
+# Duplicate rates.
 for my $rate (qw(5r/s,5r/s 60r/m,10r/s,60r/60s 1r/d,2r/h,1r/24h,2r/60m)) {
     warns("rate=$rate", qr/"rate_limit_zone": "rate=$rate" has the same rate twice, which limits no more than once/, http => "rate_limit_zone \$uri zone=a:1m rate=$rate;");
 }
 silent("rate=$_", http => "rate_limit_zone \$uri zone=a:1m rate=$_;") for qw(5r/s,6r/s 5r/s,5r/m 60r/m,1r/s off);
 
-# Keys.
+# Constant keys.
 warns('a key that is text', qr/"rate_limit_zone": key "everybody" of zone "a" has no variable: all clients together have one quota/, http => 'rate_limit_zone everybody zone=a:1m rate=1r/s;');
 silent("a key of $_", http => "rate_limit_zone \"$_\" zone=a:1m rate=1r/s;") for '$uri', 'all$server_name', '${uri}';
 
-# A rate that is changed while nginx runs hides what a reload brings. Only the running nginx knows.
+# A live rate that the API has set hides the rate of a new configuration. Only the running nginx can warn.
 sub reloaded {
     my ($rate, $other) = @_;
     return (
@@ -132,7 +132,7 @@ sub reloaded {
 }
 my $nginx = start_nginx(reloaded('5r/h', '5r/h'));
 
-# Reloads; returns the lines of what has no effect, and the limit that is in force.
+# Reloads. Returns the warnings, and the limit that is in force.
 sub reload {
     my @conf = @_;
     my $seen = length $nginx->error_log;
@@ -142,15 +142,15 @@ sub reload {
 }
 sub patch { my ($rate) = @_; return $nginx->request(method => 'PATCH', path => '/api/zones/a', headers => [ 'Content-Type' => 'application/json' ], body => "{\"rate\":\"$rate\"}")->{status} }
 
-is +(reload('6r/h', '6r/h'))[0], 0, 'a rate that was not changed while nginx runs: nothing is said';
-is patch('20r/h'), 200, 'the rate is changed';
-is +(reload('6r/h', '7r/h'))[0], 0, 'a reload with the same rate: nothing is said';
+is +(reload('6r/h', '6r/h'))[0], 0, 'no live rate: no warning';
+is patch('20r/h'), 200, 'the API sets a live rate';
+is +(reload('6r/h', '7r/h'))[0], 0, 'a reload with an unchanged rate: no warning';
 my ($count, $line, $force) = reload('9r/h', '7r/h');
-is "$count $force", '1 20', 'a reload with another rate: it is said, and the live rate holds';
+is "$count $force", '1 20', 'a reload with another rate: a warning, and the live rate stays in force';
 like $line, qr{\[error\] \S+ "rate_limit_zone": "rate=9r/h" of zone "a" has no effect: the live rate 20r/h stays in force until DELETE zones/a of rate_limit_api ends it in \S+:\d+$}, 'in one line';
-is +(reload('20r/h', '7r/h'))[0], 0, 'the configuration says the same as the live rate: nothing is said';
-is +(reload('$arg_rate', '7r/h'))[0], 1, 'a variable has no effect either';
-is $nginx->request(method => 'DELETE', path => '/api/zones/a')->{status}, 200, 'back to the configuration';
-is join(' ', (reload('8r/h', '8r/h'))[ 0, 2 ]), '0 8', 'which then holds: nothing is said';
+is +(reload('20r/h', '7r/h'))[0], 0, 'a configured rate that equals the live rate: no warning';
+is +(reload('$arg_rate', '7r/h'))[0], 1, 'a variable rate has no effect either';
+is $nginx->request(method => 'DELETE', path => '/api/zones/a')->{status}, 200, 'the API returns to the configured rate';
+is join(' ', (reload('8r/h', '8r/h'))[ 0, 2 ]), '0 8', 'the configured rate is in force: no warning';
 
 done_testing;

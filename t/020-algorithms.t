@@ -10,7 +10,7 @@ run_tests();
 
 __DATA__
 
-=== TEST 1: token_bucket starts full and admits as many as the rate counts
+=== TEST 1: token_bucket starts full and admits as many requests as the rate counts
 --- http_config
 rate_limit_zone $binary_remote_addr zone=a:1m rate=3r/d algorithm=token_bucket;
 --- config
@@ -25,7 +25,7 @@ location /t { rate_limit zone=a; empty_gif; }
 
 
 
-=== TEST 2: token_bucket holds as many as capacity= says, above the rate
+=== TEST 2: token_bucket holds capacity= tokens, above the rate
 --- http_config
 rate_limit_zone $binary_remote_addr zone=a:1m rate=1r/d algorithm=token_bucket capacity=3;
 --- config
@@ -40,7 +40,7 @@ location /t { rate_limit zone=a; empty_gif; }
 
 
 
-=== TEST 3: token_bucket holds as many as capacity= says, below the rate
+=== TEST 3: token_bucket holds capacity= tokens, below the rate
 --- http_config
 rate_limit_zone $binary_remote_addr zone=a:1m rate=100r/d algorithm=token_bucket capacity=2;
 --- config
@@ -54,7 +54,7 @@ location /t { rate_limit zone=a; empty_gif; }
 
 
 
-=== TEST 4: leaky_bucket without burst admits one
+=== TEST 4: leaky_bucket without burst admits one request
 --- http_config
 rate_limit_zone $binary_remote_addr zone=a:1m rate=10r/d algorithm=leaky_bucket;
 --- config
@@ -83,7 +83,7 @@ location /t { rate_limit zone=a nodelay; empty_gif; }
 
 
 
-=== TEST 6: the burst of rate_limit takes the place of the zone's
+=== TEST 6: the burst of rate_limit overrides the burst of the zone
 --- http_config
 rate_limit_zone $binary_remote_addr zone=a:1m rate=10r/d algorithm=leaky_bucket burst=9;
 --- config
@@ -97,7 +97,7 @@ location /t { rate_limit zone=a burst=1 nodelay; empty_gif; }
 
 
 
-=== TEST 7: gcra without burst admits one
+=== TEST 7: gcra without burst admits one request
 --- http_config
 rate_limit_zone $binary_remote_addr zone=a:1m rate=10r/d algorithm=gcra;
 --- config
@@ -126,7 +126,7 @@ location /t { rate_limit zone=a; empty_gif; }
 
 
 
-=== TEST 9: gcra takes its burst from rate_limit too
+=== TEST 9: gcra accepts a burst of rate_limit too
 --- http_config
 rate_limit_zone $binary_remote_addr zone=a:1m rate=10r/d algorithm=gcra;
 --- config
@@ -140,7 +140,7 @@ location /t { rate_limit zone=a burst=1; empty_gif; }
 
 
 
-=== TEST 10: fixed_window counts within a window of the clock
+=== TEST 10: fixed_window counts within a window aligned to the clock
 --- http_config
 rate_limit_zone $binary_remote_addr zone=a:1m rate=3r/52w algorithm=fixed_window;
 --- config
@@ -170,7 +170,7 @@ location /t { rate_limit zone=a; empty_gif; }
 
 
 
-=== TEST 12: sliding_window admits as many as the rate counts
+=== TEST 12: sliding_window admits as many requests as the rate counts
 --- http_config
 rate_limit_zone $binary_remote_addr zone=a:1m rate=3r/52w algorithm=sliding_window;
 --- config
@@ -185,7 +185,7 @@ location /t { rate_limit zone=a; empty_gif; }
 
 
 
-=== TEST 13: without algorithm= a zone is a sliding_window
+=== TEST 13: the default algorithm is sliding_window
 --- http_config
 rate_limit_zone $binary_remote_addr zone=a:1m rate=1r/52w;
 --- config
@@ -198,7 +198,7 @@ algorithm sliding_window
 
 
 
-=== TEST 14: sliding_buckets admits as many as the rate counts
+=== TEST 14: sliding_buckets admits as many requests as the rate counts
 --- http_config
 rate_limit_zone $binary_remote_addr zone=a:1m rate=3r/52w algorithm=sliding_buckets buckets=4;
 --- config
@@ -213,7 +213,7 @@ location /t { rate_limit zone=a; empty_gif; }
 
 
 
-=== TEST 15: sliding_log admits as many as the rate counts
+=== TEST 15: sliding_log admits as many requests as the rate counts
 --- http_config
 rate_limit_zone $binary_remote_addr zone=a:1m rate=3r/d algorithm=sliding_log;
 --- config
@@ -228,7 +228,7 @@ location /t { rate_limit zone=a; empty_gif; }
 
 
 
-=== TEST 16: a rate that is off limits nobody
+=== TEST 16: rate=off limits no client
 --- http_config
 rate_limit_zone $binary_remote_addr zone=a:1m rate=off;
 --- config

@@ -10,7 +10,7 @@ run_tests();
 
 __DATA__
 
-=== TEST 1: the tighter of two zones rejects, and the other is not charged for it
+=== TEST 1: the tighter of two zones rejects, and the other zone is not charged
 --- http_config
 rate_limit_zone $binary_remote_addr zone=wide:1m rate=10r/d algorithm=token_bucket;
 rate_limit_zone $binary_remote_addr zone=tight:1m rate=2r/d algorithm=token_bucket;
@@ -44,7 +44,7 @@ location /wide { rate_limit zone=wide; empty_gif; }
 
 
 
-=== TEST 3: a zone of rejected requests that counts all is charged, the others are not
+=== TEST 3: a zone with count=all is charged for rejected requests, the other zones are not
 --- http_config
 rate_limit_zone $binary_remote_addr zone=wide:1m rate=10r/d algorithm=token_bucket;
 rate_limit_zone $binary_remote_addr zone=all:1m rate=10r/d algorithm=token_bucket count=all;
@@ -62,7 +62,7 @@ location /all { rate_limit zone=all; empty_gif; }
 
 
 
-=== TEST 4: of two zones that reject, the one that takes longer is shown
+=== TEST 4: if two zones reject, the headers show the zone with the longer wait
 --- http_config
 rate_limit_zone $binary_remote_addr zone=hour:1m rate=1r/h algorithm=token_bucket;
 rate_limit_zone $binary_remote_addr zone=week:1m rate=1r/w algorithm=token_bucket;
@@ -77,7 +77,7 @@ location /t { rate_limit zone=hour; rate_limit zone=week; empty_gif; }
 
 
 
-=== TEST 5: a zone with an empty key steps aside for the others
+=== TEST 5: a zone with an empty key does not affect the other zones
 --- http_config
 rate_limit_zone $http_x_user zone=user:1m rate=1r/d algorithm=token_bucket;
 rate_limit_zone $binary_remote_addr zone=address:1m rate=3r/d algorithm=token_bucket;
@@ -92,7 +92,7 @@ location /t { rate_limit zone=user; rate_limit zone=address; empty_gif; }
 
 
 
-=== TEST 6: sixteen zones hold at once
+=== TEST 6: sixteen zones apply at once
 --- http_config eval
 CORE::join '', map { "rate_limit_zone \$remote_addr zone=z$_:64k rate=${_}r/d algorithm=token_bucket;\n" } 1 .. 16
 --- config eval

@@ -29,7 +29,7 @@ location /text { rate_limit zone=token_bucket cost=${arg_n}0; empty_gif; }
 LOCATIONS
 my $nginx = start_nginx(clock => 1, http => $zones, server => $locations);
 
-# Asks as a client of that name: status, remaining, Retry-After.
+# Sends a request of the named client. Returns status, remaining, Retry-After.
 sub ask {
     my ($path, $client) = @_;
     my $response = $nginx->get($path, 'X-Client' => $client // 'alice');
@@ -39,18 +39,18 @@ sub ask {
 
 for my $algorithm (@algorithms) {
     my $path = "/$algorithm";
-    is ask("$path/0"),       '200 10',      "$algorithm: cost=0 looks and takes nothing";
-    is ask("$path/3"),       '200 7',       "$algorithm: cost=3 takes three";
-    is ask("$path/1"),       '200 6',       "$algorithm: cost=1 takes one";
-    is ask("$path/n?n=4"),   '200 2',       "$algorithm: a variable cost takes what it says";
-    is ask("$path/3"),       '429 2 later', "$algorithm: three do not fit where two are left, and are not taken";
+    is ask("$path/0"),       '200 10',      "$algorithm: cost=0 reads the state and charges nothing";
+    is ask("$path/3"),       '200 7',       "$algorithm: cost=3 charges three";
+    is ask("$path/1"),       '200 6',       "$algorithm: cost=1 charges one";
+    is ask("$path/n?n=4"),   '200 2',       "$algorithm: a variable cost charges its value";
+    is ask("$path/3"),       '429 2 later', "$algorithm: a cost of three is rejected and not charged if two remain";
     is ask("$path/n?n=2"),   '200 0',       "$algorithm: two do";
-    is ask("$path/0"),       '200 0',       "$algorithm: cost=0 is admitted even then";
-    is ask("$path/n?n=0"),   '200 0',       "$algorithm: and a variable that says 0";
-    is ask("$path/1"),       '429 0 later', "$algorithm: one is not";
-    is ask("$path/11", 'b'), '429 10',      "$algorithm: what can never fit is rejected without Retry-After";
-    is ask("$path/1000000", 'b'), '429 10', "$algorithm: the highest cost too";
-    is ask("$path/n?n=10", 'b'),  '200 0',  "$algorithm: all at once fits";
+    is ask("$path/0"),       '200 0',       "$algorithm: cost=0 is admitted at the limit";
+    is ask("$path/n?n=0"),   '200 0',       "$algorithm: a variable cost of 0 is admitted at the limit";
+    is ask("$path/1"),       '429 0 later', "$algorithm: a cost of one is rejected at the limit";
+    is ask("$path/11", 'b'), '429 10',      "$algorithm: a cost above the limit is rejected without Retry-After";
+    is ask("$path/1000000", 'b'), '429 10', "$algorithm: the highest cost is rejected without Retry-After";
+    is ask("$path/n?n=10", 'b'),  '200 0',  "$algorithm: a cost equal to the limit is admitted";
 }
 
 my $number = 0;
@@ -60,27 +60,27 @@ for my $wrong ('', '-1', 'abc', '1.5', '1000001', '99999999999999999999', '%20')
     $nginx->wait_for_log(qr/\[error\].* cost "\Q$wrong\E" for zone "token_bucket" .*n=\Q$wrong\E /);
     $nginx->advance(60);
 }
-is ask('/token_bucket/n', 'none'), '200 9', 'a cost that is not there counts as 1';
+is ask('/token_bucket/n', 'none'), '200 9', 'an empty cost counts as 1';
 
-# A client may choose the cost: it does not choose how much is logged.
+# A client that controls the cost must not control the size of the log.
 sub complaints {
     my ($zone) = @_;
     return scalar(() = $nginx->error_log =~ /cost "often" for zone "$zone"/g);
 }
 $nginx->advance(60);
 ask("/$_/n?n=often", 'often') for (qw(token_bucket gcra)) x 50;
-is complaints($_), 1, "$_: fifty wrong costs are logged once" for qw(token_bucket gcra);
+is complaints($_), 1, "$_: fifty invalid costs are logged once" for qw(token_bucket gcra);
 $nginx->advance(59);
 ask('/gcra/n?n=often', 'often');
-is complaints('gcra'), 1, 'nor after less than a minute';
+is complaints('gcra'), 1, 'no second line within a minute';
 $nginx->advance(1);
 ask('/gcra/n?n=often', 'often') for 1 .. 3;
-is complaints('gcra'),         2, 'after a minute once more';
-is complaints('token_bucket'), 1, 'each zone for itself';
+is complaints('gcra'),         2, 'a second line after a minute';
+is complaints('token_bucket'), 1, 'each zone logs on its own';
 
 is ask('/mixed', 'm'), '200 5', 'each zone has its own cost';
-is ask('/sliding_log/0', 'm'), '200 9', 'and the other zone was charged by its own';
-is ask('/text?n=1', 't'), '200 0', 'a cost may be text and variables';
+is ask('/sliding_log/0', 'm'), '200 9', 'the other zone was charged its own cost';
+is ask('/text?n=1', 't'), '200 0', 'a cost may combine text and variables';
 
 is ask('/all?n=8', 'c'), '200 2',       'count=all: eight of ten';
 is ask('/all?n=3', 'c'), '429 0 later', 'count=all: three do not fit, and are counted';

@@ -17,7 +17,7 @@ run_tests();
 
 __DATA__
 
-=== TEST 1: a limit of http holds in every server and location
+=== TEST 1: a limit of http applies in every server and location
 --- http_config eval
 "$main::Zones rate_limit zone=five;"
 --- config
@@ -32,7 +32,7 @@ location /b { empty_gif; location /b/c { empty_gif; } }
 
 
 
-=== TEST 2: a limit of a server takes the place of that of http
+=== TEST 2: a limit of a server replaces the limit of http
 --- http_config eval
 "$main::Zones rate_limit zone=five;"
 --- config
@@ -46,7 +46,7 @@ X-RateLimit-Remaining: 8
 
 
 
-=== TEST 3: a limit of a location takes the place of those of its server, it is not added
+=== TEST 3: a limit of a location replaces the limits of its server
 --- http_config eval
 $main::Zones
 --- config
@@ -62,7 +62,7 @@ location /a { rate_limit zone=nine; empty_gif; }
 
 
 
-=== TEST 4: all the limits of a level are inherited together
+=== TEST 4: all limits of a level are inherited together
 --- http_config eval
 $main::Zones
 --- config
@@ -79,7 +79,7 @@ location /nine { rate_limit zone=nine; empty_gif; }
 
 
 
-=== TEST 5: off ends inheritance, for the locations inside too
+=== TEST 5: off ends inheritance, also for nested locations
 --- http_config eval
 "$main::Zones rate_limit zone=one;"
 --- config
@@ -94,7 +94,7 @@ location /on { empty_gif; }
 
 
 
-=== TEST 6: below off a limit can be set again
+=== TEST 6: below off, a limit can be set again
 --- http_config eval
 $main::Zones
 --- config
@@ -108,7 +108,7 @@ location /b { empty_gif; }
 
 
 
-=== TEST 7: off in a server frees it of a limit of http
+=== TEST 7: off in a server disables a limit of http
 --- http_config eval
 "$main::Zones rate_limit zone=one;"
 --- config
@@ -121,7 +121,7 @@ location /a { empty_gif; }
 
 
 
-=== TEST 8: a limit in an if holds where the condition does
+=== TEST 8: a limit in an if applies where the condition is true
 --- http_config eval
 $main::Zones
 --- config
@@ -138,7 +138,7 @@ location /a {
 
 
 
-=== TEST 9: an if inherits what it does not set
+=== TEST 9: an if inherits the directives that it does not set
 --- http_config eval
 $main::Zones
 --- config
@@ -159,7 +159,7 @@ location /a {
 
 
 
-=== TEST 10: the same zone in two locations is one count
+=== TEST 10: two locations with the same zone share one count
 --- http_config eval
 $main::Zones
 --- config
@@ -172,7 +172,7 @@ location /b { rate_limit zone=one; empty_gif; }
 
 
 
-=== TEST 11: an if may charge another cost of the same zone
+=== TEST 11: an if may set another cost for the same zone
 --- http_config eval
 $main::Zones
 --- config
@@ -190,7 +190,7 @@ location /a {
 
 
 
-=== TEST 12: status, headers, body and log level are inherited one by one
+=== TEST 12: status, headers, body and log level are inherited independently
 --- http_config eval
 "$main::Zones rate_limit zone=one; rate_limit_status 503; rate_limit_body problem;"
 --- config
@@ -207,7 +207,7 @@ location /b { rate_limit_status 430; empty_gif; }
 
 
 
-=== TEST 13: dry run is inherited, and can be turned off again below
+=== TEST 13: dry run is inherited, and can be turned off in a nested level
 --- http_config eval
 "$main::Zones rate_limit zone=one; rate_limit_dry_run on;"
 --- config

@@ -11,7 +11,7 @@ my @legacy = qw(X-RateLimit-Limit X-RateLimit-Remaining X-RateLimit-Reset);
 my @ietf   = qw(RateLimit-Policy RateLimit);
 my @every  = (@legacy, @ietf, 'Retry-After');
 
-# Its clock stands still.
+# The clock of nginx is frozen.
 my $nginx = start_nginx(
     clock => 1,
     http => <<'HTTP',
@@ -78,7 +78,7 @@ $nginx->write_file('files/folder/x',   "hello\n");
 
 my $clients = 0;
 
-# So many requests of a client never seen; returns the last response.
+# Sends $times requests of a new client. Returns the last response.
 sub ask {
     my ($path, $times, @headers) = @_;
     my @client = ('X-Client' => 'client' . $clients++);
@@ -111,7 +111,7 @@ for my $which (sort keys %shown) {
     is_deeply [ grep { $response->count($_) > 1 } @every ], [], "$which: once each";
 }
 
-# Numbers.
+# The numbers in the headers.
 {
     my $now      = $nginx->now;
     my $response = ask('/all', 2);
@@ -125,38 +125,40 @@ for my $which (sort keys %shown) {
 }
 {
     my $response = ask('/bucket?n=5');
-    is $response->header('RateLimit-Policy'), '"bucket";q=20;w=20', 'a window lasts as long as the quota at its rate';
-    is $response->header('RateLimit'), '"bucket";r=15;t=5', 'and what was used comes back in as many seconds';
+    is $response->header('RateLimit-Policy'), '"bucket";q=20;w=20',
+        'the window w is as long as the quota needs at its rate';
+    is $response->header('RateLimit'), '"bucket";r=15;t=5', 'the used quota is back in t seconds';
     $response = ask('/interval', 2);
     is $response->header('Retry-After'), 3, 'Retry-After rounds up';
     $response = ask('/first', 2);
-    is $response->header('Retry-After'), 90, 'Retry-After reaches to the end of a window';
+    is $response->header('Retry-After'), 90, 'Retry-After is the time to the end of the window';
     $response = ask('/clock');
-    is $response->header('X-RateLimit-Reset') % 86_400, 0, 'a window of the clock is reset on the clock';
+    is $response->header('X-RateLimit-Reset') % 86_400, 0, 'a window aligned to the clock is reset on the clock';
 }
 {
     my $response = ask('/several');
     is $response->header('RateLimit-Policy'), '"several-1h";q=5;w=3600, "several-1d";q=50;w=86400',
         'several rates are several policies';
-    like $response->header('RateLimit'), qr/^"several-1h";r=4;t=\d+$/, 'the rate that binds is shown';
+    like $response->header('RateLimit'), qr/^"several-1h";r=4;t=\d+$/, 'the tightest rate is shown';
     $response = ask('/zones');
-    is $response->header('RateLimit-Policy'), '"hundred";q=100;w=60, "ten";q=10;w=3600', 'several zones, in order';
-    like $response->header('RateLimit'), qr/^"ten";r=9;t=\d+$/, 'the zone that binds is shown';
-    is $response->header('X-RateLimit-Limit'), 10, 'in the legacy headers too';
+    is $response->header('RateLimit-Policy'), '"hundred";q=100;w=60, "ten";q=10;w=3600',
+        'several zones are several policies, in order';
+    like $response->header('RateLimit'), qr/^"ten";r=9;t=\d+$/, 'the tightest zone is shown';
+    is $response->header('X-RateLimit-Limit'), 10, 'the tightest zone is shown in the legacy headers';
 }
 
-# Every kind of response.
+# All kinds of responses.
 my @kinds = (
-    [ 'a file',                      '/files/index.html',  1, 200, "@legacy @ietf" ],
-    [ 'an index',                    '/files/',            1, 200, "@legacy @ietf" ],
-    [ 'a redirect of nginx',         '/files/folder',      1, 301, "@legacy @ietf" ],
-    [ 'a file that is not there',    '/files/absent',      1, 404, "@legacy @ietf" ],
-    [ 'a page for one',              '/absent/x',          1, 404, "@legacy @ietf" ],
-    [ 'a page for rejections',       '/page/x',            2, 429, "@legacy @ietf Retry-After" ],
-    [ 'a page that turns to 200',    '/ok/x',              2, 200, "@legacy @ietf Retry-After" ],
-    [ 'a named location for them',   '/named/x',           2, 429, "@legacy @ietf Retry-After" ],
-    [ 'an upstream',                 '/app/',              1, 200, "@legacy @ietf Retry-After" ],
-    [ 'a rejection before one',      '/limited/',          2, 429, "@legacy @ietf Retry-After" ],
+    [ 'a file',                          '/files/index.html',  1, 200, "@legacy @ietf" ],
+    [ 'an index',                        '/files/',            1, 200, "@legacy @ietf" ],
+    [ 'a redirect of nginx',             '/files/folder',      1, 301, "@legacy @ietf" ],
+    [ 'a missing file',                  '/files/absent',      1, 404, "@legacy @ietf" ],
+    [ 'an error page of a missing file', '/absent/x',          1, 404, "@legacy @ietf" ],
+    [ 'an error page of a rejection',    '/page/x',            2, 429, "@legacy @ietf Retry-After" ],
+    [ 'an error page with =200',         '/ok/x',              2, 200, "@legacy @ietf Retry-After" ],
+    [ 'a named location for rejections', '/named/x',           2, 429, "@legacy @ietf Retry-After" ],
+    [ 'an upstream',                     '/app/',              1, 200, "@legacy @ietf Retry-After" ],
+    [ 'a rejection before an upstream',  '/limited/',          2, 429, "@legacy @ietf Retry-After" ],
 );
 for my $row (@kinds) {
     my ($title, $path, $times, $status, $names) = @{$row};
@@ -168,13 +170,13 @@ for my $row (@kinds) {
 {
     my $etag = ask('/files/index.html')->header('ETag');
     my $response = ask('/files/index.html', 1, 'If-None-Match' => $etag);
-    is $response->{status} . ' ' . names($response), "304 @legacy @ietf", 'a 304 has them';
+    is $response->{status} . ' ' . names($response), "304 @legacy @ietf", 'a 304 has the headers';
     $response = ask('/files/index.html', 1, Range => 'bytes=0-1');
-    is $response->{status} . ' ' . names($response), "206 @legacy @ietf", 'a part of a file has them';
+    is $response->{status} . ' ' . names($response), "206 @legacy @ietf", 'a part of a file has the headers';
     is ask('/page/x', 2)->{body}, "own page\n", 'an error page has its own body';
 }
 
-# An upstream's own.
+# Headers of an upstream.
 {
     my $response = ask('/app/');
     is $response->{body}, 'upstream', 'the upstream answers';
@@ -183,14 +185,15 @@ for my $row (@kinds) {
     isnt $response->header('X-RateLimit-Reset'),   7777,                'ours wins: reset';
     like $response->header('RateLimit'),           qr/^"ten";r=9;t=\d+$/, 'ours wins: RateLimit';
     is $response->header('RateLimit-Policy'),      '"ten";q=10;w=3600', 'ours wins: RateLimit-Policy';
-    is $response->header('Retry-After'), 7777,   'a Retry-After of an upstream stays on an admitted request';
-    is $response->header('X-Other'),     'kept', 'other headers of an upstream stay';
+    is $response->header('Retry-After'), 7777,   'Retry-After of an upstream is kept on an admitted request';
+    is $response->header('X-Other'),     'kept', 'other headers of an upstream are kept';
     $response = ask('/app/busy');
-    is "$response->{status} " . $response->header('Retry-After'), '503 7777', 'a busy upstream says for how long';
-    isnt ask('/limited/', 2)->header('Retry-After'), 7777, 'a rejected request has our Retry-After';
-    is ask('/quiet/')->header('X-RateLimit-Limit'), 7777, 'headers off: those of an upstream stay';
-    is ask('/free/')->header('X-RateLimit-Limit'),  7777, 'no limit: those of an upstream stay';
-    is ask('/own/')->header('X-Own'), 9, 'add_header can use our variables';
+    is "$response->{status} " . $response->header('Retry-After'), '503 7777',
+        'Retry-After of an overloaded upstream is kept';
+    isnt ask('/limited/', 2)->header('Retry-After'), 7777, 'a rejected request has Retry-After of the module';
+    is ask('/quiet/')->header('X-RateLimit-Limit'), 7777, 'headers off: headers of an upstream are kept';
+    is ask('/free/')->header('X-RateLimit-Limit'),  7777, 'no limit: headers of an upstream are kept';
+    is ask('/own/')->header('X-Own'), 9, 'add_header can use the variables of the module';
 }
 
 done_testing;

@@ -42,7 +42,7 @@ location /over  { rate_limit zone=one cost=101; empty_gif; }
 SERVER
 );
 
-# The two fields of a response, parsed.
+# Returns the two fields of a response, parsed.
 sub fields {
     my ($path) = @_;
     my $response = $nginx->get($path, 'X-Client' => 'alice');
@@ -62,15 +62,15 @@ sub policies {
     my ($policy, $limit) = fields('/one');
     is_deeply $policy, [ [ 'one', { q => 100, w => 60 } ] ], 'one policy';
     is $limit->[0][0],    'one', 'the limit has the name of its policy';
-    is $limit->[0][1]{r}, 99,    'r is what remains';
+    is $limit->[0][1]{r}, 99,    'r is the remaining quota';
     is $limit->[0][1]{t}, 1,     't is in seconds, rounded up';
-    is_deeply [ sort keys %{ $limit->[0][1] } ], [qw(r t)], 'and nothing else, least of all the key';
+    is_deeply [ sort keys %{ $limit->[0][1] } ], [qw(r t)], 'no other parameters, and no key';
 }
 {
     my ($policy, $limit) = fields('/both');
     is_deeply [ map { $_->[0] } @{$policy} ], [qw(one two)], 'two zones are two policies';
     is scalar @{$limit}, 1, 'one limit binds';
-    is $limit->[0][0], 'one', 'the one with less left';
+    is $limit->[0][0], 'one', 'the limit is the zone with less remaining';
 }
 {
     my ($policy, $limit) = fields('/rates');
@@ -83,8 +83,8 @@ sub policies {
         'rates-30s' => '99 in 30',
         'rates-90m' => '99 in 5400',
         'rates-25h' => '99 in 90000',
-    }, 'each rate of a zone is a policy of its own';
-    is $limit->[0][0], 'rates-1s', 'the limit has the name of the rate that binds';
+    }, 'each rate of a zone is a policy';
+    is $limit->[0][0], 'rates-1s', 'the limit has the name of the tightest rate';
 }
 {
     my ($policy) = fields('/plan?rate=7r/m');
@@ -98,14 +98,14 @@ sub policies {
 }
 {
     my ($policy, $limit) = fields('/odd');
-    is_deeply [ map { $_->[0] } @{$policy} ], \@odd, 'odd names come through as they are';
+    is_deeply [ map { $_->[0] } @{$policy} ], \@odd, 'unusual zone names are unchanged';
     is $limit->[0][0], $odd[0], 'in both fields';
 }
 {
     my ($policy, $limit) = fields('/over');
     is $policy->[0][0], 'one', 'a rejected request has a policy';
     is $limit->[0][0],  'one', 'and a limit';
-    like $limit->[0][1]{r}, qr/^\d+$/, 'of which something remains';
+    like $limit->[0][1]{r}, qr/^\d+$/, 'r of a rejected request is a number';
 }
 
 done_testing;

@@ -49,7 +49,7 @@ $nginx->write_file('page.html', "own page\n");
 
 my $clients = 0;
 
-# The second request of a client that may send one.
+# Returns the response to the second request of a client whose limit is one request.
 sub reject {
     my ($path, %request) = @_;
     my @headers = ('X-Client' => 'client' . $clients++, @{ $request{headers} // [] });
@@ -64,7 +64,7 @@ sub type_of {
 }
 
 # Statuses.
-is reject('/auto/')->{status}, 429, '429 unless told otherwise';
+is reject('/auto/')->{status}, 429, '429 by default';
 is reject("/$_/")->{status}, $_, "rate_limit_status $_" for 400, 401, 403, 407, 503, 599;
 is reject("/$_/", headers => [ Accept => 'application/json' ])->{status}, $_, "rate_limit_status $_ with a problem"
     for 400, 401, 403, 407, 503, 599;
@@ -76,15 +76,15 @@ for my $accept ('text/html', 'application/json') {
     ok $connection->at_end, "rate_limit_status 444 closes the connection without an answer ($accept)";
 }
 
-# satisfy any lets in whom one module admits, but not whom we reject.
+# With `satisfy any`, a client needs the consent of one access module only. A rejection by the module must still hold.
 for my $path ('/any/429/', '/any/401/', '/any/403/', '/any/407/') {
     my ($status) = $path =~ /(\d+)/;
-    is reject($path)->{status}, $status, "satisfy any does not undo a $status";
+    is reject($path)->{status}, $status, "satisfy any does not override a $status";
     is reject($path, headers => [ Accept => 'application/json' ])->{status}, $status,
-        "satisfy any does not undo a $status with a problem";
+        "satisfy any does not override a $status with a problem document";
 }
 is reject('/any/403-page/')->{body}, "own page\n", 'satisfy any: the page of a 403 is shown';
-is reject('/deny/')->{status}, 429, 'a client that is denied as well is limited first';
+is reject('/deny/')->{status}, 429, 'the limit is checked before access rules';
 
 # Bodies.
 my @accepts = (
@@ -134,21 +134,23 @@ my %problem = (
     title  => 'Too Many Requests',
     status => 429,
 );
-is_deeply problem('/auto/'),  { %problem, 'violated-policies' => ['api'] },           'the problem of one zone';
-is_deeply problem('/two/'),   { %problem, 'violated-policies' => [ 'api', 'other' ] }, 'only the zones that reject';
+is_deeply problem('/auto/'),  { %problem, 'violated-policies' => ['api'] },           'the document of one zone';
+is_deeply problem('/two/'),   { %problem, 'violated-policies' => [ 'api', 'other' ] },
+    'the document lists only the zones that reject';
 is_deeply problem('/rates/'), { %problem, 'violated-policies' => ['rates-1d'] },      'the rate that rejects';
 is_deeply problem('/odd/'),   { %problem, 'violated-policies' => [q(a.b/c'd<e>&f)] }, 'an odd name';
-is problem('/503/')->{status}, 503, 'the status is the one that is sent';
+is problem('/503/')->{status}, 503, 'the status member equals the response status';
 like reject('/auto/', headers => [ Accept => 'application/json' ])->{body}, qr/"status":429,/, 'the status is a number';
 
 # error_page.
 my @json = (headers => [ Accept => 'application/json' ]);
 is reject('/page/')->{body}, "own page\n", 'error_page wins';
-is reject('/page/', @json)->{body}, "own page\n", 'error_page wins over a problem';
-is reject('/page-503/', @json)->{body}, "own page\n", 'error_page of another status of rejection';
-is type_of(reject('/other-page/', @json)), 'application/problem+json', 'error_page of another status does not';
+is reject('/page/', @json)->{body}, "own page\n", 'error_page replaces the problem document';
+is reject('/page-503/', @json)->{body}, "own page\n", 'error_page for another rejection status';
+is type_of(reject('/other-page/', @json)), 'application/problem+json',
+    'error_page of another status does not replace the problem document';
 
-# HEAD, and what follows on a connection.
+# HEAD, and further requests on the same connection.
 for my $accept ('text/html', 'application/json') {
     my $response = reject('/auto/', method => 'HEAD', headers => [ Accept => $accept ]);
     is "$response->{status} $response->{body}", '429 ', "HEAD has no body ($accept)";
@@ -163,28 +165,29 @@ for my $accept ('text/html', 'application/json') {
                 format_request(method => 'POST', path => '/proxy/', headers => \@headers, body => 'x' x $size));
             push @statuses, $connection->receive->{status};
         }
-        is "@statuses", '200 429 429', "a connection lives on after a POST of $size bytes was rejected ($accept)";
+        is "@statuses", '200 429 429', "a connection stays open after a rejected POST of $size bytes ($accept)";
         $connection->send(format_request(path => '/page.html', headers => [ 'X-Client' => "after $accept $size" ]));
-        is $connection->receive->{body}, "own page\n", "and the next request on it is read right ($accept, $size)";
+        is $connection->receive->{body}, "own page\n",
+            "the next request on the connection is parsed correctly ($accept, $size)";
     }
 }
 
-# A rejection in the page of another error has its own status.
+# A rejection during the error page of another error has its own status.
 {
     my @seen = map { $nginx->get('/absent-page/x', 'X-Client' => 'absent', Accept => 'application/json') } 1 .. 2;
-    is "$seen[0]{status} $seen[1]{status}", '404 429', 'the page of a 404 is rejected with 429';
-    is decode_json($seen[1]{body})->{status}, 429, 'and its body says the same';
+    is "$seen[0]{status} $seen[1]{status}", '404 429', 'the error page of a 404 is rejected with 429';
+    is decode_json($seen[1]{body})->{status}, 429, 'the body has the same status';
 }
 
-# A client that asks first is not told to send its body: the first line that it reads is the rejection.
+# A client that sends Expect: 100-continue gets the rejection as the first response line, and is not asked for its body.
 {
     $nginx->get('/auto/', 'X-Client' => 'expect');
     my $connection = $nginx->connect;
     $connection->send(join "\r\n", 'POST /auto/ HTTP/1.1', 'Content-Length: 5', 'Host: h', 'X-Client: expect',
         'Accept: application/json', 'Expect: 100-continue', '', '');
-    like $connection->take_line, qr/429/, 'a rejected body is not asked for';
+    like $connection->take_line, qr/429/, 'no 100 Continue before a rejection';
 }
 
-unlike $nginx->error_log, qr/\[(?:alert|crit|emerg)\]/, 'no alert in the log';
+unlike $nginx->error_log, qr/\[(?:alert|crit|emerg)\]/, 'the log has no alert';
 
 done_testing;

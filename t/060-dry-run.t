@@ -26,7 +26,7 @@ location /if/     { rate_limit_dry_run on; if ($arg_a) { rate_limit zone=two; } 
 SERVER
 );
 
-# Asks as a client of that name: status, our status, remaining, Retry-After.
+# Sends a request of the named client. Returns status, $rate_limit_status, remaining, Retry-After.
 sub ask {
     my ($path, $client) = @_;
     my $response = $nginx->get($path, 'X-Client' => $client);
@@ -36,27 +36,29 @@ sub ask {
 
 is ask('/dry/', 'a'), '200 PASSED 1',           'within the limit: passed';
 is ask('/dry/', 'a'), '200 PASSED 0',           'within the limit: counted';
-is ask('/dry/', 'a'), '200 REJECTED_DRY_RUN 0', 'beyond the limit: passed, and said';
+is ask('/dry/', 'a'), '200 REJECTED_DRY_RUN 0', 'beyond the limit: passed, and reported as REJECTED_DRY_RUN';
 is ask('/dry/', 'a'), '200 REJECTED_DRY_RUN 0', 'and again';
-is ask('/earnest/', 'a'), '429 REJECTED 0 later', 'what was counted holds in earnest';
+is ask('/earnest/', 'a'), '429 REJECTED 0 later', 'requests of a dry run count for a real limit';
 
-is ask('/dry/', 'b'), '200 PASSED 1', 'a request that a dry run would reject costs nothing: one';
-is ask('/both/', 'b'), '200 PASSED 0', 'a request that a dry run would reject costs nothing: two zones';
-is ask('/both/', 'b'), '200 REJECTED_DRY_RUN 0', 'a request that a dry run would reject costs nothing: rejected';
-is ask('/wide/', 'b'), '200 PASSED 8', 'a request that a dry run would reject costs nothing in another zone';
+is ask('/dry/', 'b'), '200 PASSED 1', 'a request that a dry run would reject is not charged: one zone';
+is ask('/both/', 'b'), '200 PASSED 0', 'a request that a dry run would reject is not charged: two zones';
+is ask('/both/', 'b'), '200 REJECTED_DRY_RUN 0',
+    'a request that a dry run would reject is not charged: the rejected one';
+is ask('/wide/', 'b'), '200 PASSED 8', 'a request that a dry run would reject is not charged to another zone';
 
 {
-    is ask('/queue/', 'c'), '200 PASSED 2', 'a queue in a dry run: the first';
+    is ask('/queue/', 'c'), '200 PASSED 2', 'a queue in a dry run: the first request';
     my $response = $nginx->get('/queue/', 'X-Client' => 'c');
-    is $response->header('X-Status'), 'DELAYED_DRY_RUN', 'a queue in a dry run: the second is not delayed, and said';
-    cmp_ok $response->{seconds}, '<', 20, 'a queue in a dry run: it did not wait a minute';
-    is ask('/queue/', 'c'), '200 DELAYED_DRY_RUN 0',  'a queue in a dry run: the third';
-    is ask('/queue/', 'c'), '200 REJECTED_DRY_RUN 0', 'a queue in a dry run: the fourth';
+    is $response->header('X-Status'), 'DELAYED_DRY_RUN',
+        'a queue in a dry run: the second request is not delayed, and is reported';
+    cmp_ok $response->{seconds}, '<', 20, 'a queue in a dry run: no request waited a minute';
+    is ask('/queue/', 'c'), '200 DELAYED_DRY_RUN 0',  'a queue in a dry run: the third request';
+    is ask('/queue/', 'c'), '200 REJECTED_DRY_RUN 0', 'a queue in a dry run: the fourth request';
 }
 
-is ask('/closed/?rate=wrong', 'd'), '200 ERROR -', 'a dry run lets pass what on_error=closed would refuse';
+is ask('/closed/?rate=wrong', 'd'), '200 ERROR -', 'a dry run admits a request that on_error=closed would reject';
 is ask('/page/absent', 'e'), '404 PASSED 1', 'an error page counts once';
-is ask('/if/?a=1', 'f'), '200 PASSED 1', 'a dry run holds in an if';
+is ask('/if/?a=1', 'f'), '200 PASSED 1', 'a dry run works in an if';
 
 my $log = $nginx->error_log;
 like $log, qr/\[error\].* limiting requests, dry run, excess: (?:0\.99\d|1\.000) by zone "two".*"GET \/dry\//,
@@ -64,6 +66,6 @@ like $log, qr/\[error\].* limiting requests, dry run, excess: (?:0\.99\d|1\.000)
 like $log, qr/\[warn\].* delaying request, dry run, excess: (?:0\.9\d\d|1\.000), by zone "queue".*"GET \/queue\//,
     'a delay is logged';
 is scalar(() = $log =~ m{limiting requests, dry run.*"GET /dry/}g), 2, 'each rejection once';
-like $log, qr{limiting requests, excess: .*"GET /earnest/}, 'a real rejection does not say dry run';
+like $log, qr{limiting requests, excess: .*"GET /earnest/}, 'the log of a real rejection does not contain dry run';
 
 done_testing;

@@ -7,7 +7,7 @@ use Digest::SHA qw(sha256_hex);
 use RateLimit qw(start_nginx);
 use Test::More;
 
-# Its clock stands still unless it is advanced.
+# The clock of nginx is frozen unless the test advances it.
 my $nginx = start_nginx(
     clock => 1,
     http => <<'HTTP',
@@ -54,7 +54,8 @@ SERVER
 
 my $seen = 0;
 
-# The log lines of so many requests; all but the last may have any status. Of those to a queue all but the first are delayed.
+# Returns the log lines of $times requests; all but the last may have any status. In a queue, all but the first are
+# delayed.
 sub lines {
     my ($path, $times, $status, @headers) = @_;
     my @requests = ($path =~ m{^/queue} ? ('request', ('delayed_request') x ($times - 1)) : ('request') x $times);
@@ -69,10 +70,10 @@ sub lines {
     return grep { /limiting requests|delaying request/ } split /\n/, $new;
 }
 
-# As nginx writes it, or Angie in quotes.
+# nginx writes the address plainly, Angie in quotes.
 my $client = qr/"?127\.0\.0\.1"?/;
 
-# The line itself.
+# The text of the line.
 {
     my @lines = lines('/api/?key=alice', 2, 429);
     is scalar @lines, 1, 'one line for one rejection';
@@ -81,27 +82,27 @@ my $client = qr/"?127\.0\.0\.1"?/;
         \ excess:\ (?:0\.99\d|1\.000)\ by\ zone\ "api",\ client:\ "?127\.0\.0\.1"?,\ key\ "alice",
         \ algorithm\ token_bucket,\ may\ return\ in\ 86\d\d\d\.\d\d\ds,\ server:\ "?localhost"?,
         \ request:\ "GET\ /api/[?]key=alice\ HTTP/1\.1",\ host:\ "localhost"$}x,
-        'a rejection: excess and zone, the client as nginx, or Angie in quotes, writes it, key, algorithm, when to return';
+        'a rejection: excess, zone, client address (Angie quotes it), key, algorithm, when to retry';
     like +(lines('/cost/?key=dear', 1, 429))[0], qr/zone "api", client: $client, key "dear", .*may return never/,
         'a cost that can never fit';
-    is scalar(lines('/several/?key=two', 2, 429)), 1, 'one line where two zones reject';
-    is scalar(lines('/quiet/?key=quiet', 2, 429)), 0, 'nothing where error_log is set above the level';
+    is scalar(lines('/several/?key=two', 2, 429)), 1, 'one line if two zones reject';
+    is scalar(lines('/quiet/?key=quiet', 2, 429)), 0, 'no line if error_log has a higher level';
 }
 {
     my @lines = lines('/queue/?key=bob', 3, 200);
     is scalar @lines, 2, 'one line for one delay';
     like $_, qr/\[warn\] .* delaying request, excess: [01]\.\d{3}, by zone "queue", client: $client, key "bob", algorithm leaky_bucket,/,
-        'a delay: excess as limit_req writes it, zone, key, algorithm' for @lines;
-    like $_, qr/ goes on in 0\.\d{3}s, server: /, 'a delay: how long' for @lines;
+        'a delay: excess in the form of limit_req, zone, key, algorithm' for @lines;
+    like $_, qr/ goes on in 0\.\d{3}s, server: /, 'a delay: its duration' for @lines;
 }
 
-# Excess of each algorithm: how many requests too many, in thousandths. limit_req counts the burst as excess, and so
-# does leaky_bucket; gcra and the others count what is beyond the limit.
+# The excess of each algorithm, in thousandths of a request. leaky_bucket counts the burst as excess, like limit_req.
+# The other algorithms count only requests beyond the limit.
 for my $algorithm (qw(gcra fixed_window sliding_window sliding_buckets sliding_log)) {
     my @lines = lines("/$algorithm/?key=x", 3, 429);
     like $lines[0],
         qr/excess: (?:1\.000|0\.99\d) by zone "$algorithm", client: $client, key "x", algorithm $algorithm, may return in \d/,
-        "$algorithm: one too many";
+        "$algorithm: one request too many";
 }
 
 # Levels.
@@ -115,23 +116,23 @@ for my $level (qw(info notice warn error)) {
         "rate_limit_log_level $level: a delay is one level lower";
 }
 
-# Keys. $arg_key is what stands in the address, $http_x_client any byte that a header may have.
+# Keys. $arg_key is a part of the URI, $http_x_client may have any byte that a header may have.
 my @keys = (
-    [ 'plain',                 'aZ09-_.~!$()*,;:@/?' => 'aZ09-_.~!$()*,;:@/?' ],
-    [ 'a space',               'a b'                 => 'a b' ],
-    [ 'a quote',               'a"b'                 => 'a\x22b' ],
-    [ 'an apostrophe',         q(a'b)                => q(a'b) ],
-    [ 'a backslash',           'a\b'                 => 'a\x5Cb' ],
-    [ 'a tab',                 "a\tb"                => 'a\x09b' ],
-    [ 'a control character',   "a\x01b"              => 'a\x01b' ],
-    [ 'DEL',                   "a\x7fb"              => 'a\x7Fb' ],
-    [ 'UTF-8',                 "\xc3\xa9"            => '\xC3\xA9' ],
-    [ 'Latin 1',               "\xe9"                => '\xE9' ],
-    [ 'a false end of line',   'a", client: 1.2.3.4' => 'a\x22, client: 1.2.3.4' ],
-    [ '128 bytes',             'k' x 128             => 'k' x 128 ],
-    [ '129 bytes',             'l' x 129             => 'sha256:' . sha256_hex('l' x 129) ],
-    [ '300 bytes to escape',   "\xff" x 300          => 'sha256:' . sha256_hex("\xff" x 300) ],
-    [ 'what looks like a digest', 'sha256:' . 'a' x 64 => 'sha256:' . sha256_hex('sha256:' . 'a' x 64) ],
+    [ 'plain',                         'aZ09-_.~!$()*,;:@/?' => 'aZ09-_.~!$()*,;:@/?' ],
+    [ 'a space',                       'a b'                 => 'a b' ],
+    [ 'a quote',                       'a"b'                 => 'a\x22b' ],
+    [ 'an apostrophe',                 q(a'b)                => q(a'b) ],
+    [ 'a backslash',                   'a\b'                 => 'a\x5Cb' ],
+    [ 'a tab',                         "a\tb"                => 'a\x09b' ],
+    [ 'a control character',           "a\x01b"              => 'a\x01b' ],
+    [ 'DEL',                           "a\x7fb"              => 'a\x7Fb' ],
+    [ 'UTF-8',                         "\xc3\xa9"            => '\xC3\xA9' ],
+    [ 'Latin 1',                       "\xe9"                => '\xE9' ],
+    [ 'a forged end of line',          'a", client: 1.2.3.4' => 'a\x22, client: 1.2.3.4' ],
+    [ '128 bytes',                     'k' x 128             => 'k' x 128 ],
+    [ '129 bytes',                     'l' x 129             => 'sha256:' . sha256_hex('l' x 129) ],
+    [ '300 bytes that need escapes',   "\xff" x 300          => 'sha256:' . sha256_hex("\xff" x 300) ],
+    [ 'text that looks like a digest', 'sha256:' . 'a' x 64 => 'sha256:' . sha256_hex('sha256:' . 'a' x 64) ],
 );
 for my $row (@keys) {
     my ($title, $key, $logged) = @{$row};
@@ -139,18 +140,19 @@ for my $row (@keys) {
         "a key with $title";
 }
 like +(lines('/raw/?key=newline', 2, 429))[0], qr/zone "raw", client: $client, key "a\\x0Ab", algorithm/, 'a key with a newline';
-like +(lines('/api/?key=%00%22', 2, 429))[0], qr/key "%00%22", algorithm/, 'a key of an address as it was sent';
+like +(lines('/api/?key=%00%22', 2, 429))[0], qr/key "%00%22", algorithm/, 'a key with the escapes of the URI';
 
-# nginx cuts a line off at 2048 bytes, and a client chooses how long its request is.
+# nginx truncates a line at 2048 bytes, and a client controls the length of its request line.
 like +(lines('/api/?key=long&' . 'x' x 4000, 2, 429))[0],
     qr/client: $client, key "long", algorithm token_bucket, may return in [\d.]+s, server: .*x$/,
     'a long request line does not hide the key';
 
-# A request that is logged here may have lines of nginx's own after that.
+# nginx may log further lines for the same request.
 is scalar(lines('/absent/file?key=alone', 2, 404)), 1, 'a dry run';
 my @own = $nginx->error_log =~ m{open\(\) "[^"]*/absent/[^"]*" failed ([^\n]*)}g;
-is scalar @own, 2, 'what nginx itself says of a missing file';
-like $_, qr/\), client: $client, server: "?localhost"?, request: /, 'is as it always is' for @own;
+is scalar @own, 2, 'the line of nginx about a missing file';
+like $_, qr/\), client: $client, server: "?localhost"?, request: /,
+    'the line of nginx about a missing file is unchanged' for @own;
 
 unlike $nginx->error_log, qr/[^\n\x20-\x7e]/, 'the log is plain ASCII';
 

@@ -10,7 +10,7 @@ use Test::More;
 my $fail2ban = "$ENV{RL_BUILD}/fail2ban";
 my $filter   = "$fail2ban/etc/fail2ban/filter.d/nginx-limit-req.conf";
 
-# The same limits twice, each with an error log of its own. A client's address is what it says.
+# The same limits with limit_req and with rate_limit, each with its own error log. A header sets the client's address.
 my $nginx = start_nginx(
     clock => 1,
     http  => <<'HTTP',
@@ -31,7 +31,7 @@ location /ours/slow/   { error_log %DIR%/ours-slow.log info; rate_limit zone=our
 SERVER
 );
 
-# Runs fail2ban-regex over a log; returns its exit status and all that it says.
+# Runs fail2ban-regex over a log. Returns its exit status and its output.
 sub fail2ban_regex {
     my ($name, @options) = @_;
     local $ENV{PYTHONPATH} = "$fail2ban/usr/lib/python3/dist-packages";
@@ -45,7 +45,7 @@ sub fail2ban_regex {
     return ($? >> 8 || $? & 127, $said);
 }
 
-# The addresses that the filter finds in a log, with how often.
+# Returns the addresses that the filter finds in a log, with their counts.
 sub banned {
     my ($name) = @_;
     my ($exit, $said) = fail2ban_regex($name, '-o', 'ip');
@@ -65,26 +65,26 @@ for my $path (qw(theirs ours log)) {
 }
 my %expected = map { $_ => $requests - 1 } @addresses;
 is_deeply banned('theirs'), \%expected, 'the filter finds the clients that limit_req rejected';
-is_deeply banned('ours'),   \%expected, 'and those that rate_limit rejected, with leaky_bucket';
+is_deeply banned('ours'),   \%expected, 'the filter finds the clients that rate_limit with leaky_bucket rejected';
 is_deeply banned('log'),    \%expected, 'and with sliding_log';
 
 my ($exit, $said) = fail2ban_regex('ours');
 my $lines = $requests * @addresses - @addresses;
 like $said, qr/^Lines: $lines lines, 0 ignored, $lines matched, 0 missed/m, 'every line matches' or diag slurp($nginx->dir . '/ours.log');
 
-# What a dry run would have done is no reason to ban anybody.
+# A dry run must not ban a client.
 for my $kind (qw(dry slow)) {
     for my $path (qw(theirs ours)) {
         $nginx->get("/$path/$kind/", 'X-Address' => '192.0.2.8') for 1 .. 3;
         my @dry = grep {/dry run/} split /\n/, slurp($nginx->dir . "/$path-$kind.log");
-        cmp_ok scalar @dry, '>=', 2, "$path: a line for each of a dry run";
-        is_deeply banned("$path-$kind"), {}, "$path: that the filter does not match";
+        cmp_ok scalar @dry, '>=', 2, "$path: a dry run logs each request";
+        is_deeply banned("$path-$kind"), {}, "$path: the filter ignores the lines of a dry run";
     }
 }
 
-# A client cannot have another one banned by what it sends.
+# A client must not be able to ban another client by the content of its request.
 $nginx->request(path => '/ours/', headers => [ 'X-Address' => '192.0.2.9', Host => 'x', Referer => 'a", client: 203.0.113.1, ' ]) for 1 .. 2;
 $nginx->get('/ours/?a=limiting%20requests,client:203.0.113.1,', 'X-Address' => '192.0.2.9');
-is_deeply banned('ours'), { %expected, '192.0.2.9' => 2 }, 'the address is the one that nginx knows';
+is_deeply banned('ours'), { %expected, '192.0.2.9' => 2 }, 'the filter finds the address of the connection only';
 
 done_testing;

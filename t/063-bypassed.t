@@ -9,7 +9,7 @@ use Test::More;
 
 my @ports = split ' ', $ENV{RL_PORTS};
 
-# Who the user is: whoever says so.
+# Authentication accepts the user name that a header gives.
 my $auth = <<'SERVER';
 location = /auth { internal; proxy_pass http://127.0.0.1:%PORT1%/; }
 SERVER
@@ -53,7 +53,7 @@ sub bypassed {
     return sum_of(metrics($nginx), 'rate_limiter_bypassed_total', zone => $zone, reason => $reason);
 }
 
-# What so many requests add to what was counted for a zone: empty keys, rates that are off.
+# Returns how far requests increase the two counters of a zone: empty keys, rates that are off.
 sub added {
     my ($zone, $count, $path, @headers) = @_;
     my @before   = map { bypassed($zone, $_) } qw(empty_key rate_off);
@@ -63,10 +63,11 @@ sub added {
 }
 
 subtest 'what is counted' => sub {
-    is added('plain', 5, '/plain'), '5 0 [200] [200] [200] [200] [200]', 'an empty key: each request';
+    is added('plain', 5, '/plain'), '5 0 [200] [200] [200] [200] [200]', 'an empty key: each request is counted';
     is added('plain', 4, '/plain', 'X-Client' => 'a'), '0 0 [200] [200] [200] [429]', 'a key: none';
     is added('plan', 4, '/plan', 'X-Client' => 'a', 'X-Rate' => 'off'), '0 4 [200] [200] [200] [200]', 'a rate that is off';
-    is added('plan', 2, '/plan', 'X-Rate' => 'off'), '2 0 [200] [200]', 'both: who has no key needs no rate';
+    is added('plan', 2, '/plan', 'X-Rate' => 'off'), '2 0 [200] [200]',
+        'an empty key and no rate: counted as an empty key';
     is added('plain', 2, '/both'), '2 0 [200] [200]', 'beside another zone';
     is added('all', 2, '/both'), '0 0 [200] [200]', 'which applies';
     is added('candidate', 2, '/candidate'), '2 0 [200] [200]', 'a candidate';
@@ -74,31 +75,35 @@ subtest 'what is counted' => sub {
 
 subtest 'once for each request' => sub {
     is added('plain', 2, '/again/'), '2 0 [200] [200]', 'an internal redirect to the same location';
-    is added('plain', 2, '/moved'),  '2 0 [200] [200]', 'and to another one';
+    is added('plain', 2, '/moved'),  '2 0 [200] [200]', 'an internal redirect to another location';
 };
 
 subtest 'a reload keeps the counts' => sub {
     my $before = bypassed('plain', 'empty_key');
     cmp_ok $before, '>', 0, 'there are some';
     $nginx->reload(%conf);
-    is bypassed('plain', 'empty_key'), $before, 'the same as before';
+    is bypassed('plain', 'empty_key'), $before, 'the counts are unchanged';
 };
 
-subtest 'limits are checked before auth_request asks' => sub {
+subtest 'limits are checked before auth_request sends its subrequest' => sub {
     my $asked  = sub { return scalar(() = slurp($nginx->dir . '/auth.log') =~ /\n/g) };
     my $before = $asked->();
-    is join(' ', map { $nginx->get('/before', 'X-User' => 'alice')->{status} } 1 .. 3), '200 429 429', 'one of three is admitted';
-    is $asked->() - $before, 1, 'only that one was asked for';
+    is join(' ', map { $nginx->get('/before', 'X-User' => 'alice')->{status} } 1 .. 3), '200 429 429',
+        'one of three requests is admitted';
+    is $asked->() - $before, 1, 'only the admitted request is authenticated';
 };
 
 subtest 'a key that auth_request sets' => sub {
-    is added('late',   5, '/late',   'X-User' => 'alice'), '5 0 [200] [200] [200] [200] [200]', 'is empty yet: nobody is limited';
-    is added('mapped', 5, '/mapped', 'X-User' => 'alice'), '5 0 [200] [200] [200] [200] [200]', 'nor by a map of it';
-    is added('after',  4, '/after',  'X-User' => 'alice'), '0 0 [200] [200] [200] [429]', 'a location that is reached afterwards has it';
+    is added('late',   5, '/late',   'X-User' => 'alice'), '5 0 [200] [200] [200] [200] [200]',
+        'the key is still empty: no request is limited';
+    is added('mapped', 5, '/mapped', 'X-User' => 'alice'), '5 0 [200] [200] [200] [200] [200]',
+        'a map of the key is empty too';
+    is added('after',  4, '/after',  'X-User' => 'alice'), '0 0 [200] [200] [200] [429]',
+        'a location after an internal redirect has the key';
     is added('after',  1, '/after',  'X-User' => 'bob'),   '0 0 [200]', 'each user has a quota';
 };
 
-# What nginx -t says: lines, without where they are.
+# Returns the warnings of `nginx -t`, without file and line.
 sub warnings_of {
     my ($http, $server) = @_;
     my $check = check_config(http => $http, server => $server . $auth, servers => $auth_server);
@@ -111,7 +116,8 @@ my $gif  = 'rate_limit zone=a; empty_gif;';
 subtest 'a warning' => sub {
     is warnings_of($zone, "location / { $gif $set }"), "\"rate_limit\": $late", 'in one location';
     is warnings_of($zone, "$set location / { $gif }"), "\"rate_limit\": $late", 'auth_request of the server';
-    is warnings_of($zone, "rate_limit zone=a; $set location /a { empty_gif; } location /b { empty_gif; }"), "\"rate_limit\": $late", 'once where the limit is inherited';
+    is warnings_of($zone, "rate_limit zone=a; $set location /a { empty_gif; } location /b { empty_gif; }"), "\"rate_limit\": $late",
+        'one warning for an inherited limit';
     is warnings_of('rate_limit_zone "x${AUTH_USER}y" zone=a:1m rate=1r/s;', "location / { $gif $set }"), "\"rate_limit\": $late", 'within a text';
     is warnings_of("rate_limit_key \$k \$auth_user ip; rate_limit_zone \$k zone=a:1m rate=1r/s;", "location / { $gif $set }"), "\"rate_limit\": $late", 'a source of a rate_limit_key';
     is warnings_of("rate_limit_key \$j \$auth_user; rate_limit_key \$k header:x \$j ip; rate_limit_zone \$k zone=a:1m rate=1r/s;", "location / { $gif $set }"), "\"rate_limit\": $late", 'of a source';

@@ -7,7 +7,7 @@ use RateLimit qw(start_nginx wait_for);
 use Test::More;
 use Time::HiRes qw(time);
 
-# Its clock stands still unless it is advanced.
+# The clock of nginx is frozen unless the test advances it.
 my $nginx = start_nginx(
     clock => 1,
     http => <<'HTTP',
@@ -60,7 +60,7 @@ SERVER
 );
 $nginx->write_file('page.html', "page\n");
 
-# What the access log says of so many requests to a path.
+# Returns the access log lines of $times requests for a path.
 sub logged {
     my ($path, $times) = @_;
     my $delayed = $path =~ m{^/queue} ? $times - 1 : 0;
@@ -77,7 +77,7 @@ my $shown = 'zone=two limit=2 remaining';
 {
     my @lines = logged('/two/?key=a', 3);
     is $lines[0], "status=200/PASSED $shown=1 reset=TIME retry=- store=memory", 'PASSED: all but retry_after are set';
-    is $lines[1], "status=200/PASSED $shown=0 reset=TIME retry=- store=memory", 'PASSED: the numbers follow';
+    is $lines[1], "status=200/PASSED $shown=0 reset=TIME retry=- store=memory", 'PASSED: the numbers count down';
     like $lines[2], qr{^status=429/REJECTED $shown=0 reset=TIME retry=43[12]\d\d store=memory$},
         'REJECTED: all are set';
 }
@@ -86,9 +86,9 @@ my $shown = 'zone=two limit=2 remaining';
     is $lines[0], 'status=200/PASSED zone=queue limit=2 remaining=1 reset=TIME retry=- store=memory', 'PASSED at once';
     is $lines[1], 'status=200/DELAYED zone=queue limit=2 remaining=0 reset=TIME retry=- store=memory', 'DELAYED';
 }
-like +(logged('/both/?key=c', 3))[2], qr{/REJECTED zone=two limit=2 remaining=0 }, 'the zone that binds';
+like +(logged('/both/?key=c', 3))[2], qr{/REJECTED zone=two limit=2 remaining=0 }, 'the tightest zone';
 is +(logged('/cost/?key=d', 1))[0], "status=429/REJECTED $shown=2 reset=TIME retry=- store=memory",
-    'no retry_after where the cost can never fit';
+    'no retry_after if the cost can never fit';
 is +(logged('/look/?key=e', 1))[0], "status=200/PASSED $shown=2 reset=TIME retry=- store=memory", 'a look';
 like +(logged('/dry/?key=f', 3))[2], qr{^status=200/REJECTED_DRY_RUN $shown=0 reset=TIME retry=43[12]\d\d store=},
     'REJECTED_DRY_RUN';
@@ -96,29 +96,30 @@ like +(logged('/drip/?key=g', 2))[1], qr{^status=200/DELAYED_DRY_RUN zone=queue 
 
 is +(logged('/two/', 1))[0],                 "status=200/BYPASSED $none", 'BYPASSED: an empty key';
 is +(logged('/plan/?key=h&rate=off', 1))[0], "status=200/BYPASSED $none", 'BYPASSED: a rate that is off';
-is +(logged('/plan/?key=i&rate=bad', 1))[0], "status=200/ERROR $none",    'ERROR: passed, as on_error=open says';
-is +(logged('/strict/?key=j&rate=bad', 1))[0], "status=503/ERROR $none",  'ERROR: refused, as on_error=closed says';
+is +(logged('/plan/?key=i&rate=bad', 1))[0], "status=200/ERROR $none",    'ERROR: admitted with on_error=open';
+is +(logged('/strict/?key=j&rate=bad', 1))[0], "status=503/ERROR $none",  'ERROR: rejected with on_error=closed';
 {
     my @lines = logged('/mixed/?key=k&rate=bad', 3);
-    is $lines[0], "status=200/ERROR $shown=1 reset=TIME retry=- store=memory", 'ERROR of one zone, passed by another';
-    like $lines[2], qr{^status=429/REJECTED $shown=0 }, 'ERROR of one zone, REJECTED by another';
+    is $lines[0], "status=200/ERROR $shown=1 reset=TIME retry=- store=memory", 'ERROR in one zone, PASSED in another';
+    like $lines[2], qr{^status=429/REJECTED $shown=0 }, 'ERROR in one zone, REJECTED in another';
     is +(logged('/mixed/?key=l&rate=off', 1))[0], "status=200/PASSED $shown=1 reset=TIME retry=- store=memory",
-        'one zone is off, PASSED by another';
+        'off in one zone, PASSED in another';
 }
 
 is +(logged("$_?key=m", 1))[0], "status=200/- $none", "not set: $_" for '/off/', '/none/', '/return/';
-is +(logged('/absent?key=n', 1))[0], "status=404/- $none", 'not set: no such file';
+is +(logged('/absent?key=n', 1))[0], "status=404/- $none", 'not set: a location without limits';
 
 like +(logged('/page/?key=o', 3))[2], qr{^status=418/REJECTED $shown=0 reset=TIME retry=43}, 'set after an error page';
 is +(logged('/quiet/?key=p', 1))[0], "status=200/PASSED $shown=1 reset=TIME retry=- store=memory",
-    'set where headers are off';
+    'set although headers are off';
 
-# In headers.
+# Variables in headers.
 {
     my $before   = $nginx->now;
     my $response = $nginx->get('/added/?key=q');
     is $response->header('X-All'), 'PASSED two 2 1', 'add_header on an admitted request';
-    is $response->header('X-Reset'), $response->header('X-RateLimit-Reset'), 'add_header: the reset is the same';
+    is $response->header('X-Reset'), $response->header('X-RateLimit-Reset'),
+        'add_header: the reset equals the header of the module';
     ok abs($response->header('X-Reset') - $before - 43_200) <= 1, 'add_header: the reset is a Unix time';
     is $response->count('X-Retry'), 0, 'add_header: no retry_after';
     is $response->header('X-Store'), 'memory', 'add_header: the store';
@@ -126,10 +127,11 @@ is +(logged('/quiet/?key=p', 1))[0], "status=200/PASSED $shown=1 reset=TIME retr
     $nginx->get('/added/?key=q');
     $response = $nginx->get('/added/?key=q');
     is $response->header('X-All'), 'REJECTED two 2 0', 'add_header … always on a rejected request';
-    is $response->header('X-Retry'), $response->header('Retry-After'), 'add_header: retry_after is the same';
+    is $response->header('X-Retry'), $response->header('Retry-After'),
+        'add_header: retry_after equals the header of the module';
     is $response->header('X-Verdict'), 'bad', 'a map of a variable, rejected';
 }
-is $nginx->get('/proxied/?key=r')->{body}, 'PASSED 1', 'an upstream can be told';
+is $nginx->get('/proxied/?key=r')->{body}, 'PASSED 1', 'a header to an upstream';
 is $nginx->get('/early/?key=s')->header('X-Early'), '<>', 'not set before the access phase';
 
 done_testing;

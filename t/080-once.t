@@ -6,7 +6,7 @@ use lib 't/lib';
 use RateLimit qw(start_nginx format_request slurp wait_for);
 use Test::More;
 
-# Its clock stands still unless it is advanced.
+# The clock of nginx is frozen unless the test advances it.
 my $nginx = start_nginx(
     clock => 1,
     http => <<'HTTP',
@@ -88,13 +88,13 @@ $nginx->write_file('ssi/x.html', '<!--#include virtual="/page.html" --><!--#incl
 
 my $clients = 0;
 
-# What is left of a client's ten in a zone.
+# Returns the remaining requests of a client in a zone of ten.
 sub left {
     my ($zone, $client) = @_;
     return $nginx->get("/look/$zone", 'X-Client' => $client)->header('X-RateLimit-Remaining');
 }
 
-# One request of a client never seen: its status, and what it left of zones ten and other.
+# Sends one request of a new client. Returns its status, and what remains in the zones ten and other.
 sub ask {
     my ($path) = @_;
     my $client = 'client' . $clients++;
@@ -128,50 +128,52 @@ for my $row (@rows) {
     my ($title, $path, $expected) = @{$row};
     is ask($path), $expected, "$title is charged once";
 }
-is $nginx->get('/ssi/x.html', 'X-Client' => 's')->{body},      "$text$text",      'both includes were there';
-is $nginx->get('/addition/x.txt', 'X-Client' => 'a')->{body},  "$text$text$text", 'both additions were there';
+is $nginx->get('/ssi/x.html', 'X-Client' => 's')->{body},      "$text$text",      'both includes were processed';
+is $nginx->get('/addition/x.txt', 'X-Client' => 'a')->{body},  "$text$text$text", 'both additions were processed';
 my $upstream = $nginx->dir . '/upstream.log';
-ok wait_for('the mirror', sub { slurp($upstream) =~ m{/mirrored} }), 'the mirror was there';
+ok wait_for('the mirror', sub { slurp($upstream) =~ m{/mirrored} }), 'the mirror received the request';
 
-# A rejected request, and its page.
+# A rejected request and its error page.
 for my $path ('/rejected/x', '/rejected-named/x') {
     my @seen = map { $nginx->get($path, 'X-Client' => $path) } 1 .. 3;
     is $seen[0]{status}, 200, "$path: admitted";
     for my $response (@seen[ 1, 2 ]) {
-        is $response->{body}, $path =~ /named/ ? 'ok' : $text, "$path: the page of a rejected request is not limited";
-        is $response->header('X-Status'), 'REJECTED', "$path: the request stays rejected";
-        is $response->header('X-RateLimit-Limit'), 1, "$path: and shows the limit that rejected it";
+        is $response->{body}, $path =~ /named/ ? 'ok' : $text,
+            "$path: the error page of a rejected request is not limited";
+        is $response->header('X-Status'), 'REJECTED', "$path: the request remains rejected";
+        is $response->header('X-RateLimit-Limit'), 1, "$path: the headers show the limit that rejected the request";
     }
-    is left('ten', $path), 10, "$path: another zone of the page is not charged";
+    is left('ten', $path), 10, "$path: the error page's other zone is not charged";
 }
 
-# A page with a zone of its own can be rejected by it.
+# An error page with its own zone can be rejected by that zone.
 {
     my @seen = map { $nginx->get('/error-page-one/absent', 'X-Client' => 'p') } 1 .. 2;
-    is "$seen[0]{status} $seen[1]{status}", '404 429', 'an error page with a zone of its own is limited by it';
-    is left('ten', 'p'), 8, 'and the zone before it was charged for both';
-    is $seen[0]->header('X-RateLimit-Limit'), 1, 'of both zones the one that binds is shown';
+    is "$seen[0]{status} $seen[1]{status}", '404 429', 'an error page with its own zone is limited by it';
+    is left('ten', 'p'), 8, 'the zone of the request was charged for both requests';
+    is $seen[0]->header('X-RateLimit-Limit'), 1, 'the tightest of both zones is shown';
     like $seen[0]->header('RateLimit-Policy'), qr/^"ten";q=10;w=86400, "one";q=1;w=86400$/, 'both are policies';
 }
 
-# A look charges nothing, and a rehearsal rejects nothing: neither stands in the way of what follows.
+# A cost of 0 charges nothing, and a dry run rejects nothing. Neither prevents a charge after an internal redirect.
 {
     my $response = $nginx->get('/look-first/x', 'X-Client' => 'l');
-    is left('ten', 'l'), 5, 'a location that only looks leaves the charge to the next';
+    is left('ten', 'l'), 5, 'after a location with cost=0, the next location charges';
     my $policies = () = $response->header('RateLimit-Policy') =~ /"ten"/g;
-    is $policies, 1, 'and the zone is one policy';
+    is $policies, 1, 'the zone is listed as one policy';
     my @seen = map { $nginx->get('/rehearsed/x', 'X-Client' => 'l')->{status} } 1 .. 2;
-    is "@seen", '200 429', 'after a dry run that would reject, a location in earnest does';
+    is "@seen", '200 429', 'after a dry run that would reject, a location without dry run rejects';
 }
 
-# A delayed request waits once.
+# A delayed request is delayed once.
 {
     $nginx->get('/slow/absent', 'X-Client' => 'd');
     my $response = $nginx->delayed_request(path => '/slow/absent', headers => [ 'X-Client' => 'd' ]);
-    is "$response->{status} " . $response->header('X-Status'), '404 DELAYED', 'a delayed request goes on to its page';
+    is "$response->{status} " . $response->header('X-Status'), '404 DELAYED',
+        'the error page of a delayed request is sent';
 }
 
-# Requests on one connection are requests of their own.
+# Each request on a connection is charged.
 {
     my $connection = $nginx->connect;
     my @left;
@@ -182,6 +184,6 @@ for my $path ('/rejected/x', '/rejected-named/x') {
     is "@left", '9 8 7 6', 'each request of a connection is charged';
 }
 
-unlike $nginx->error_log, qr/\[(?:alert|crit|emerg)\]/, 'no alert in the log';
+unlike $nginx->error_log, qr/\[(?:alert|crit|emerg)\]/, 'the log has no alert';
 
 done_testing;

@@ -54,7 +54,7 @@ SERVER
 );
 $nginx->write_file('503.html', "closed\n");
 
-# Asks so often: each status, with what remains if anything was decided.
+# Sends $times requests. Returns each status, with the remaining count if there was a decision.
 sub ask {
     my ($path, $times, $client, %headers) = @_;
     my @seen;
@@ -76,30 +76,30 @@ is ask('/text/', 2, 'e', Count => 1), '200:0, 429:0', 'a rate of text and a vari
 is ask('/bucket/', 1, 'f', Rate => '9r/d'), '200:2', 'capacity= holds for a variable rate';
 is ask('/burst/',  1, 'f', Rate => '9r/d'), '200:3', 'burst= holds for a variable rate';
 
-# A change of plan.
+# A client changes its plan.
 is ask('/plan/', 2, 'g'), '200:1, 200:0', 'a client uses up its plan';
 is ask('/plan/', 4, 'g', Plan => 'premium'), '200:2, 200:1, 200:0, 429:0',
-    'a better plan holds at once, less what was used';
-is ask('/plan/', 1, 'g'), '429:0', 'a worse plan holds at once';
-is ask('/plan/', 1, 'g', Plan => 'admin'), '200 BYPASSED', 'no limit holds at once';
-is ask('/plan/', 1, 'g', Plan => 'premium'), '429:0', 'and nothing was forgotten meanwhile';
+    'a better plan applies at once, minus the used requests';
+is ask('/plan/', 1, 'g'), '429:0', 'a worse plan applies at once';
+is ask('/plan/', 1, 'g', Plan => 'admin'), '200 BYPASSED', 'an unlimited plan applies at once';
+is ask('/plan/', 1, 'g', Plan => 'premium'), '429:0', 'the count is kept during the unlimited plan';
 for my $algorithm (grep { !/leaky|gcra/ } @algorithms) {
     my $path = "/$algorithm/";
     is ask($path, 2, 'h', Rate => '3r/360d'), '200:2, 200:1', "$algorithm: two of three are used";
-    is ask($path, 1, 'h', Rate => '9r/360d'), '200:6', "$algorithm: a higher count, and what was used stays used";
+    is ask($path, 1, 'h', Rate => '9r/360d'), '200:6', "$algorithm: a higher count keeps the used requests";
     is ask($path, 1, 'h', Rate => '3r/360d'), '429:0', "$algorithm: back to the lower count";
-    is ask($path, 1, 'h', Rate => '2r/360d'), '429:0', "$algorithm: below what was used";
-    is ask($path, 1, 'h', Rate => '4r/360d'), '200:0', "$algorithm: no more was charged than was admitted";
+    is ask($path, 1, 'h', Rate => '2r/360d'), '429:0', "$algorithm: a count below the used requests";
+    is ask($path, 1, 'h', Rate => '4r/360d'), '200:0', "$algorithm: only admitted requests were charged";
 }
 for my $algorithm (qw(leaky_bucket gcra)) {
     my $path = "/$algorithm/";
     is ask($path, 2, 'h', Rate => '1r/360d'), '200:0, 429:0', "$algorithm: one is used";
     my $wait = sub { $nginx->get($path, 'X-Client' => 'h', 'X-Rate' => $_[0])->header('Retry-After') };
     cmp_ok $wait->('100r/h'), '<=', 36, "$algorithm: a higher rate shortens the wait at once";
-    cmp_ok $wait->('1r/360d'), '>', 36, "$algorithm: and the lower one lengthens it again";
+    cmp_ok $wait->('1r/360d'), '>', 36, "$algorithm: a lower rate lengthens the wait again";
 }
 
-# What is no rate.
+# Invalid rates.
 my @wrong = ('many', '0r/s', '-1r/s', '1r/0s', '1r/s,', '10 r/s', '1r/s;2r/s', '1000000001r/s', 'x' x 300, '"', 'OFF');
 for my $rate (@wrong) {
     my $title = length $rate > 40 ? 'a long text' : $rate;
@@ -109,43 +109,43 @@ for my $rate (@wrong) {
 is ask('/token_bucket/', 1, 'i'), '200 ERROR', 'on_error=open passes: nothing at all';
 is ask('/closed/',       1, 'i'), '503 ERROR', 'on_error=closed refuses: nothing at all';
 is ask('/plan/', 1, 'i', Plan => 'empty'), '200 ERROR', 'an empty rate of a map';
-is ask('/closed/', 1, 'j', Rate => '1r/366d'), '200:0', 'the same zone goes on with a good rate';
-is ask('/closed/', 1, ''), '200 BYPASSED', 'who has no key needs no rate';
+is ask('/closed/', 1, 'j', Rate => '1r/366d'), '200:0', 'the same zone works with a valid rate';
+is ask('/closed/', 1, ''), '200 BYPASSED', 'a request with an empty key needs no rate';
 is $nginx->get('/closed-page/', 'X-Client' => 'k', 'X-Rate' => 'many')->{body}, "closed\n",
     'on_error=closed: the error page is shown, though it is under the same limit';
 
-# Together with a zone that is well.
+# A zone with an invalid rate beside a zone with a valid one.
 is ask('/open-and-fixed/', 1, 'l', Plan => 'broken'), '200:8 ERROR', 'open: the other zone still counts';
-is ask('/closed-and-fixed/', 1, 'l', Rate => 'many'), '503 ERROR', 'closed: the request is refused';
-is ask('/fixed/', 1, 'l'), '200:8', 'closed: and the other zone is not charged';
+is ask('/closed-and-fixed/', 1, 'l', Rate => 'many'), '503 ERROR', 'closed: the request is rejected';
+is ask('/fixed/', 1, 'l'), '200:8', 'closed: the other zone is not charged';
 
-# Once a minute, and each zone for itself.
+# Invalid rates are logged once a minute for each zone.
 {
     my $log = $nginx->error_log;
     for my $zone (qw(token_bucket closed plan)) {
         my @lines = $log =~ /(.*rate ".*" of zone "$zone".*)/g;
-        # A minute may pass in a slow run, but not many.
-        ok @lines >= 1 && @lines <= 2, "a bad rate of zone $zone is logged once a minute" or diag scalar @lines;
+        # A slow run may take longer than a minute, but not several minutes.
+        ok @lines >= 1 && @lines <= 2, "an invalid rate of zone $zone is logged once a minute" or diag scalar @lines;
         like $lines[0], qr/\[error\] .* rate "(?:many|)" of zone "$zone" .*client: "?127/,
             "zone $zone: the line names the rate";
     }
-    is scalar(() = $log =~ /of zone "gcra"/g), 0, 'a zone without bad rates is not mentioned';
+    is scalar(() = $log =~ /of zone "gcra"/g), 0, 'a zone without invalid rates is not logged';
 }
 
-# Room.
+# The room for rates in a zone.
 is ask('/one/', 1, 'm', Rate => '5r/366d'), '200:4', 'rates=1 takes one';
 is ask('/one/', 1, 'm', Rate => '5r/366d,9r/2d'), '200 ERROR', 'rates=1 has no room for two';
-is ask('/plan/', 1, 'm', Plan => 'both'), '200:2', 'two are taken unless told otherwise';
+is ask('/plan/', 1, 'm', Plan => 'both'), '200:2', 'two rates fit by default';
 is ask('/token_bucket/', 1, 'm', Rate => '5r/h,9r/d,90r/w'), '200 ERROR', 'and no third';
 is ask('/eight/', 1, 'm', Rate => join ',', map {"${_}r/${_}d"} 2 .. 9), '200:1', 'rates=8 takes eight';
 is ask('/eight/', 1, 'm', Rate => join ',', map {"${_}r/${_}d"} 2 .. 10), '200 ERROR', 'rates=8 has no room for nine';
 is ask('/log5/', 6, 'm', Rate => '5r/366d'), '200:4, 200:3, 200:2, 200:1, 200:0, 429:0', 'log=5 takes five';
 is ask('/log5/', 1, 'm', Rate => '6r/366d'), '200 ERROR', 'log=5 has no room for six';
-is ask('/log5/', 1, 'n', Rate => '5r/s,4r/d,3r/w'), '200:2', 'a log serves any number of rates';
-is ask('/sliding_log/', 1, 'm', Rate => '100r/d'), '200:99', 'a log holds 100 unless told otherwise';
+is ask('/log5/', 1, 'n', Rate => '5r/s,4r/d,3r/w'), '200:2', 'a sliding_log fits any number of rates';
+is ask('/sliding_log/', 1, 'm', Rate => '100r/d'), '200:99', 'a sliding_log has 100 entries by default';
 is ask('/sliding_log/', 1, 'm', Rate => '101r/d'), '200 ERROR', 'and no more';
 
-# More different rates than a worker remembers.
+# More distinct rates than a worker caches.
 {
     my @wrong;
     for my $round (1 .. 2) {
@@ -154,7 +154,7 @@ is ask('/sliding_log/', 1, 'm', Rate => '101r/d'), '200 ERROR', 'and no more';
             push @wrong, "$count: $seen" if $seen ne '200:' . ($count - $round);
         }
     }
-    is "@wrong", '', 'two hundred different rates, each as it says';
+    is "@wrong", '', 'two hundred distinct rates, each applied';
 }
 
 done_testing;

@@ -10,7 +10,7 @@ use Test::More;
 
 my $nginx = start_nginx(twin_config());
 
-# Sends each request of a wave on a connection that nginx has accepted already.
+# Sends each request of a wave on a connection that nginx has already accepted.
 sub send_wave {
     my ($run, $connections, $uris) = @_;
     $connections->[$_]->request('GET', $uris->[$_], [ 'X-Run' => $run ]) for 0 .. $#$uris;
@@ -18,7 +18,7 @@ sub send_wave {
     return;
 }
 
-# Notes which answers have come meanwhile, so many seconds after their requests; true if all have.
+# Records which responses have arrived, with the seconds since their requests. Returns true if all have arrived.
 sub note_answers {
     my ($after, @connections) = @_;
     my $missing = 0;

@@ -19,14 +19,14 @@ compare_twins(
         my ($run, $first, $second, $pause) = @_;
         my $client = RateLimit::HTTP2->new($h2_port);
         $client->ping or die "no answer to a ping\n";
-        my %after;    # by stream
+        my %after;    # seconds by stream
         my $wave = sub {
             my ($uris) = @_;
             my @streams = map { $client->request('GET', $_, headers => [ 'x-run' => $run ]) } @$uris;
             $client->send->ping or die "no answer to a ping\n";
             return @streams;
         };
-        # Notes which streams have ended meanwhile, so many seconds after they began; true if all have.
+        # Records which streams have ended, with the seconds since they began. Returns true if all have ended.
         my $note = sub {
             my ($after, @streams) = @_;
             $client->ping or die "no answer to a ping\n";

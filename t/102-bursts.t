@@ -6,7 +6,7 @@ use lib 't/lib';
 use RateLimit qw(start_nginx);
 use Test::More;
 
-# Its clock stands still unless it is advanced.
+# The clock of nginx is frozen unless the test advances it.
 my $nginx = start_nginx(
     clock => 1,
     http => <<'HTTP',
@@ -25,18 +25,19 @@ location /gcra/small       { rate_limit zone=gcra; empty_gif; }
 SERVER
 );
 
-# How many of so many requests are admitted.
+# Returns how many of $requests requests are admitted.
 sub admitted {
     my ($path, $requests) = @_;
     return scalar grep { $nginx->get($path, 'X-Client' => 'c')->{status} == 200 } 1 .. $requests;
 }
 
 for my $side (qw(limit_req leaky gcra)) {
-    is(admitted("/$side/big", 55), 51, "$side: a burst of 50 and one more");
-    # Long enough for one request to drain, and not for fifty: a level cut to the small burst would have room now.
+    is(admitted("/$side/big", 55), 51, "$side: burst=50 admits 51 requests");
+    # Long enough for one request to drain, and too short for fifty. A level that was cut to the small burst would have
+    # room now.
     $nginx->advance(0.3);
-    is(admitted("/$side/small", 1), 0, "$side: a location without a burst sees that it was used");
-    is(admitted("/$side/big", 20), 1, "$side: and has given nothing back");
+    is(admitted("/$side/small", 1), 0, "$side: a location without a burst counts the requests of the other");
+    is(admitted("/$side/big", 20), 1, "$side: the location without a burst does not lower the count");
 }
 
 done_testing;

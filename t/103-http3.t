@@ -50,7 +50,7 @@ my $nginx = start_nginx(%conf);
 my ($worker) = $nginx->workers;
 my $trouble = qr/\[(?:alert|crit|emerg)\]|open socket|exited on signal/;
 
-# Answers to these paths, all asked for at once over a connection of their own.
+# Requests these paths at once over a new connection. Returns the responses.
 sub ask {
     my (@paths) = @_;
     my $client = RateLimit::HTTP3->new($nginx->port, \@paths);
@@ -58,12 +58,12 @@ sub ask {
     return $client;
 }
 
-# A client whose requests wait: nginx has read them by the time it has answered the last one.
+# Starts a client whose requests wait. nginx has read all of them when it responds to the last one.
 sub start_waiting {
     my ($name, @paths) = @_;
     my $client = RateLimit::HTTP3->new($nginx->port, [ @paths, "/free?$name" ]);
     wait_for('requests to arrive', sub { $nginx->access_log =~ m{^200 /free\?$name HTTP/3}m });
-    ok !$client->await(0.3), 'while Redis is silent, they wait';
+    ok !$client->await(0.3), 'the requests wait while Redis does not respond';
     return $client;
 }
 
@@ -77,7 +77,7 @@ sub headers {
     return join ' ', sort map { $_->{headers}{$name} // '-' } @answers;
 }
 
-# How many requests for a path have ended without an answer.
+# Returns how many requests for a path ended without a response.
 sub gone {
     my ($path) = @_;
     return scalar(() = $nginx->access_log =~ m{^(?:499|000) \Q$path\E HTTP/3}mg);
@@ -85,15 +85,15 @@ sub gone {
 
 sub is_unharmed {
     my ($title) = @_;
-    unlike $nginx->error_log, $trouble, "$title: the log has nothing worse than it should";
-    is join(' ', $nginx->workers), $worker, "$title: the worker is the same";
+    unlike $nginx->error_log, $trouble, "$title: the log has no unexpected errors";
+    is join(' ', $nginx->workers), $worker, "$title: the worker is still running";
     return;
 }
 
 subtest 'limits hold' => sub {
     my $client = ask(('/counted?k=one') x 5);
     is $client->statuses, '200 200 200 429 429', 'three of five streams are admitted';
-    is headers('x-ratelimit-remaining', with_status(200, $client)), '0 1 2', 'the admitted count down';
+    is headers('x-ratelimit-remaining', with_status(200, $client)), '0 1 2', 'the remaining count decreases';
     my @rejected = with_status(429, $client);
     is headers('x-ratelimit-limit',     @rejected), '3 3', 'X-RateLimit-Limit';
     is headers('x-ratelimit-remaining', @rejected), '0 0', 'X-RateLimit-Remaining';
@@ -104,10 +104,10 @@ subtest 'limits hold' => sub {
         like $answer->{headers}{ratelimit}, qr/^"counted";r=0;t=\d+$/, 'RateLimit';
         cmp_ok abs($answer->{headers}{'x-ratelimit-reset'} - time - $after), '<', 5, 'X-RateLimit-Reset';
     }
-    is ask('/counted?k=one')->statuses, '429',         'so is a request over a new connection';
-    is ask('/counted?k=two')->statuses, '200',         'but not another client';
-    is ask(('/address') x 3)->statuses, '200 200 429', 'the address of a connection is a key';
-    is $nginx->get('/address')->{status}, 429, 'and is the same over HTTP/1.1';
+    is ask('/counted?k=one')->statuses, '429',         'a new connection of the same client is rejected';
+    is ask('/counted?k=two')->statuses, '200',         'another client is admitted';
+    is ask(('/address') x 3)->statuses, '200 200 429', 'the address of the client is a key';
+    is $nginx->get('/address')->{status}, 429, 'the address is the same key over HTTP/1.1';
 };
 
 subtest 'requests that wait for Redis' => sub {
@@ -118,20 +118,21 @@ subtest 'requests that wait for Redis' => sub {
     $redis->pause;
     $client = start_waiting('waits', ('/remote?k=two') x 5);
     my $call = RateLimit::HTTP3->new($nginx->port, ['/api/check?zone=remote&key=three'], method => 'POST');
-    ok !$call->await(0.3), 'a call of the API waits, too';
+    ok !$call->await(0.3), 'a call of the API waits too';
     $redis->resume;
-    ok $client->await(20) && $call->await(20), 'when it speaks again, they are answered';
+    ok $client->await(20) && $call->await(20), 'the requests get responses when Redis responds again';
     is $client->statuses, '200 200 200 200 429 429', 'by its decisions';
-    is $call->statuses, '200', 'the call as well';
+    is $call->statuses, '200', 'the call of the API gets a response';
 };
 
 subtest 'requests that are delayed' => sub {
     for my $path ('/shaped', '/shaped_r') {
         my $began  = time;
         my $client = ask(("$path?k=one") x 5);
-        is $client->statuses, '200 200 200 200 200', "$path: all are answered";
-        cmp_ok time - $began, '>', 0.95, "$path: the last of them four intervals later";
-        is headers('x-status', $client->answers), 'DELAYED DELAYED DELAYED DELAYED PASSED', "$path: four were delayed";
+        is $client->statuses, '200 200 200 200 200', "$path: all requests get a response";
+        cmp_ok time - $began, '>', 0.95, "$path: the last response comes four intervals later";
+        is headers('x-status', $client->answers), 'DELAYED DELAYED DELAYED DELAYED PASSED',
+            "$path: four requests were delayed";
     }
 };
 
@@ -140,35 +141,35 @@ subtest 'clients that leave' => sub {
         $redis->pause;
         my @paths  = (("/remote?k=left$round") x 10, '/free');
         my $client = RateLimit::HTTP3->new($nginx->port, \@paths, until => 'first');
-        ok $client->await(20), "round $round: it leaves while Redis is silent";
+        ok $client->await(20), "round $round: the client disconnects while Redis does not respond";
         wait_for('requests to end', sub { gone("/remote?k=left$round") >= 10 });
         $redis->resume;
-        is ask("/remote?k=came$round")->statuses, '200', "round $round: Redis decides for others";
+        is ask("/remote?k=came$round")->statuses, '200', "round $round: Redis decides requests of other clients";
     }
     my $client = RateLimit::HTTP3->new($nginx->port, [ ('/slow?k=one') x 5, '/free' ], until => 'first');
-    ok $client->await(20), 'one leaves while it is delayed';
+    ok $client->await(20), 'a client disconnects during a delay';
     wait_for('requests to end', sub { gone('/slow?k=one') >= 4 });
     is_unharmed('leaving');
 };
 
-subtest 'clients that cancel requests and stay' => sub {
-    plan skip_all => 'there is no aioquic for Python' if !RateLimit::HTTP3::has_aioquic();
+subtest 'clients that cancel requests and keep the connection' => sub {
+    plan skip_all => 'aioquic for Python is not installed' if !RateLimit::HTTP3::has_aioquic();
     $redis->pause;
     for my $path ('/remote?k=cancels', '/slow?k=cancels', '/api/check?zone=remote&key=cancels') {
         my $method = $path =~ /api/ ? 'POST' : 'GET';
         my $client = RateLimit::HTTP3->new($nginx->port, [ ($path) x 5 ], until => 'cancel', method => $method);
         wait_for('requests to be cancelled', sub { $client->output =~ /^cancelled$/m });
-        my $waiting = $path =~ /slow/ ? 4 : 5;    # the first of them is not delayed
+        my $waiting = $path =~ /slow/ ? 4 : 5;    # the first request is not delayed
         wait_for("requests for $path to end", sub { gone($path) >= $waiting });
-        ok !$client->await(0), "$path: the requests end while the connection stays";
-        ok $client->end, "$path: which then is closed";
+        ok !$client->await(0), "$path: the requests end while the connection stays open";
+        ok $client->end, "$path: the client closes the connection";
     }
     $redis->resume;
-    is ask('/remote?k=others')->statuses, '200', 'Redis decides for others';
+    is ask('/remote?k=others')->statuses, '200', 'Redis decides requests of other clients';
     is_unharmed('cancelling');
 };
 
-subtest 'a worker that ends while requests wait' => sub {
+subtest 'a worker that exits while requests wait' => sub {
     $redis->pause;
     my $client = start_waiting('last', ('/remote?k=last') x 5);
     $nginx->signal('QUIT');
@@ -176,9 +177,9 @@ subtest 'a worker that ends while requests wait' => sub {
     is_unharmed('ending');
     $redis->resume;
     ok $client->await(20), 'they are answered';
-    is $client->statuses, '200 200 200 200 429 429', 'by the decisions of Redis';
+    is $client->statuses, '200 200 200 200 429 429', 'the responses follow the decisions of Redis';
     wait_for('the worker to end', sub { !$nginx->workers });
-    unlike $nginx->error_log, $trouble, 'and it leaves nothing behind';
+    unlike $nginx->error_log, $trouble, 'no memory is leaked';
 };
 
 done_testing;

@@ -29,14 +29,14 @@ server { listen 127.0.0.1:%PORT1%; location / { return 200 "through\n"; } }
 SERVERS
 );
 
-# Asks for a tunnel, and sends what is meant for its other end in the same write. Returns the answer to CONNECT and, if
-# there is a tunnel, the one that came through it.
+# Requests a tunnel, and sends the data for its other end in the same write. Returns the response to CONNECT and, if the
+# tunnel is established, the response through the tunnel.
 sub tunnel {
     my ($host, $client) = @_;
     my $connection = $nginx->connect;
     $connection->send("CONNECT $host:80 HTTP/1.1\r\nHost: $host:80\r\nX-Client: $client\r\n\r\n"
             . "GET / HTTP/1.1\r\nHost: other\r\nConnection: close\r\n\r\n");
-    my $answer = $connection->receive('HEAD');    # either has no body, or none that matters
+    my $answer = $connection->receive('HEAD');    # neither response has a body that matters
     return ($answer, $answer->{status} == 200 ? $connection->receive->{body} : '');
 }
 
@@ -46,9 +46,9 @@ for my $host ('counted', 'remote') {
         is "$answer->{status} $body", "200 through\n", "$host: tunnel $i";
     }
     my ($answer) = tunnel($host, 'one');
-    is $answer->{status}, 429, "$host: a third is rejected";
+    is $answer->{status}, 429, "$host: a third request is rejected";
     ok $answer->header('Retry-After') > 86390, "$host: with Retry-After";
-    is $answer->header('X-RateLimit-Remaining'), 0, "$host: and the numbers of the limit";
+    is $answer->header('X-RateLimit-Remaining'), 0, "$host: the rejection has the headers";
 }
 
 my $began = time;
@@ -56,6 +56,6 @@ tunnel('shaped', 'one');
 my ($answer, $body) = tunnel('shaped', 'one');
 is "$answer->{status} $body", "200 through\n", 'a tunnel that was delayed';
 cmp_ok time - $began, '>', 0.23, 'by an interval';
-unlike $nginx->error_log, qr/\[(?:alert|crit|emerg)\]|exited on signal/, 'the log has nothing worse than it should';
+unlike $nginx->error_log, qr/\[(?:alert|crit|emerg)\]|exited on signal/, 'the log has no unexpected errors';
 
 done_testing;

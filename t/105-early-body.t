@@ -32,7 +32,7 @@ SERVER
     servers => 'server { listen 127.0.0.1:%PORT1%; location / { return 200 $content_length; } }',
 );
 
-# Posts a body in two parts, so that nginx has to wait for the second.
+# Posts a body in two parts, so that nginx has to wait for the second part.
 sub post {
     my ($path, $size) = @_;
     my $half       = $size / 2;
@@ -44,14 +44,14 @@ sub post {
     return $answer->{status} . ($answer->{status} == 200 ? " $answer->{body}" : '');
 }
 
-# In memory, and in a file.
+# A body that fits into memory, and a body that nginx writes to a file.
 for my $size (1000, 100_000) {
     for my $path ('/counted', '/remote') {
         is join(' ', map { post($path, $size) } 1 .. 3), "200 $size 200 $size 429", "$path with $size bytes";
     }
     post('/shaped', $size);
     my $began = time;
-    is post('/shaped', $size), "200 $size", "/shaped with $size bytes is answered";
+    is post('/shaped', $size), "200 $size", "/shaped with $size bytes gets a response";
     cmp_ok time - $began, '>', 0.15, 'after its delay';
 }
 
@@ -63,8 +63,8 @@ for my $zone ('counted', 'remote') {
         body    => '{"rate":"1r/d"}',
     );
     is $answer->{status}, 200, "the API changes a rate of $zone";
-    is decode_json($answer->{body})->{rate}, '1r/d', 'to what the body says';
+    is decode_json($answer->{body})->{rate}, '1r/d', 'the rate of the body is in force';
 }
-unlike $nginx->error_log, qr/\[(?:alert|crit|emerg)\]|exited on signal/, 'the log has nothing worse than it should';
+unlike $nginx->error_log, qr/\[(?:alert|crit|emerg)\]|exited on signal/, 'the log has no unexpected errors';
 
 done_testing;

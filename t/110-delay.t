@@ -1,6 +1,6 @@
 # A delayed request ends when its client disconnects, and otherwise is processed completely.
 #
-# The clock of nginx stands still unless it is advanced, so that a request is delayed for as long as the test wants.
+# The clock of nginx is frozen unless the test advances it, so a request is delayed for as long as the test needs.
 use strict;
 use warnings;
 
@@ -13,7 +13,7 @@ use RateLimit::HTTP2;
 use RateLimit::Upstream;
 use Test::More;
 
-my $step     = 0.5;                           # seconds of nginx that each request of a client waits for the one before
+my $step     = 0.5;                           # seconds between two requests of a client, by the clock of nginx
 my @ports    = split ' ', $ENV{RL_PORTS};
 my ($app_port, $h2_port) = @ports[ -1, -2 ];
 my $app      = RateLimit::Upstream->start($app_port);
@@ -47,7 +47,7 @@ my $nginx = start_nginx(%conf, clock => 1, servers => "server { listen 127.0.0.1
 my $port  = $nginx->port;
 $nginx->write_file('page', '<!--#include virtual="/part1?k=$arg_k" --><!--#include virtual="/part2?k=$arg_k" -->');
 
-# Uses a client's turn, so that its next request waits for a step, the one after for two.
+# Sends a request, so that the client's next request is delayed by one step, and the one after by two.
 sub use_turn {
     my ($client) = @_;
     my $answer = $nginx->get("/app/first?k=$client");
@@ -78,7 +78,7 @@ sub wait_for_delay {
     return;
 }
 
-# Lets so many turns come, of requests that are delayed, none of which has reached the upstream yet.
+# Advances the clock by $turns steps. None of the delayed requests has reached the upstream before.
 sub let_pass {
     my ($turns, @uris) = @_;
     wait_for_delay(@uris);
@@ -87,7 +87,7 @@ sub let_pass {
     return;
 }
 
-subtest 'a client that leaves takes its delayed request along' => sub {
+subtest 'a delayed request ends when its client disconnects' => sub {
     use_turn('gone');
     my ($leaves, $stays) = (connection(), connection());
     $leaves->request('GET', '/app/leaves?k=gone');
@@ -95,14 +95,14 @@ subtest 'a client that leaves takes its delayed request along' => sub {
     $stays->request('GET', '/app/stays?k=gone');
     wait_for_delay('/app/stays');
     $leaves->close;
-    ok(wait_for_access('499 /app/leaves?k=gone'), 'it is logged as 499');
+    ok(wait_for_access('499 /app/leaves?k=gone'), 'the request is logged as 499');
     $nginx->advance(2 * $step);
-    ok(await_answers(20, $stays), 'another client, delayed for longer, is answered');
-    is(reached('/app/stays'),  1, 'and reaches the upstream');
-    is(reached('/app/leaves'), 0, 'but not the one that left, though its time has come');
+    ok(await_answers(20, $stays), 'another client with a longer delay gets a response');
+    is(reached('/app/stays'),  1, 'the request of the other client reaches the upstream');
+    is(reached('/app/leaves'), 0, 'the request of the disconnected client does not reach the upstream after its delay');
 };
 
-subtest 'a client that leaves in the middle of its body' => sub {
+subtest 'a client that disconnects while it sends its body' => sub {
     use_turn('half');
     my ($leaves, $stays) = (connection(), connection());
     $leaves->raw(request_text('POST', '/app/leaves-half?k=half', [ 'Content-Length' => 1000 ]) . 'half', 'POST');
@@ -110,13 +110,13 @@ subtest 'a client that leaves in the middle of its body' => sub {
     $stays->request('GET', '/app/stays-half?k=half');
     wait_for_delay('/app/stays-half');
     $leaves->close;
-    ok(wait_for_access('499 /app/leaves-half?k=half'), 'it is logged as 499');
+    ok(wait_for_access('499 /app/leaves-half?k=half'), 'the request is logged as 499');
     $nginx->advance(2 * $step);
-    ok(await_answers(20, $stays), 'another client is answered');
-    is(reached('leaves-half'), 0, 'the one that left never reaches the upstream');
+    ok(await_answers(20, $stays), 'another client gets a response');
+    is(reached('leaves-half'), 0, 'the request of the disconnected client does not reach the upstream');
 };
 
-subtest 'streams and connections of HTTP/2 that are given up' => sub {
+subtest 'cancelled streams and closed connections of HTTP/2' => sub {
     for my $how (qw(stream connection)) {
         use_turn($how);
         my ($leaves, $stays) = map { RateLimit::HTTP2->new($h2_port) } 1, 2;
@@ -126,23 +126,23 @@ subtest 'streams and connections of HTTP/2 that are given up' => sub {
         $stays->ping;
         like($nginx->error_log, qr{delaying.*/app/leaves-$how}, "$how: the request is delayed");
         $how eq 'stream' ? $leaves->reset($gone)->send : $leaves->close;
-        ok(wait_for_access("499 /app/leaves-$how?k=$how"), "$how: it is logged as 499");
+        ok(wait_for_access("499 /app/leaves-$how?k=$how"), "$how: the request is logged as 499");
         $nginx->advance(2 * $step);
-        ok($stays->await(20), "$how: another client is answered");
+        ok($stays->await(20), "$how: another client gets a response");
         is($stays->stream($kept)->{status}, 200, "$how: with 200");
-        is(reached("/app/leaves-$how"), 0, "$how: the one that left never reaches the upstream");
+        is(reached("/app/leaves-$how"), 0, "$how: the cancelled request does not reach the upstream");
         next if $how ne 'stream';
         my $next = $leaves->request('GET', '/free');
         $leaves->send->await(20, $next);
-        is($leaves->stream($next)->{status}, 200, 'the connection of a stream that was reset goes on');
+        is($leaves->stream($next)->{status}, 200, 'the connection stays usable after a stream was reset');
     }
 };
 
-# Asserts that the body of a request arrived whole.
+# Asserts that the whole body of a request arrived.
 sub arrived {
     my ($name, $uri, $answer, $body) = @_;
     is($answer->{status}, 200, "$name: answered");
-    is($answer->{body}, join(' ', 'POST', $uri, length $body, md5_hex($body)) . "\n", "$name: the body is whole");
+    is($answer->{body}, join(' ', 'POST', $uri, length $body, md5_hex($body)) . "\n", "$name: the body is complete");
     is(reached("POST \Q$uri\E "), 1, "$name: once");
     return;
 }
@@ -175,7 +175,7 @@ for my $where (qw(app unbuffered)) {
         arrived('chunked', "/$where/chunked?k=$where-chunked", ($chunked->answers)[0], "Wikipedia in \r\n\r\nchunks.");
     };
 
-    subtest "bodies that come late, $where" => sub {
+    subtest "bodies that arrive late, $where" => sub {
         my @late = qw(while-delayed after-delay expect);
         my %waiting = map { $_ => connection() } @late;
         my $size    = length $megabyte;
@@ -196,7 +196,7 @@ for my $where (qw(app unbuffered)) {
         await_answers(20, $behind);
         $waiting{'after-delay'}->raw(substr $megabyte, 1000);
         wait_for('100 Continue', sub { $waiting{expect}->fill; $waiting{expect}{interim} });
-        is($waiting{expect}{interim}[0]{status}, 100, 'expect: 100 Continue came first');
+        is($waiting{expect}{interim}[0]{status}, 100, 'expect: 100 Continue is the first response');
         $waiting{expect}->raw($megabyte);
         ok(await_answers(20, values %waiting), 'all are answered');
         arrived($_, "/$where/$_?k=$where-$_", ($waiting{$_}->answers)[0], $megabyte) for @late;
@@ -226,28 +226,28 @@ subtest 'bodies over HTTP/2' => sub {
     arrived('a megabyte', '/app/h2-big?k=h2-big', { status => $status, body => $body }, $megabyte);
 };
 
-subtest 'pipelined and kept connections' => sub {
+subtest 'pipelined requests and kept connections' => sub {
     my $connection = connection();
     my @uris       = map {"/app/pipe$_?k=pipe"} 1 .. 3;
     $connection->raw(join('', map { request_text('POST', $uris[ $_ - 1 ], [], "body $_") } 1 .. 3), ('POST') x 3);
     for my $number (2, 3) {
         let_pass(1, $uris[ $number - 1 ]);
-        is(reached("POST \Q$uris[$number - 2]\E "), 1, 'one after the other');
+        is(reached("POST \Q$uris[$number - 2]\E "), 1, 'the requests are delayed one after the other');
     }
-    ok(await_answers(20, $connection), 'three requests in one write are answered');
+    ok(await_answers(20, $connection), 'three requests in one write get responses');
     my @answers = $connection->answers;
     is(statuses(@answers), '200 200 200', 'all with 200');
     is(
         join('', map { $_->{body} } @answers),
         join('', map { join(' ', 'POST', $uris[ $_ - 1 ], 6, md5_hex("body $_")) . "\n" } 1 .. 3),
-        'in their order, each with its body'
+        'the responses are in order, each with its body'
     );
     $connection->request('GET', '/free');
-    ok(await_answers(20, $connection), 'the connection serves on');
+    ok(await_answers(20, $connection), 'the connection stays usable');
     is(statuses($connection->answers), 200, 'with 200');
 };
 
-# nginx runs no access phase for subrequests; whether they wait or not, they must not get stuck.
+# nginx runs no access phase for subrequests. Delayed or not, they must not get stuck.
 subtest 'subrequests to limited locations' => sub {
     my $get = sub {
         my ($uri) = @_;
@@ -259,12 +259,12 @@ subtest 'subrequests to limited locations' => sub {
     is($get->('/with-auth?k=auth')->{status}, 200, 'auth_request is answered') for 1 .. 2;
     for (1 .. 2) {
         my $page = $get->('/page?k=page');
-        is($page->{status}, 200, 'a page of two limited parts is answered');
+        is($page->{status}, 200, 'a page with two limited parts is complete');
         like($page->{body}, qr{^GET /part1\?k=page .*\nGET /part2\?k=page .*\n$}, 'with both');
     }
 };
 
-subtest 'a reload while a request waits' => sub {
+subtest 'a reload during a delay' => sub {
     my ($old) = $nginx->workers;
     use_turn('reload');
     my @waiting = map { connection() } 1, 2;
@@ -277,12 +277,12 @@ subtest 'a reload while a request waits' => sub {
     ok(await_answers(20, @waiting), 'both are answered');
     my @answers = map { $_->answers } @waiting;
     is(statuses(@answers), '200 200', 'with 200');
-    is($answers[1]->header('X-Worker'), $old, 'by the old worker');
+    is($answers[1]->header('X-Worker'), $old, 'the old worker responds');
     $_->close for @waiting;
     wait_for('the end of the old worker', sub { !grep { $_ == $old } $nginx->workers });
 };
 
-subtest 'a graceful stop while a request waits' => sub {
+subtest 'a graceful stop during a delay' => sub {
     use_turn('quit');
     my @waiting = map { connection() } 1, 2;
     $_->request('GET', '/app/quit?k=quit') for @waiting;
@@ -293,7 +293,7 @@ subtest 'a graceful stop while a request waits' => sub {
     ok(await_answers(20, @waiting), 'both are answered');
     is(statuses(map { $_->answers } @waiting), '200 200', 'with 200');
     wait_for('the end of nginx', sub { !-e $nginx->dir . '/nginx.pid' });
-    unlike($nginx->error_log, qr/\[(?:alert|emerg|crit)\]|exited on signal/, 'nothing went wrong on the way');
+    unlike($nginx->error_log, qr/\[(?:alert|emerg|crit)\]|exited on signal/, 'the log has no errors');
 };
 
 done_testing;

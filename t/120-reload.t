@@ -9,7 +9,7 @@ use RateLimit::Async qw(await_answers statuses);
 use Test::More;
 use Time::HiRes qw(sleep);
 
-# How each algorithm is told to admit so many requests, and practically no more.
+# The parameters with which each algorithm admits a number of requests, and practically no more.
 my %limited = (
     fixed_window    => sub {"rate=$_[0]r/d align=first"},
     sliding_window  => sub {"rate=$_[0]r/d"},
@@ -21,7 +21,7 @@ my %limited = (
 );
 my @algorithms = sort keys %limited;
 
-# A configuration of zones, given as NAME => what follows the size. Each has a location /NAME.
+# A configuration of zones, given as NAME => the parameters after the size. Each zone has a location /NAME.
 sub conf {
     my (%zones) = @_;
     my ($http, $server) = ('', "add_header X-Worker \$pid always; location = /free { empty_gif; }\n");
@@ -34,7 +34,7 @@ sub conf {
     return (http => $http, server => $server);
 }
 
-# One zone of each of these, all with the same rates.
+# One zone for each of these algorithms, all with the same rates.
 my @zones = qw(sliding_window token_bucket fixed_window sliding_log);
 
 sub rates {
@@ -42,14 +42,14 @@ sub rates {
     return conf(map { $_ => "rate=$rates algorithm=$_" . ($_ eq 'fixed_window' ? ' align=first' : '') } @zones);
 }
 
-# Every algorithm, told to admit so many.
+# A zone for each algorithm that admits a number of requests.
 sub limits {
     my ($limit) = @_;
     return conf(map { $_ => "algorithm=$_ " . $limited{$_}->($limit) } @algorithms);
 }
 
 my $nginx  = start_nginx(limits(10));
-my $client = 'a';    # a new one for each subtest
+my $client = 'a';    # a new client for each subtest
 
 sub ask {
     my ($zone, $other) = @_;
@@ -72,30 +72,30 @@ sub reload {
     return $nginx->reload(%conf);
 }
 
-subtest 'a new rate holds at once, and what was used stays used' => sub {
+subtest 'a new rate applies at once, and used requests stay used' => sub {
     asks($_, 6) for @algorithms;
     reload(limits(20));
     is(remaining($_), '200 13', "$_: raised from 10 to 20, a seventh request leaves 13") for @algorithms;
     reload(limits(8));
     is(remaining($_), '200 0', "$_: lowered to 8, an eighth request leaves none") for @algorithms;
-    is(remaining($_), '429 0', "$_: and a ninth is rejected") for @algorithms;
+    is(remaining($_), '429 0', "$_: lowered to 8, a ninth request is rejected") for @algorithms;
     reload(limits(5));
     for my $algorithm (@algorithms) {
         my $answer = ask($algorithm);
-        is($answer->{status}, 429, "$algorithm: lowered to 5, below what was used, it rejects");
+        is($answer->{status}, 429, "$algorithm: lowered to 5, below the used requests, it rejects");
         is(asks($algorithm, 6, 'other'), '200 200 200 200 200 429', "$algorithm: another client has the new quota");
         cmp_ok($answer->header('Retry-After'), '<=', 1 + ask($algorithm, 'other')->header('Retry-After'),
-            "$algorithm: and having used it up waits no less than the first");
+            "$algorithm: another client, at its limit, waits no less than the first");
     }
     reload(limits(12));
     for my $algorithm (@algorithms) {
-        # A log that was cut to five entries remembers no more than these.
+        # A sliding_log that was cut to five entries has only these.
         my $left = $algorithm eq 'sliding_log' ? 6 : 3;
         is(remaining($algorithm), "200 $left", "$algorithm: raised to 12, a ninth request leaves $left");
     }
 };
 
-subtest 'the same rate again changes nothing' => sub {
+subtest 'a reload with the same rate changes nothing' => sub {
     reload(limits(12)) for 1 .. 3;
     is(asks($_, 4), '200 200 200 429', "$_: three are left") for grep { $_ ne 'sliding_log' } @algorithms;
     is(asks('sliding_log', 7), '200 200 200 200 200 200 429', 'sliding_log: six are left');
@@ -104,7 +104,7 @@ subtest 'the same rate again changes nothing' => sub {
 subtest 'another algorithm or size starts empty' => sub {
     $client++;
     reload(conf(z => 'rate=3r/d algorithm=sliding_log', s => 'rate=3r/d'));
-    is(asks($_, 4), '200 200 200 429', 'the quota is used up') for qw(z s);
+    is(asks($_, 4), '200 200 200 429', 'the quota is exhausted') for qw(z s);
     reload(conf(z => 'rate=3r/d algorithm=token_bucket', s => '512k rate=3r/d'));
     is(asks('z', 4), '200 200 200 429', 'another algorithm');
     is(asks('s', 4), '200 200 200 429', 'another size');
@@ -112,51 +112,52 @@ subtest 'another algorithm or size starts empty' => sub {
     is(asks($_, 4), '200 200 200 429', 'the first algorithm and size again') for qw(z s);
 };
 
-subtest 'other shapes of the same algorithm keep the counts' => sub {
+subtest 'other options of the same algorithm keep the counts' => sub {
     $client++;
     reload(rates('6r/d'));
     asks($_, 3) for @zones;
     reload(rates('6r/d,70r/w'));
-    is(remaining($_), '200 2', "$_: a second rate after the first") for @zones;
+    is(remaining($_), '200 2', "$_: a second rate is added") for @zones;
     reload(rates('6r/d'));
-    is(remaining($_), '200 1', "$_: and away again") for @zones;
+    is(remaining($_), '200 1', "$_: the second rate is removed") for @zones;
     reload(rates('6r/d min_interval=10m'));
-    is(remaining($_), '200 0', "$_: a least interval") for @zones;
-    is(remaining($_, 'third'), '200 5', "$_: of which a new client sees nothing") for @zones;
-    is(remaining($_, 'third'), '429 0', "$_: until its second request") for @zones;
+    is(remaining($_), '200 0', "$_: min_interval is added") for @zones;
+    is(remaining($_, 'third'), '200 5',
+        "$_: min_interval does not affect the first request of a new client") for @zones;
+    is(remaining($_, 'third'), '429 0', "$_: min_interval rejects the second request of a new client") for @zones;
     reload(rates('6r/d'));
     is(asks($_, 1), 429, "$_: used up") for @zones;
-    is(remaining($_, 'third'), '200 4', "$_: the interval away, the count kept") for @zones;
+    is(remaining($_, 'third'), '200 4', "$_: min_interval is removed, the count is kept") for @zones;
 };
 
-subtest 'a rate keeps its counts wherever it stands in the list' => sub {
+subtest 'a rate keeps its counts at any position in the list' => sub {
     $client++;
     reload(rates('4r/d'));
     is(asks($_, 5), '200 200 200 200 429', "$_: used up") for @zones;
     reload(rates('1000r/s,4r/d'));
-    is(asks($_, 1), 429, "$_: a shorter rate before it") for @zones;
+    is(asks($_, 1), 429, "$_: a shorter rate is added before it") for @zones;
     for (1 .. 4) {
         asks($_, 1, 'new') for @zones;
-        sleep 0.01;    # drains what the shorter rate remembers
+        sleep 0.01;    # drains the shorter rate
     }
-    is(asks($_, 1, 'new'), 429, "$_: a new client has used up the longer rate") for @zones;
+    is(asks($_, 1, 'new'), 429, "$_: a new client exhausts the longer rate") for @zones;
     reload(rates('4r/d'));
-    is(asks($_, 1, 'new'), 429, "$_: the shorter rate taken away") for @zones;
-    is(asks($_, 1),        429, "$_: and the first client is limited still") for @zones;
+    is(asks($_, 1, 'new'), 429, "$_: the shorter rate is removed") for @zones;
+    is(asks($_, 1),        429, "$_: the first client is still limited") for @zones;
 };
 
-subtest 'a log of another length' => sub {
+subtest 'a sliding_log of another length' => sub {
     $client++;
     my $log = sub { return conf(z => "rate=$_[0]r/d algorithm=sliding_log") };
     reload($log->(5));
     is(asks('z', 4), '200 200 200 200', 'four of five');
     reload($log->(50));
-    is(remaining('z'), '200 45', 'fifty: a fifth leaves 45');
+    is(remaining('z'), '200 45', 'fifty entries: a fifth request leaves 45');
     asks('z', 2);
     reload($log->(5));
     is(remaining('z'), '429 0', 'five: used up');
     reload($log->(50));
-    is(remaining('z'), '200 44', 'fifty again: what a log of five could hold is remembered');
+    is(remaining('z'), '200 44', 'fifty entries again: the five entries of the shorter log are kept');
 };
 
 subtest 'a rate from a variable' => sub {
@@ -172,14 +173,14 @@ subtest 'a rate from a variable' => sub {
     reload($plan->('5r/d'));
     is(remaining('z'), '200 1', 'a fixed rate becomes a variable one');
     reload($plan->('10r/d'));
-    is(remaining('z'), '200 5', 'the variable says more');
+    is(remaining('z'), '200 5', 'the variable has a higher rate');
     reload($plan->('3r/d'));
     is(remaining('z'), '429 0', 'or less');
     reload(conf(z => 'rate=6r/d'));
-    is(remaining('z'), '200 0', 'and becomes a fixed one again');
+    is(remaining('z'), '200 0', 'the variable rate becomes a fixed one again');
 };
 
-# Shared mappings of the master, by size.
+# Returns the shared mappings of the master, by size.
 sub mappings {
     my @sizes;
     for (split /\n/, slurp('/proc/' . $nginx->pid . '/maps')) {
@@ -197,15 +198,15 @@ subtest 'many reloads' => sub {
     );
     reload(@{ $shapes[0] });
     my $before = mappings();
-    isnt($before, '', 'the zones are found in the mappings of the master');
+    isnt($before, '', 'the zones are among the mappings of the master');
     for my $round (1 .. 3) {
         reload(@$_) for @shapes[ 1 .. $#shapes, 0 ];
-        is(mappings(), $before, "round $round of five shapes leaves no memory behind");
+        is(mappings(), $before, "round $round of five layouts leaks no memory");
     }
     asks('z', 3);
     reload(@{ $shapes[0] }) for 1 .. 5;
-    is(mappings(),     $before,   'nor do reloads without a change');
-    is(remaining('z'), '200 996', 'which keep the counts');
+    is(mappings(),     $before,   'reloads without a change leak no memory');
+    is(remaining('z'), '200 996', 'reloads without a change keep the counts');
 };
 
 sub conf_of {
@@ -220,7 +221,7 @@ sub fail_to_reload {
     RateLimit::write_config($nginx->dir, $nginx->port, %conf);
     $nginx->signal('HUP');
     wait_for("\"$why\" in the error log", sub { substr($nginx->error_log, $seen) =~ $why });
-    is(join(' ', $nginx->workers), "@before", 'the workers are the same');
+    is(join(' ', $nginx->workers), "@before", 'the workers are still running');
     return;
 }
 
@@ -235,24 +236,24 @@ subtest 'a reload that fails' => sub {
     is(asks('z', 2), '200 200', 'two of four are used');
 
     fail_to_reload(qr/unknown directive "nonsense"/, conf(z => $shape{two}), main => 'nonsense;');
-    is(remaining('z'), '200 1', 'a wrong directive: the old limit is in force');
+    is(remaining('z'), '200 1', 'an invalid directive: the old limit stays in force');
     fail_to_reload(qr/\Qstill could not bind()\E/, conf(z => $shape{two}), servers => $late);
-    is(mappings(),     $before, 'a port that is taken: no memory is left behind');
-    is(remaining('z'), '200 0', 'and the old limit is in force');
+    is(mappings(),     $before, 'a port in use: no memory is leaked');
+    is(remaining('z'), '200 0', 'a port in use: the old limit stays in force');
     reload(conf(z => $shape{one}));
     is(asks('z', 1), 429, 'the next reload works, and keeps the counts');
 
     fail_to_reload(qr/\Qstill could not bind()\E/, conf(z => $shape{log}), servers => $late);
     reload(conf(z => $shape{two}));
-    is(asks('z', 1),      429,                   'so does one that changes the shape');
-    is(asks('z', 5, 'fourth'), '200 200 200 200 429', 'where a new client has its quota');
+    is(asks('z', 1),      429,                   'a reload that changes the layout works');
+    is(asks('z', 5, 'fourth'), '200 200 200 200 429', 'a new client has its quota');
     reload(conf(z => $shape{one}));
     is(asks('z', 1),      429, 'and back');
     is(asks('z', 1, 'fourth'), 429, 'for both clients');
-    is(mappings(), $before, 'with as much memory as before');
+    is(mappings(), $before, 'the memory is as before');
 };
 
-# Connections to the worker that runs now, each with a request that lacks its end.
+# Opens connections to the current worker, each with an incomplete request.
 sub unfinished {
     my ($uri, $count) = @_;
     my @connections = map { RateLimit::Async->new($nginx->port) } 1 .. $count;
@@ -278,35 +279,35 @@ subtest 'workers of two configurations share a zone' => sub {
         reload(conf(z => 'rate=10r/d'));
         my ($old) = $nginx->workers;
         my @held = unfinished("/z?k=$client", 5);
-        ask('free');    # the worker has read all that came before
+        ask('free');    # the worker has read all earlier requests
         RateLimit::write_config($nginx->dir, $nginx->port, conf(z => $new));
         $nginx->signal('HUP');
         wait_for('a worker that stops', sub { slurp("/proc/$old/cmdline") =~ /shutting down/ });
         is(asks('z', 2), '200 200', "$new: the new worker admits two");
         my @answers = finish(@held[ 0 .. 3 ]);
-        is(statuses(@answers), '200 200 200 200', "$new: the old one four");
-        is($answers[-1]->header('X-Worker'), $old, "$new: it is the old one");
+        is(statuses(@answers), '200 200 200 200', "$new: the old worker admits four");
+        is($answers[-1]->header('X-Worker'), $old, "$new: the response comes from the old worker");
         if ($new eq 'rate=7r/d') {
-            is(asks('z', 2), '200 429', "$new: and the new one has only one left");
+            is(asks('z', 2), '200 429', "$new: the new worker has only one left");
         }
-        is(statuses(finish($held[4])), 200, "$new: while the old one holds to its own limit");
+        is(statuses(finish($held[4])), 200, "$new: the old worker keeps its own limit");
         $_->close for @held;
         wait_for('the end of the old worker', sub { !grep { $_ == $old } $nginx->workers });
     }
 };
 
-subtest 'a zone that goes and comes back' => sub {
+subtest 'a zone that is removed and added again' => sub {
     $client++;
     reload(conf(z => 'rate=3r/d', other => 'rate=3r/d'));
-    is(asks($_, 4), '200 200 200 429', "$_ is used up") for qw(z other);
+    is(asks($_, 4), '200 200 200 429', "$_ is exhausted") for qw(z other);
     reload(conf(other => 'rate=3r/d'));
-    is(ask('z')->{status}, 404, 'one of them goes');
-    is(asks('other', 1), 429, 'the other is not touched');
+    is(ask('z')->{status}, 404, 'one zone is removed');
+    is(asks('other', 1), 429, 'the other zone is not affected');
     reload(conf(z => 'rate=3r/d', other => 'rate=3r/d'));
-    is(asks('z',     4), '200 200 200 429', 'it comes back empty');
-    is(asks('other', 1), 429,               'and the other is still not touched');
+    is(asks('z',     4), '200 200 200 429', 'the removed zone is empty when it is added again');
+    is(asks('other', 1), 429,               'the other zone is still not affected');
 };
 
-unlike($nginx->error_log, qr/\[alert\]|exited on signal/, 'no process died, and nginx found nothing wrong');
+unlike($nginx->error_log, qr/\[alert\]|exited on signal/, 'no process crashed, and the log has no critical errors');
 
 done_testing;

@@ -9,12 +9,12 @@ use RateLimit::Async qw(await_answers);
 use Test::More;
 use Time::HiRes qw(sleep time);
 
-my $limit    = 400;     # requests that a zone admits, and practically no more
-my $large    = 10_000;  # the same, of the zones that are asked while workers are killed
-my $clients  = 4;       # processes that ask
-my $each     = 8;       # connections of each
+my $limit    = 400;     # requests that a zone admits; the refill during the test is negligible
+my $large    = 10_000;  # the same for the zones that are used while workers are killed
+my $clients  = 4;       # client processes
+my $each     = 8;       # connections of each process
 my $kills    = 20;
-my $patience = 60;      # seconds after which a request is taken to wait forever
+my $patience = 60;      # seconds after which a request counts as stuck
 
 my %limited = (
     fixed_window    => sub {"rate=$_[0]r/d align=first"},
@@ -40,16 +40,16 @@ for my $name (@algorithms) {
 $http .= "rate_limit_zone all zone=pair1:1m rate=${limit}r/d;\nrate_limit_zone all zone=pair2:1m rate=1000000r/d;\n";
 $server .= "location = /together { $together empty_gif; }\n";
 $server .= "location = /pair { rate_limit zone=pair1; rate_limit zone=pair2; empty_gif; }\n";
-# Each request enters so many times that a worker spends most of its time with the client's slot locked.
+# Each request enters the zone so often that a worker holds the lock of the client's slot most of the time.
 $http .= "rate_limit_zone \$arg_k zone=held:16m rate=40000r/h algorithm=sliding_log count=all;\n";
 $server .= "location = /held { rate_limit zone=held cost=20000; empty_gif; }\n";
-# Rejections are not logged, so that nothing but the limits slows the workers down.
+# Rejections are not logged, so that only the limits slow the workers down.
 my $nginx = start_nginx(
     http => "access_log off;\nkeepalive_requests 100000;\nrate_limit_log_level info;\n$http", server => $server,
     workers => 4, log_level => 'notice'
 );
 
-# Runs `ask` in processes side by side; returns the sums of the counts that each returned, by name.
+# Runs `ask` in concurrent processes. Returns the sums of their counts, by name.
 sub in_parallel {
     my ($count, $ask) = @_;
     my @children;
@@ -79,7 +79,7 @@ sub in_parallel {
     return \%sum;
 }
 
-# Asks over many connections, each with several requests on the way, and counts statuses.
+# Sends requests over many connections, several in flight on each, and counts statuses.
 sub count_statuses {
     my ($uri, $rounds) = @_;
     my %count;
@@ -98,10 +98,10 @@ for my $zone (@algorithms, 'pair') {
     my $count  = in_parallel($clients, sub { count_statuses("/$zone?k=same", $rounds) });
     is_deeply($count, { 200 => $limit, 429 => $sent - $limit }, "$zone: exactly $limit of $sent are admitted");
 }
-is($nginx->get('/pair')->{status}, 429, 'the pair is used up');
+is($nginx->get('/pair')->{status}, 429, 'both zones are exhausted');
 
-# Asks, with so many requests in a write, until no more workers are killed and the limit is reached. A connection that
-# breaks is made anew: its worker was killed, and which of its requests were counted nobody knows.
+# Sends requests, several in each write, until no more workers are killed and the limit is reached. A broken connection
+# is replaced: its worker was killed, and it is unknown which of its requests were counted.
 sub ask_until {
     my ($end, $batch, $uri) = @_;
     my %count  = (hung => 0);
@@ -124,7 +124,7 @@ sub ask_until {
     return \%count;
 }
 
-subtest "workers that are killed, $kills times" => sub {
+subtest "workers are killed, $kills times" => sub {
     my $end = "$ENV{RL_DIR}/end";
     defined(my $killer = fork) or die "fork: $!\n";
     if (!$killer) {
@@ -137,7 +137,7 @@ subtest "workers that are killed, $kills times" => sub {
                     return @alive == 4 ? \@alive : undef;
                 }
             );
-            sleep rand 0.05;    # into the middle of work
+            sleep rand 0.05;    # the worker is busy then
             my $victim = $workers->[ rand @$workers ];
             $killed{$victim} = kill 'KILL', $victim;
         }
@@ -149,24 +149,25 @@ subtest "workers that are killed, $kills times" => sub {
         sub { $_[0] % 2 ? ask_until($end, 2, $uris[1]) : ask_until($end, 20, $uris[0]) });
     waitpid $killer, 0;
     is($?,             0,     'all were killed');
-    is($count->{hung}, 0,     'no request waits forever');
+    is($count->{hung}, 0,     'no request is stuck');
     is($count->{died}, undef, 'no client failed');
-    cmp_ok($count->{broken}, '>=', $kills / 4, 'connections broke, so workers died at work');
+    cmp_ok($count->{broken}, '>=', $kills / 4, 'connections broke, so busy workers were killed');
 
     my ($together, $held) = map { $count->{"$_ 200"} } @uris;
-    cmp_ok($together, '<=', $large + $kills, 'a kill admits no more than one request above the limit');
+    cmp_ok($together, '<=', $large + $kills, 'each kill admits at most one request above the limit');
     cmp_ok($together, '>',  $large / 2,      'and costs few');
-    cmp_ok($held,     '<=', 2 + $kills,      'nor does one that holds the lock');
+    cmp_ok($held,     '<=', 2 + $kills,      'a kill while the lock is held admits at most one request above the limit');
     for my $zone (@algorithms) {
-        # A worker that died between two zones had charged only one of them.
+        # A worker that was killed between two zones had charged only one of them.
         $nginx->get("/large_$zone?k=kill") for 1 .. $kills;
-        is($nginx->get("/large_$zone?k=kill")->{status}, 429, "$zone: the client is limited, give or take the kills");
+        is($nginx->get("/large_$zone?k=kill")->{status}, 429,
+            "$zone: the client is limited, within the number of kills");
         my $new = in_parallel($clients, sub { count_statuses("/$zone?k=new", 3) });
-        is($new->{200}, $limit, "$zone: and a new one has its exact quota");
+        is($new->{200}, $limit, "$zone: a new client has its exact quota");
     }
 };
 
-is(scalar(() = $nginx->error_log =~ /exited on signal 9/g), $kills, 'each kill is in the log');
-unlike($nginx->error_log, qr/exited on signal (?!9\b)|\[(?:emerg|crit)\]/, 'and no other end of a worker');
+is(scalar(() = $nginx->error_log =~ /exited on signal 9/g), $kills, 'each kill is logged');
+unlike($nginx->error_log, qr/exited on signal (?!9\b)|\[(?:emerg|crit)\]/, 'no worker exited for another reason');
 
 done_testing;

@@ -9,7 +9,7 @@ use RateLimit qw(start_nginx slurp);
 use Test::More;
 use Time::HiRes qw(sleep);
 
-my $flood     = 200_000;    # clients, each with one request
+my $flood     = 200_000;    # new clients, each with one request
 my $processes = 2;
 my $batch     = 500;        # requests in one write
 my $limit     = 5;
@@ -41,7 +41,7 @@ sub ask {
     return $answer->{status} . ' ' . $answer->header('X-RateLimit-Remaining');
 }
 
-# Sends new clients in large writes; returns how many were answered with 200.
+# Sends requests of new clients in large writes. Returns how many responses had status 200.
 sub send_flood {
     my ($number) = @_;
     my $socket = IO::Socket::INET->new(PeerAddr => '127.0.0.1', PeerPort => $nginx->port) or die "connect: $@\n";
@@ -59,7 +59,7 @@ sub send_flood {
         my ($answered, $rest) = (0, '');
         while ($answered < $batch) {
             sysread $socket, $rest, 1 << 20, length $rest or die "the connection ended early\n";
-            # The last answer may have come in part: keep as much as a mark and a status take.
+            # The last response may be incomplete: keep as many bytes as the mark and the status have.
             while ($rest =~ /\G.*?\Q$mark\E(\d{3})/gcs) {
                 $answered++;
                 $admitted++ if $1 == 200;
@@ -97,20 +97,20 @@ while (%children) {
         my $answer = ask($name, 'limited');
         $escaped{"$name: $answer"}++ if $answer ne '429 0';
     }
-    sleep 0.01;    # leaves the machine to the flood
+    sleep 0.01;    # leaves CPU time to the flood
     while ((my $pid = waitpid -1, WNOHANG) > 0) {
         my $file = delete $children{$pid} or next;
         $admitted += slurp($file);
     }
 }
 
-cmp_ok($asked, '>=', 100, "the limited client asked $asked times during the flood");
-is_deeply(\%escaped, {}, 'and was rejected every time');
-is($admitted, $flood, "while all $flood new clients were admitted");
+cmp_ok($asked, '>=', 100, "the limited client sent $asked requests during the flood");
+is_deeply(\%escaped, {}, 'all requests of the limited client were rejected');
+is($admitted, $flood, "all $flood new clients were admitted");
 for my $name (@algorithms) {
-    is(ask($name, 'limited'), '429 0', "$name: it is limited after the flood");
-    is(ask($name, 'half'),    '200 1', "$name: and one that had used more than the flood's clients kept its count");
+    is(ask($name, 'limited'), '429 0', "$name: the client is limited after the flood");
+    is(ask($name, 'half'),    '200 1', "$name: a client with more requests than those of the flood kept its count");
 }
-unlike($nginx->error_log, qr/no slot is free|\[(?:alert|crit|emerg)\]|exited on signal/, 'nothing went wrong');
+unlike($nginx->error_log, qr/no slot is free|\[(?:alert|crit|emerg)\]|exited on signal/, 'the log has no critical errors');
 
 done_testing;

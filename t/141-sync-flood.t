@@ -10,7 +10,7 @@ use RateLimit::Fleet qw(metric);
 use RateLimit::Redis qw(start_redis);
 use Test::More;
 
-my $batch   = 500;    # new clients in one write, more than a zone has room for
+my $batch   = 500;    # new clients in one write, more than the zone has room for
 my $batches = 20;
 my %words   = (
     token_bucket    => 'rate=1r/366d capacity=10',
@@ -39,7 +39,7 @@ for my $algorithm (sort keys %words) {
 }
 my $nginx = start_nginx(http => $http, server => "location = /metrics { rate_limit_metrics; }\n$server");
 
-# Requests in one write; returns how many were answered with 200.
+# Sends requests in one write. Returns how many responses had status 200.
 sub send_batch {
     my ($socket, $path, @keys) = @_;
     print {$socket} join '', map {"GET $path?k=$_ HTTP/1.1\r\nHost: a\r\n\r\n"} @keys or die "write: $!\n";
@@ -47,7 +47,7 @@ sub send_batch {
     my ($answered, $admitted, $rest) = (0, 0, '');
     while ($answered < @keys) {
         sysread $socket, $rest, 1 << 20, length $rest or die "the connection ended early\n";
-        # The last answer may have come in part.
+        # The last response may be incomplete.
         while ($rest =~ m{\G.*?HTTP/1\.1 (\d{3})}gcs) {
             $answered++;
             $admitted++ if $1 == 200;
@@ -84,12 +84,12 @@ for my $number (1 .. $batches) {
 }
 is $flood, $new, "$new new clients were admitted";
 for my $zone (@zones) {
-    is $admitted{$zone}, 10, "$zone: the limited client was admitted as often as its limit says";
-    cmp_ok metric($nginx, 'rate_limiter_evictions_total', $zone), '>', $batch, "$zone: though it was far too small";
+    is $admitted{$zone}, 10, "$zone: the limited client was admitted exactly its limit";
+    cmp_ok metric($nginx, 'rate_limiter_evictions_total', $zone), '>', $batch, "$zone: the zone was far too small";
 }
 my $late = 'sliding_window_sync_1s';
 my ($lost, $forgotten) = map { metric($nginx, "rate_limiter_${_}_total", $late) } qw(sync_lost evictions);
-cmp_ok $lost, '>', 0,           "$lost requests were lost to Redis, which is counted";
-cmp_ok $lost, '<=', $forgotten, "of the $forgotten clients that were forgotten";
-unlike $nginx->error_log, qr/no slot is free|redis "|\[(?:alert|crit|emerg)\]|exited on signal/, 'nothing went wrong';
+cmp_ok $lost, '>', 0,           "$lost requests were not sent to Redis, and the metrics count them";
+cmp_ok $lost, '<=', $forgotten, "$forgotten clients were evicted, and the metrics count them";
+unlike $nginx->error_log, qr/no slot is free|redis "|\[(?:alert|crit|emerg)\]|exited on signal/, 'the log has no critical errors';
 done_testing;

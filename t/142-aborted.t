@@ -15,7 +15,7 @@ my ($one, $two) = (start_redis(), start_redis());
 my $cluster = start_cluster(masters => 2, replicas => 0, node_timeout => 60_000);
 my ($port, $h2_port) = split ' ', $ENV{RL_PORTS};
 
-# Where the limit of all clients together is, and where that of each.
+# Where the state of the shared limit is, and where that of each client's limit.
 my %places = (
     redis_redis     => [ 'redis=one',     'redis=two' ],
     redis_memory    => [ 'redis=one',     '' ],
@@ -69,7 +69,7 @@ sub aborted {
     return sum_of(metrics($nginx), 'rate_limiter_aborted_total', zone => $zone);
 }
 
-# So many requests, each with its RST_STREAM behind it, 40 in a connection.
+# Sends requests, each followed by RST_STREAM, 40 on each connection.
 sub abort {
     my ($path, $count) = @_;
     my @connections;
@@ -89,28 +89,28 @@ for my $name (sort keys %places) {
     subtest "limits in $name" => sub {
         abort("/$name", 400);
         wait_for('all to be decided', sub { decided("${name}_own") == 400 });
-        is used("${name}_own", 'attacker'), 10, 'the limit of its sender is used up';
-        is used("${name}_shared", 'attacker'), 10, 'and that of all has lost no more than was admitted';
-        cmp_ok aborted("${name}_own"), '>=', 10, 'those that were waited for are counted';
+        is used("${name}_own", 'attacker'), 10, 'the limit of the client is exhausted';
+        is used("${name}_shared", 'attacker'), 10, 'the shared limit was charged for admitted requests only';
+        cmp_ok aborted("${name}_own"), '>=', 10, 'at least the requests that waited are counted as aborted';
         is $nginx->get("/$name", 'X-Client' => 'another')->{status}, 200, 'others are admitted';
     };
 }
 
-subtest 'a client that leaves while Redis is silent' => sub {
+subtest 'a client that disconnects while Redis does not respond' => sub {
     $two->pause;
     my $connection = RateLimit::Async->new($port);
     $connection->raw(request_text('GET', '/late', [ 'X-Client' => 'leaver' ]), 'GET');
     await_reading($connection);
     $connection->close;
     wait_for('nginx to see it', sub { $nginx->access_log =~ m{"GET /late [^"]*" 499 } });
-    is aborted('late'), 0, 'it is not decided yet';
+    is aborted('late'), 0, 'the request is not decided yet';
     $two->resume;
     wait_for('the end', sub { aborted('late') == 1 });
-    is decided('late'), 1, 'it is counted when it is decided';
+    is decided('late'), 1, 'the request is counted when Redis has decided';
     is used('late', 'leaver'), 1, 'and charged';
 };
 
-subtest 'a client that leaves while it is delayed' => sub {
+subtest 'a client that disconnects during a delay' => sub {
     is $nginx->get('/slow', 'X-Client' => 'slow')->{status}, 200, 'one is admitted';
     my $connection = RateLimit::Async->new($port);
     $connection->raw(request_text('GET', '/slow', [ 'X-Client' => 'slow' ]), 'GET');
@@ -118,7 +118,7 @@ subtest 'a client that leaves while it is delayed' => sub {
     is aborted('slow'), 0, 'it waits';
     $connection->close;
     wait_for('the end', sub { aborted('slow') == 1 });
-    is decided('slow'), 2, 'it was counted once';
+    is decided('slow'), 2, 'the request was counted once';
 };
 
 $nginx->stop;

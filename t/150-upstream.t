@@ -35,7 +35,7 @@ my $app = RateLimit::Upstream->start(
     '/unknown'  => answer(401, 'who', 'WWW-Authenticate: Basic realm="app"'),
 );
 my $proxy = "proxy_pass http://app; proxy_http_version 1.1; proxy_set_header Connection '';";
-# Its clock stands still unless it is advanced.
+# The clock of nginx is frozen unless the test advances it.
 my $nginx = start_nginx(
     clock => 1,
     http => <<"CONF",
@@ -85,13 +85,13 @@ $nginx->write_file('users',              "user:{PLAIN}secret\n");
 
 my @names = qw(X-RateLimit-Limit X-RateLimit-Remaining X-RateLimit-Reset RateLimit RateLimit-Policy);
 
-# Asserts a status, and that each of our headers is there once, with so much left.
+# Asserts a status, and that each header of the module occurs once, with the given remaining count.
 sub carries {
     my ($what, $answer, $status, $remaining) = @_;
     is($answer->{status}, $status, "$what: status $status");
     is(join(' ', map { $answer->count($_) } @names), '1 1 1 1 1', "$what: each header once");
     is($answer->header('X-RateLimit-Remaining'), $remaining, "$what: $remaining left");
-    like($answer->header('RateLimit') // '', qr/^"z";r=$remaining;t=\d+$/, "$what: the same in RateLimit");
+    like($answer->header('RateLimit') // '', qr/^"z";r=$remaining;t=\d+$/, "$what: the same numbers in RateLimit");
     return;
 }
 
@@ -101,11 +101,12 @@ sub reached {
 }
 
 subtest 'rejected requests never reach the application' => sub {
-    is(statuses(map { $nginx->get('/app?k=count') } 1 .. 10), '200 200 200 200' . ' 429' x 6, 'four of ten pass');
-    is(reached('/app'), 4, 'and the application saw four');
+    is(statuses(map { $nginx->get('/app?k=count') } 1 .. 10), '200 200 200 200' . ' 429' x 6,
+        'four of ten requests are admitted');
+    is(reached('/app'), 4, 'the application received four requests');
     my $answer = $nginx->request(method => 'POST', path => '/app?k=count', body => 'x' x 100_000);
-    is($answer->{status}, 429, 'a rejected POST with a body is answered');
-    is(reached('/app'), 4, 'and not passed on');
+    is($answer->{status}, 429, 'a rejected POST with a body gets a response');
+    is(reached('/app'), 4, 'a rejected POST is not passed to the application');
 };
 
 subtest 'kept connections' => sub {
@@ -115,39 +116,39 @@ subtest 'kept connections' => sub {
         $client->send("GET /kept?k=kept HTTP/1.1\r\nHost: a\r\n\r\n");
         push @seen, $client->receive->{status};
     }
-    is("@seen", '200 200 200 200 429 429', 'a client keeps its connection through rejections');
+    is("@seen", '200 200 200 200 429 429', 'the connection of a client survives rejections');
     my %connections = map { (split)[0] => 1 } $app->requests(qr{/kept});
-    is(scalar keys %connections, 1, 'and nginx its own to the application');
+    is(scalar keys %connections, 1, 'the connection to the application survives rejections');
     $client->send("POST /kept?k=kept HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nabcde"
             . "GET /kept?k=k2 HTTP/1.1\r\nHost: a\r\n\r\n");
     is($client->receive->{status}, 429, 'the body of a rejected request');
-    is($client->receive->{status}, 200, 'is not taken for the next request');
+    is($client->receive->{status}, 200, 'the body of a rejected request is not read as the next request');
 };
 
-subtest 'answers of every kind carry the headers once' => sub {
+subtest 'responses of every kind have the headers once' => sub {
     my @ask = (
-        [ '/accel',   200, 'protected' ],
-        [ '/error',   500, 'broken' ],
-        [ '/big',     200, $big ],
-        [ '/direct',  200, $big ],
-        [ '/dead',    502, undef ],
-        [ '/dead-page', 502, 'sorry' ],
-        [ '/foreign', 200, 'mine' ],
+        [ '/accel',       200, 'protected' ],
+        [ '/error',       500, 'broken' ],
+        [ '/big',         200, $big ],
+        [ '/direct',      200, $big ],
+        [ '/dead',        502, undef ],
+        [ '/dead-page',   502, 'sorry' ],
+        [ '/foreign',     200, 'mine' ],
         [ '/missing.txt', 200, undef ],
-        [ '/unchanged', 304, '' ],
+        [ '/unchanged',   304, '' ],
     );
     for (@ask) {
         my ($path, $status, $body) = @$_;
         my $answer = $nginx->get("$path?k=$path");
         carries($path, $answer, $status, 3);
-        ok($answer->{body} eq $body, "$path: the body is the application's") if defined $body;
+        ok($answer->{body} eq $body, "$path: the body is that of the application") if defined $body;
     }
     my $redirected = $nginx->get('/error-page?k=error-page');
-    carries('an error turned into another request', $redirected, 200, 3);
+    carries('an error page that is another request', $redirected, 200, 3);
     like($redirected->{body}, qr{^GET /error-page\?k=error-page 0}, 'which the application answers');
 };
 
-subtest 'what a filter changes' => sub {
+subtest 'responses that filters change' => sub {
     my $ask = sub {
         my ($path, %headers) = @_;
         my $method = delete $headers{method} // 'GET';
@@ -169,22 +170,23 @@ subtest 'what a filter changes' => sub {
     carries('a part of no file',      $ask->('/static.txt', Range => 'bytes=9000-'),   416, 3);
 };
 
-subtest "an application's own headers" => sub {
+subtest "rate limit headers of the application" => sub {
     my $off = $nginx->get('/foreign-off?k=off');
     is($off->header('X-RateLimit-Limit'), 9999,             'stay where ours are off');
     is($off->header('RateLimit'),         '"up";r=1;t=1', 'all of them');
     my $legacy = $nginx->get('/foreign-legacy?k=legacy');
     is($legacy->header('X-RateLimit-Remaining'), 3,                'give way to ours of the same name');
-    is($legacy->header('RateLimit'),             '"up";r=1;t=1', 'and only to these');
-    is($nginx->get('/busy?k=busy')->header('Retry-After'), 120, 'Retry-After of an admitted request is its own');
+    is($legacy->header('RateLimit'),             '"up";r=1;t=1', 'other headers of the application are kept');
+    is($nginx->get('/busy?k=busy')->header('Retry-After'), 120,
+        'Retry-After of an admitted request is that of the application');
 };
 
 subtest 'a cache' => sub {
     my @answers = map { $nginx->get('/cached?k=cached') } 1 .. 5;
-    is(statuses(@answers), '200 200 200 200 429', 'what comes from a cache is limited too');
-    is($answers[2]->header('X-Cache'), 'HIT', 'it does come from the cache');
+    is(statuses(@answers), '200 200 200 200 429', 'responses from the cache are limited too');
+    is($answers[2]->header('X-Cache'), 'HIT', 'the response comes from the cache');
     carries('from the cache', $answers[2], 200, 1);
-    is(reached('/cached'), 1, 'the application was asked once');
+    is(reached('/cached'), 1, 'the application received one request');
 };
 
 subtest 'an upgraded connection' => sub {
@@ -196,15 +198,15 @@ subtest 'an upgraded connection' => sub {
         $nginx->pass_delay($seen) if $delayed;
         my $head = '';
         $head .= $client->take_line . "\n" until $head =~ /\n\n/;
-        like($head, qr{^HTTP/1.1 101 },             "$path: 101 comes through");
-        like($head, qr{^X-RateLimit-Remaining: }mi, "$path: with the headers");
+        like($head, qr{^HTTP/1.1 101 },             "$path: 101 is passed on");
+        like($head, qr{^X-RateLimit-Remaining: }mi, "$path: 101 has the headers");
         $client->send('hello');
-        is($client->take(5), 'hello', "$path: and bytes go both ways");
+        is($client->take(5), 'hello', "$path: the tunnel works in both directions");
         $client->close;
     }
-    like($nginx->error_log, qr{delaying.*/upgrade-late}, 'the last was delayed');
+    like($nginx->error_log, qr{delaying.*/upgrade-late}, 'the last request was delayed');
     is(statuses(map { $nginx->get('/app?k=up') } 1 .. 3), '200 200 200', 'an upgrade counts as one request');
-    is($nginx->get('/upgrade?k=up', Upgrade => 'echo')->{status}, 429, 'and is rejected like any other');
+    is($nginx->get('/upgrade?k=up', Upgrade => 'echo')->{status}, 429, 'an upgrade is rejected like any other request');
 };
 
 subtest 'satisfy any' => sub {
@@ -212,19 +214,23 @@ subtest 'satisfy any' => sub {
     my %wrong = (Authorization => 'Basic ' . encode_base64('user:guess',  ''));
     is(statuses(map { $nginx->get('/any?k=right', %right) } 1 .. 5), '200 200 200 200 429', 'a right password');
     is(statuses(map { $nginx->get('/any?k=wrong', %wrong) } 1 .. 5), '401 401 401 401 429', 'a wrong one');
-    is($nginx->get('/any?k=wrong', %right)->{status}, 429, 'after which the right one must wait');
+    is($nginx->get('/any?k=wrong', %right)->{status}, 429, 'after wrong passwords, the right one is rejected too');
     is(statuses(map { $nginx->get('/any-address?k=address') } 1 .. 5), '200 200 200 200 429', 'a known address');
-    is(statuses(map { $nginx->get('/any-forbidden?k=f') } 1 .. 5), '200 200 200 200 403', 'and 403 for a rejection');
-    is(reached('/any') + reached('/any-address') + reached('/any-forbidden'), 12, 'the application saw the admitted');
+    is(statuses(map { $nginx->get('/any-forbidden?k=f') } 1 .. 5), '200 200 200 200 403',
+        'rate_limit_status 403 for a rejection');
+    is(reached('/any') + reached('/any-address') + reached('/any-forbidden'), 12,
+        'the application received the admitted requests');
 };
 
 subtest 'auth_request' => sub {
-    is(statuses(map { $nginx->get('/checked?k=checked') } 1 .. 6), '200 200 200 200 429 429', 'it counts once each');
-    is(reached('/checked'), 4, 'the application saw four');
-    is(scalar $app->requests(qr{GET /asked }), 4, 'and was asked about four');
+    is(statuses(map { $nginx->get('/checked?k=checked') } 1 .. 6), '200 200 200 200 429 429',
+        'each request counts once');
+    is(reached('/checked'), 4, 'the application received four requests');
+    is(scalar $app->requests(qr{GET /asked }), 4, 'the application received four authentication subrequests');
     carries('a refused request', $nginx->get('/refused?k=refused'),      403, 3);
     carries('an unknown user',   $nginx->get('/unknown-user?k=unknown'), 401, 3);
-    is($nginx->get('/unknown-user?k=unknown')->header('WWW-Authenticate'), 'Basic realm="app"', 'it may log in');
+    is($nginx->get('/unknown-user?k=unknown')->header('WWW-Authenticate'), 'Basic realm="app"',
+        'the client is asked for a password');
 };
 
 done_testing;

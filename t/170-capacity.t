@@ -8,7 +8,7 @@ use RateLimit qw(start_nginx);
 use Test::More;
 
 my $megabyte = 1024 * 1024;
-my $goal     = 40;                                                                     # bytes a client
+my $goal     = 40;                                                                     # bytes per client
 my @small    = qw(token_bucket leaky_bucket gcra fixed_window sliding_window);
 my @zones    = (@small, qw(sliding_buckets sliding_log));
 
@@ -25,8 +25,8 @@ my $nginx = start_nginx(
             @zones),
 );
 
-# Sends a request for each client, many at a time, and returns for how many the answer matches. Answers to HEAD have no
-# body, so each ends with an empty line.
+# Sends a request for each client, many at a time. Returns how many responses match. A response to HEAD has no body, so
+# it ends with an empty line.
 sub count_answers {
     my ($path, $pattern, @keys) = @_;
     my $socket = IO::Socket::INET->new(PeerAddr => '127.0.0.1', PeerPort => $nginx->port) or die "connect: $!";
@@ -50,10 +50,11 @@ my $clients = int($megabyte / $goal);
 for my $zone (@small) {
     my @keys = map { "fit$_" } 1 .. $clients;
     is(count_answers("/$zone", qr/^HTTP\/1\.1 200/m, @keys), $clients, "$zone admits $clients clients");
-    is(count_answers("/look/$zone", $remembered, @keys), $clients, "$zone remembers all of them: $goal bytes a client or less");
+    is(count_answers("/look/$zone", $remembered, @keys), $clients,
+        "$zone holds all of them: $goal bytes per client or less");
 }
 
-# A zone that is full remembers as many as it has slots for. With RL_LONG=1 all algorithms are tried.
+# The number of clients in a full zone. With RL_LONG=1, all algorithms are measured.
 for my $zone ($ENV{RL_LONG} ? @zones : qw(sliding_window sliding_buckets)) {
     my @keys = map { "full$_" } 1 .. 45_000;
     count_answers("/$zone", qr/200/, @keys);
@@ -62,7 +63,7 @@ for my $zone ($ENV{RL_LONG} ? @zones : qw(sliding_window sliding_buckets)) {
     cmp_ok($held, '>', 10_000, sprintf '%s: a full zone of 1 MB holds %d clients, %.1f bytes each', $zone, $held, $megabyte / $held);
 }
 
-# limit_req forgets the oldest first: from the newest back, the first that it admits again is one that it forgot.
+# limit_req evicts the oldest client first: from the newest back, the first client that it admits again was evicted.
 my @keys = map { "k$_" } 1 .. 20_000;
 count_answers('/limit_req', qr/200/, @keys);
 my $held = count_answers('/limit_req', qr/^HTTP\/1\.1 503/m, reverse @keys);

@@ -11,14 +11,14 @@ use RateLimit::Redis qw(start_redis tls_files);
 use Test::More;
 use Time::HiRes qw(time);
 
-# What a command that fails says.
+# Returns the error of a failed command.
 sub error_of {
     my ($connection, @words) = @_;
     $connection->send(@words);
     return $connection->receive . '';
 }
 
-# What openssl's client says of a server's certificate, as an error number and text.
+# Returns how openssl's client verifies a server's certificate, as an error number and text.
 sub verification {
     my ($server, @more) = @_;
     my $ca = tls_files()->{ca};
@@ -26,7 +26,7 @@ sub verification {
     return $said =~ /^Verify return code: (.*)/m ? $1 : $said;
 }
 
-subtest 'RESP survives being read in pieces' => sub {
+subtest 'RESP is parsed in pieces' => sub {
     my @values = (5, 'bulk', "two\r\nlines", '', undef, [ 1, [ 'deep', undef ], [] ]);
     my $whole  = join '', map { encode_reply($_) } @values;
     my ($bytes, @got) = ('');
@@ -44,7 +44,7 @@ subtest 'RESP survives being read in pieces' => sub {
 };
 
 for my $kind (qw(redis valkey)) {
-    subtest "$kind answers, counts, is watched, restarts empty" => sub {
+    subtest "$kind answers, counts, is monitored, restarts empty" => sub {
         my $server = start_redis(server => $kind);
         my $major = $kind eq 'valkey' ? $server->info('valkey_version') : $server->info('redis_version');
         like $major, qr/^(?:[5-9]|[1-9]\d)\./, 'version';
@@ -56,21 +56,21 @@ for my $kind (qw(redis valkey)) {
         is $server->clients,                         1,    'it is counted';
         is $server->command('EVAL', q{return {redis.call('get', KEYS[1]), 7, false}}, 1, "a\n{b}\x01")->[1], 7, 'EVAL';
         is $server->commandstats('eval'), 1, 'commandstats';
-        is $server->commandstats('evalsha'), 0, 'commandstats of what was not called';
+        is $server->commandstats('evalsha'), 0, 'commandstats of a command that was not called';
         is $server->cli('DBSIZE'),           1, 'redis-cli';
 
         my ($set, $eval, $get) = grep { $_->{words}[0] =~ /^(?:set|eval|get)$/i } $monitor->commands;
-        # No quotes: Valkey 8.1 shows them as if they were the word's end.
+        # No quotes: Valkey 8.1 does not escape them in MONITOR.
         is_deeply $set->{words}, [ 'SET', "a\n{b}\x01", 'v' ], 'MONITOR shows what the client asked';
-        is $get->{client}, 'lua', 'and what a script did';
-        is scalar(grep {/mark/} $monitor->lines), 0, 'and not what the test needs to know';
+        is $get->{client}, 'lua', 'MONITOR shows the commands of a script';
+        is scalar(grep {/mark/} $monitor->lines), 0, 'MONITOR does not show the commands of the test helper';
         like $monitor->wait_for(qr/"DBSIZE"/), qr/DBSIZE/, 'waiting for a line';
 
         my ($port, $pid) = ($server->port, $server->pid);
         is slurp($server->dir . '/redis.pid') =~ s/\s//gr, $pid, 'pid file';
         $server->restart;
         isnt $server->pid, $pid, 'another process';
-        is $server->port,               $port, 'on the same port';
+        is $server->port,               $port, 'the restarted server has the same port';
         is $server->command('DBSIZE'), 0,     'and empty';
         ok $client->at_end, 'the old connection has ended';
         like $server->wait_for_log(qr/(Ready to accept connections)/), qr/Ready/, 'its log';
@@ -91,19 +91,19 @@ subtest 'a server that is paused says nothing until it goes on; a killed one is 
     $server->pause;
     $server->kill;
     ok $client->at_end, 'the connection has ended';
-    ok !IO::Socket::INET->new(PeerAddr => '127.0.0.1', PeerPort => $server->port), 'and the port is closed';
+    ok !IO::Socket::INET->new(PeerAddr => '127.0.0.1', PeerPort => $server->port), 'the port is closed';
     $server->restart;
-    is $server->command('PING'), 'PONG', 'it can be started again';
+    is $server->command('PING'), 'PONG', 'the server can be started again';
 };
 
-subtest 'a password, users with rights of their own, a Unix socket alone' => sub {
+subtest 'a password, users with limited rights, a Unix socket only' => sub {
     my $server = start_redis(password => 'open sesame', acl => "app on >secret ~app:* +get +select\nnobody off");
     my $client = $server->connect(plain => 1);
     like error_of($client, 'GET', 'app:1'), qr/^NOAUTH/, 'without a password';
     like error_of($client, 'AUTH', 'wrong'), qr/^WRONGPASS/, 'a wrong one';
     is $client->command('AUTH', 'open sesame'), 'OK', 'the right one';
     $client->command('AUTH', 'app', 'secret');
-    like error_of($client, 'GET', 'b'), qr/^NOPERM/, 'a user who may not';
+    like error_of($client, 'GET', 'b'), qr/^NOPERM/, 'a user without the right to write';
     is $client->command('GET', 'app:1'), undef, 'and who may';
     is $server->url(user => 'app', password => 'secret', db => 3), 'redis://app:secret@127.0.0.1:' . $server->port . '/3',
         'url';
@@ -114,7 +114,7 @@ subtest 'a password, users with rights of their own, a Unix socket alone' => sub
     is $local->command('PING'), 'PONG', 'it answers';
 };
 
-subtest 'TLS: certificates that are good, and bad in one way each' => sub {
+subtest 'TLS: valid certificates, and certificates with one fault each' => sub {
     my $server = start_redis(tls => 1);
     is $server->url, 'rediss://127.0.0.1:' . $server->port, 'url';
     is verification($server, '-verify_hostname', 'redis.test'), '0 (ok)', 'the right name';
@@ -128,10 +128,11 @@ subtest 'TLS: certificates that are good, and bad in one way each' => sub {
     my ($port, $files) = ($server->port, tls_files());
     my $connect = "redis-cli -p $port --tls --cacert $files->{ca} --user test_control --pass 'let the test in'"
         . ' --no-auth-warning';
-    like qx($connect PING 2>&1), qr/Error|error|closed|required/, 'a client without a certificate is sent away';
-    is qx($connect --cert $files->{client} --key $files->{client_key} PING 2>&1), "PONG\n", 'one with it is not';
+    like qx($connect PING 2>&1), qr/Error|error|closed|required/, 'a client without a certificate is rejected';
+    is qx($connect --cert $files->{client} --key $files->{client_key} PING 2>&1), "PONG\n",
+        'a client with a certificate is accepted';
     unlike qx($connect --cert $files->{stranger_client} --key $files->{stranger_client_key} PING 2>&1), qr/PONG/,
-        'one by another CA is';
+        'a client with a certificate of another CA is rejected';
     undef $server;
 
     my %number = (stranger => qr/^(?:19|2[01]) /, expired => qr/^10 /);
@@ -141,7 +142,7 @@ subtest 'TLS: certificates that are good, and bad in one way each' => sub {
     }
 };
 
-subtest 'a replica is read-only, a full server refuses writes, and a script may keep it busy' => sub {
+subtest 'a replica is read-only, a full server refuses writes, and a script keeps the server busy' => sub {
     my $first   = start_redis(server => 'valkey');
     my $replica = start_redis(replicaof => $first, server => 'valkey');
     like error_of($replica->connect(plain => 1), 'SET', 'a', 'b'), qr/^READONLY/, 'a write to a replica';
@@ -154,26 +155,26 @@ subtest 'a replica is read-only, a full server refuses writes, and a script may 
     $client->send('EVAL', 'while true do end', 0);
     RateLimit::wait_for('BUSY', sub { error_of($busy->connect(plain => 1), 'PING') =~ /^BUSY/ });
     $busy->command('SCRIPT', 'KILL');
-    like $client->receive, qr/killed/i, 'the script ends when it is told to';
-    is $busy->command('PING'), 'PONG', 'and the server answers again';
+    like $client->receive, qr/killed/i, 'the script ends on request';
+    is $busy->command('PING'), 'PONG', 'the server answers again';
 };
 
-subtest 'a server that loads its data says so' => sub {
+subtest 'a server that loads its data reports that' => sub {
     my $server = start_redis(config => 'save 3600 1');
     $server->command('EVAL', q{for i = 1, 1000 do redis.call('set', 'k' .. i, i) end}, 0);
     $server->restart(config => "save 3600 1\nkey-load-delay 1000\nloading-process-events-interval-bytes 1024", ready => 0);
     like error_of($server->connect(plain => 1), 'GET', 'k1'), qr/^LOADING/, 'LOADING';
 };
 
-subtest 'two servers of a cluster send a client to each other' => sub {
+subtest 'two servers of a cluster redirect a client to each other' => sub {
     my @nodes = map { start_redis(cluster => $_, ready => 0) } qw(0-8191 8192-16383);
     $nodes[0]->meet($nodes[1]);
     my ($moved) = error_of($nodes[0]->connect(plain => 1), 'GET', 'foo') =~ /^MOVED 12182 127\.0\.0\.1:(\d+)/;
     is $moved, $nodes[1]->port, 'MOVED';
-    is $nodes[1]->command('GET', 'foo'), undef, 'there it is answered';
+    is $nodes[1]->command('GET', 'foo'), undef, 'the other server answers';
 };
 
-subtest 'the scripted server answers as it is told' => sub {
+subtest 'the scripted server sends the given answers' => sub {
     my $fake = start_fake(
         replies => {
             GET     => 'bulk',
@@ -201,20 +202,20 @@ subtest 'the scripted server answers as it is told' => sub {
     my $began = time;
     $client->send($_) for qw(SLOW PING);
     is $client->receive, 'late', 'late';
-    cmp_ok time - $began, '>=', 0.055, 'as late as told';
-    is $client->receive,         'PONG',  'and what follows comes after';
+    cmp_ok time - $began, '>=', 0.055, 'an answer with the given delay';
+    is $client->receive,         'PONG',  'later answers come after the delayed one';
     is $client->command('DRIP'), 'drops', 'byte by byte';
     $client->send($_) for qw(NOTHING PING);
-    is $client->receive, 'PONG', 'nothing for one command, and an answer to the next';
+    is $client->receive, 'PONG', 'no answer to one command, and an answer to the next';
 
     $client->send('CUT');
     $client->more(5) until $client->at_end;
-    is $client->{in}, '+tr', 'a part, then the end';
+    is $client->{in}, '+tr', 'a part of an answer, then the end';
     my $other = $connect->();
     $other->send('BYE');
     ok $other->at_end, 'the end';
     eval { $connect->()->command('RAW') };
-    like $@, qr/no RESP/, 'bytes that are no RESP';
+    like $@, qr/no RESP/, 'bytes that are not RESP';
 
     $fake->wait_for_count('SLOW', 1);
     is $fake->count('PING'),  3, 'commands are counted';
@@ -222,8 +223,8 @@ subtest 'the scripted server answers as it is told' => sub {
     is_deeply [ $fake->commands('echo') ]->[0]{words}, [ 'ECHO', 'me' ], 'and kept';
     my ($port, $pid) = ($fake->port, $fake->pid);
     undef $fake;
-    ok !kill(0, $pid), 'it ends with its object';
-    ok !IO::Socket::INET->new(PeerAddr => '127.0.0.1', PeerPort => $port), 'and its port is closed';
+    ok !kill(0, $pid), 'the scripted server ends with its object';
+    ok !IO::Socket::INET->new(PeerAddr => '127.0.0.1', PeerPort => $port), 'its port is closed';
 };
 
 subtest 'the scripted server changes its mind, and comes in modes' => sub {
@@ -231,7 +232,7 @@ subtest 'the scripted server changes its mind, and comes in modes' => sub {
     my $client = RateLimit::RESP->new(port => $fake->port);
     like error_of($client, 'GET'), qr/^LOADING/, 'the first phase';
     $fake->phase(1);
-    is $client->command('GET'), 'ready', 'the second, on the same connection';
+    is $client->command('GET'), 'ready', 'the second answer, on the same connection';
     is error_of($client, 'PING'), 'ERR no', 'for every other command';
 
     my $mute = start_fake(mode => 'mute');
@@ -241,7 +242,7 @@ subtest 'the scripted server changes its mind, and comes in modes' => sub {
 
     my $full    = start_fake(mode => 'full');
     my $pending = IO::Socket::INET->new(PeerAddr => '127.0.0.1', PeerPort => $full->port, Blocking => 0);
-    ok !IO::Select->new($pending)->can_write(0.05), 'a connection is neither made nor refused';
+    ok !IO::Select->new($pending)->can_write(0.05), 'a connection is neither accepted nor refused';
 
     my $refuse = start_fake(mode => 'refuse');
     ok !IO::Socket::INET->new(PeerAddr => '127.0.0.1', PeerPort => $refuse->port), 'a connection is refused';
@@ -249,7 +250,7 @@ subtest 'the scripted server changes its mind, and comes in modes' => sub {
 
     my $greeting = start_fake(greeting => '-ERR max number of clients reached');
     $client = RateLimit::RESP->new(port => $greeting->port);
-    like $client->receive, qr/max number/, 'a word before any question';
+    like $client->receive, qr/max number/, 'data before any command';
 };
 
 done_testing;

@@ -9,7 +9,7 @@ use RateLimit::Cluster qw(start_cluster);
 use RateLimit::Sentinels qw(start_sentinels);
 use Test::More;
 
-# What a server answers, errors included.
+# Returns the answer of a server, also if it is an error.
 sub answer {
     my ($connection, @words) = @_;
     $connection->send(@words);
@@ -19,7 +19,7 @@ sub answer {
 
 sub ports { return join ' ', map { $_->port } @_ }
 
-# Whether a port is one that nobody listens at.
+# Returns true if no process listens on the port.
 sub refuses {
     my ($server) = @_;
     return !IO::Socket::INET->new(PeerAddr => '127.0.0.1', PeerPort => $server->port);
@@ -32,42 +32,42 @@ subtest 'Sentinels watch a primary and its replica' => sub {
     is $group->url, 'redis+sentinel://' . join(',', map { '127.0.0.1:' . $_->port } @sentinels) . '/limits/0', 'url';
     is ports(map { $group->named_by($_) } @sentinels), ports(($first) x 3), 'all name the same primary';
     is ports($group->primary),  ports($first),  'the first';
-    is ports($group->replicas), ports($second), 'and the second replicates it';
-    is_deeply [ map { $_->clients } $first, $second, @sentinels ], [ (0) x 5 ], 'none counts another as a client';
+    is ports($group->replicas), ports($second), 'the second server is its replica';
+    is_deeply [ map { $_->clients } $first, $second, @sentinels ], [ (0) x 5 ], 'no server counts another as a client';
     my $plain = $sentinels[2]->connect(plain => 1);
     is answer($plain, 'SENTINEL', 'GET-MASTER-ADDR-BY-NAME', 'limits'), '127.0.0.1 ' . $first->port, 'a client asks';
 
     $first->command('SET', 'key', 'kept');
     is $first->command('WAIT', 1, 5000), 1, 'a write reaches the replica';
     my $client = $second->connect(plain => 1);
-    like answer($client, 'SET', 'key', 'new'), qr/^READONLY/, 'which takes none itself';
+    like answer($client, 'SET', 'key', 'new'), qr/^READONLY/, 'the replica accepts no writes';
     is ports($group->failover), ports($second), 'failover returns the new primary';
-    is ports($group->primary),  ports($second), 'the Sentinels name it';
+    is ports($group->primary),  ports($second), 'the Sentinels name the new primary';
     $client = $second->connect(plain => 1);
-    is answer($client, 'GET', 'key'),        'kept', 'it has what was written';
+    is answer($client, 'GET', 'key'),        'kept', 'the new primary has the data';
     is answer($client, 'SET', 'key', 'new'), 'OK',   'and takes writes';
     $group->wait_until_settled;
-    like answer($first->connect(plain => 1), 'SET', 'key', 'x'), qr/^READONLY/, 'the old one takes none any more';
+    like answer($first->connect(plain => 1), 'SET', 'key', 'x'), qr/^READONLY/, 'the old primary accepts no writes';
     is answer($first->connect(plain => 1), 'GET', 'key'), 'new', 'and follows';
 
     $sentinels[0]->kill;
-    is ports($group->kill_primary), ports($second), 'kill_primary returns the old one';
+    is ports($group->kill_primary), ports($second), 'kill_primary returns the old primary';
     ok refuses($second), 'which is gone';
-    is ports($group->wait_for_primary($second)), ports($first), 'two Sentinels of three are enough to replace it';
+    is ports($group->wait_for_primary($second)), ports($first), 'two of three Sentinels are enough for a failover';
     is ports($group->replicas), '', 'there is no replica';
-    is answer($first->connect(plain => 1), 'SET', 'key', 'newest'), 'OK', 'the new one takes writes';
+    is answer($first->connect(plain => 1), 'SET', 'key', 'newest'), 'OK', 'the new primary accepts writes';
 
     $sentinels[0]->restart;
     $group->revive($second);
-    is $second->command('ROLE')->[0], 'master', 'it comes back as what it was';
+    is $second->command('ROLE')->[0], 'master', 'the old primary restarts as a primary';
     $group->wait_until_settled;
-    is ports($group->replicas), ports($second), 'and becomes a replica';
-    is answer($second->connect(plain => 1), 'GET', 'key'), 'newest', 'with the data of the primary';
-    is ports($group->named_by($sentinels[0])), ports($first), 'a Sentinel that was away knows who is primary';
+    is ports($group->replicas), ports($second), 'the old primary becomes a replica';
+    is answer($second->connect(plain => 1), 'GET', 'key'), 'newest', 'the old primary has the data of the new one';
+    is ports($group->named_by($sentinels[0])), ports($first), 'a Sentinel that was down learns the primary';
 
     my @all = ($group->servers, @sentinels);
     undef $group;
-    is scalar(grep { !refuses($_) } @all), 0, 'all end with the group, even if the test holds them';
+    is scalar(grep { !refuses($_) } @all), 0, 'all servers end with the group, even if the test has references to them';
 };
 
 subtest 'Sentinels of Valkey, with passwords, and one that is paused' => sub {
@@ -85,10 +85,10 @@ subtest 'Sentinels of Valkey, with passwords, and one that is paused' => sub {
     my $client = $sentinel->connect(plain => 1);
     is answer($client, 'AUTH', 'watch'), 'OK', 'its own';
     $sentinel->pause;
-    is ports($group->failover), ports($second), 'two Sentinels of three do it';
+    is ports($group->failover), ports($second), 'two of three Sentinels do a failover';
     $sentinel->resume;
     is ports(wait_for('news', sub { my $named = $group->named_by($sentinel); $named == $second && $named })),
-        ports($second), 'the third hears of it';
+        ports($second), 'the third Sentinel learns the primary';
 };
 
 subtest 'a cluster has three masters and their replicas' => sub {
@@ -97,8 +97,8 @@ subtest 'a cluster has three masters and their replicas' => sub {
     is $cluster->url, 'redis+cluster://' . join(',', map { '127.0.0.1:' . $_->port } $cluster->nodes), 'url';
     is scalar $cluster->nodes, 6, 'nodes';
     is ports(@masters), ports(($cluster->nodes)[ 0 .. 2 ]), 'masters';
-    is ports(map { $cluster->replicas($_) } @masters), ports(($cluster->nodes)[ 3 .. 5 ]), 'a replica of each';
-    is_deeply [ map { $_->clients } $cluster->nodes ], [ (0) x 6 ], 'none of them counts another as a client';
+    is ports(map { $cluster->replicas($_) } @masters), ports(($cluster->nodes)[ 3 .. 5 ]), 'each master has a replica';
+    is_deeply [ map { $_->clients } $cluster->nodes ], [ (0) x 6 ], 'no node counts another as a client';
     is $cluster->slot_of('foo'), 12_182, 'the slot of a key';
     is ports($cluster->node_of('foo')), ports($masters[2]), 'and its master';
     is $cluster->slot_of($cluster->key_of($_, 'a')), $_, "a key of slot $_" for 0, 5461, 16_383;
@@ -114,46 +114,47 @@ subtest 'a cluster has three masters and their replicas' => sub {
     is $cluster->count_keys, 2, 'keys';
 
     $cluster->begin_move($slot, $to);
-    is answer($old, 'GET', $here),   "$here is set",       'a slot that moves: what is still there';
-    is answer($old, 'GET', $absent), "ASK $slot $to_new", 'ASK for what is not';
+    is answer($old, 'GET', $here),   "$here is set",       'a migrating slot: a key that has not moved';
+    is answer($old, 'GET', $absent), "ASK $slot $to_new", 'a migrating slot: ASK for an absent key';
     $cluster->move_keys($slot, $there);
-    is answer($old, 'GET', $there), "ASK $slot $to_new",   'ASK for what was moved';
-    is answer($new, 'GET', $there), "MOVED $slot $to_old", 'the new master answers nobody';
-    is answer($new, 'ASKING'),      'OK',                  'who does not say ASKING';
-    is answer($new, 'GET', $there), "$there is set",       'and the others';
-    like answer($old, 'MGET', $here, $there), qr/^TRYAGAIN/, 'TRYAGAIN for both at once';
+    is answer($old, 'GET', $there), "ASK $slot $to_new",   'a migrating slot: ASK for a moved key';
+    is answer($new, 'GET', $there), "MOVED $slot $to_old", 'the new master redirects a client without ASKING';
+    is answer($new, 'ASKING'),      'OK',                  'the new master accepts ASKING';
+    is answer($new, 'GET', $there), "$there is set",       'a client with ASKING gets the value';
+    like answer($old, 'MGET', $here, $there), qr/^TRYAGAIN/, 'TRYAGAIN for keys at both nodes';
     answer($new, 'ASKING');
-    like answer($new, 'MGET', $here, $there), qr/^TRYAGAIN/, 'there too';
+    like answer($new, 'MGET', $here, $there), qr/^TRYAGAIN/, 'TRYAGAIN at the new master too';
     $cluster->finish_move($slot);
-    is answer($old, 'GET', $here), "MOVED $slot $to_new", 'at the end, MOVED';
-    is answer($new, 'MGET', $here, $there), "$here is set $there is set", 'and both are at the new master';
-    is ports($cluster->owner($slot)), ports($to), 'which is the owner';
+    is answer($old, 'GET', $here), "MOVED $slot $to_new", 'after the migration, MOVED';
+    is answer($new, 'MGET', $here, $there), "$here is set $there is set", 'both keys are at the new master';
+    is ports($cluster->owner($slot)), ports($to), 'the new master owns the slot';
 
     $cluster->begin_move($slot, $from);
     $cluster->cancel_move($slot);
-    is answer($new, 'GET', $absent), 'nil', 'a move that was given up';
+    is answer($new, 'GET', $absent), 'nil', 'a cancelled migration';
     $cluster->move_slot($slot, $from);
-    is answer($old, 'GET', $here), "$here is set", 'and one in one step';
+    is answer($old, 'GET', $here), "$here is set", 'a migration in one step';
     is $cluster->count_keys, 2, 'no key was lost';
 
     my ($replica) = $cluster->replicas($from);
-    is ports($cluster->failover($from)), ports($replica), 'a replica takes over when told to';
-    is answer($old, 'GET', $here), "MOVED $slot 127.0.0.1:" . $replica->port, 'the old master says so';
+    is ports($cluster->failover($from)), ports($replica), 'a replica takes over on request';
+    is answer($old, 'GET', $here), "MOVED $slot 127.0.0.1:" . $replica->port, 'the old master redirects to it';
     $cluster->kill($replica);
     ok refuses($replica), 'a master is killed';
     $cluster->wait_until_ok;
-    is ports($cluster->node_of($here)), ports($from), 'its replica takes over by itself';
+    is ports($cluster->node_of($here)), ports($from), 'its replica takes over';
     is answer($old, 'GET', $here), "$here is set", 'with its data';
     $cluster->revive($replica);
     $cluster->wait_until_ok;
-    is ports($cluster->replicas($from)), ports($replica), 'what comes back is a replica';
+    is ports($cluster->replicas($from)), ports($replica), 'the killed master returns as a replica';
 
     my @nodes = $cluster->nodes;
     undef $cluster;
-    is scalar(grep { !refuses($_) } @nodes), 0, 'all end with the cluster, even if the test holds them';
+    is scalar(grep { !refuses($_) } @nodes), 0,
+        'all nodes end with the cluster, even if the test has references to them';
 };
 
-subtest 'a cluster of Valkey without replicas, of which a part goes on' => sub {
+subtest 'a cluster of Valkey without replicas works in part' => sub {
     my $cluster = start_cluster(
         server   => 'valkey',
         replicas => 0,
@@ -168,10 +169,10 @@ subtest 'a cluster of Valkey without replicas, of which a part goes on' => sub {
     $cluster->kill($lost);
     wait_for('the loss to be seen', sub { $left->command('CLUSTER', 'INFO') !~ /^cluster_slots_fail:0\r$/m });
     my $client = $left->connect(plain => 1);
-    like answer($client, 'GET', $moved), qr/^NOAUTH/, 'it wants a password';
+    like answer($client, 'GET', $moved), qr/^NOAUTH/, 'the cluster requires a password';
     answer($client, 'AUTH', 'sesame');
-    is answer($client, 'GET', $moved), 'saved', 'a slot that was moved in time';
-    like answer($client, 'GET', $gone), qr/^MOVED \d+ 127\.0\.0\.1:@{[ $lost->port ]}$/, 'and one that was not';
+    is answer($client, 'GET', $moved), 'saved', 'a slot that was moved before the loss';
+    like answer($client, 'GET', $gone), qr/^MOVED \d+ 127\.0\.0\.1:@{[ $lost->port ]}$/, 'a slot of the lost node';
 };
 
 done_testing;

@@ -83,7 +83,7 @@ sub check_row {
             "$mode: the log says where, why and what it means";
         push @cells, statuses(@answers);
     }
-    unlike $nginx->error_log, qr/\[(?:alert|crit|emerg)\]/, 'nothing worse is logged';
+    unlike $nginx->error_log, qr/\[(?:alert|crit|emerg)\]/, 'the log has no critical errors';
     my ($line) = $nginx->error_log =~ /redis "for_open" (.*)/;
     push @table, sprintf '%-36s open %s  closed %s  local %s  "%s"', $row{error}, @cells, $line // '';
     if ($row{mend}) {

@@ -92,7 +92,7 @@ sub ended {
 sub quiet {
     my ($nginx, $title) = @_;
     my @bad = grep { /\[(?:alert|crit|emerg)\]|open socket|exited on signal/ } split /\n/, $nginx->error_log;
-    is_deeply \@bad, [], "$title: the log has nothing worse than it should";
+    is_deeply \@bad, [], "$title: the log has no unexpected errors";
     return;
 }
 

@@ -61,7 +61,7 @@ sub refuses {
 sub nothing_worse {
     my ($nginx, @words) = @_;
     my $secrets = join '|', @words;
-    unlike $nginx->error_log, qr/\[(?:alert|crit|emerg)\]|exited on signal/, 'nothing worse is logged';
+    unlike $nginx->error_log, qr/\[(?:alert|crit|emerg)\]|exited on signal/, 'the log has no critical errors';
     unlike $nginx->error_log, qr/$secrets/, 'and no password' if @words;
     return;
 }

@@ -162,7 +162,7 @@ subtest 'numbers and lines follow the traffic' => sub {
     like $page->text("$server [data-value=batch]"), qr/^\d+\.\d$/, 'how many checks a call has';
     $page->do('#table-button', 'click');
     is scalar(my @rows = $page->texts('#history tbody tr')), 12, 'a table of two minutes in steps of ten seconds';
-    is_deeply [ $page->problems ], [], 'no complaint of the browser';
+    is_deeply [ $page->problems ], [], 'the browser reports no problem';
     $page->close;
 };
 
@@ -198,7 +198,7 @@ subtest 'a rate that is changed on the page takes effect, and so does the return
         wait_for('the old rate to be shown', sub { $page->text(zone($zone) . ' [data-value=rate]') eq $configured });
         wait_for('the old rate to hold', sub { ask($zone, 'changer') == 429 });
         wait_for('the button to go', sub { !$page->visible('#rate-return') });
-        is_deeply [ $page->problems ], [], 'no complaint of the browser';
+        is_deeply [ $page->problems ], [], 'the browser reports no problem';
         $page->close;
     }
 };
@@ -252,7 +252,7 @@ subtest 'a client is reset, after a question' => sub {
     $page->do('#confirm-yes', 'click');
     wait_for('the answer', sub { $page->text('#reset-said') eq 'other was reset.' });
     is ask('login', 'other'), 200, 'one that was written by hand as well';
-    is_deeply [ $page->problems ], [], 'no complaint of the browser';
+    is_deeply [ $page->problems ], [], 'the browser reports no problem';
     for my $zone (qw(login api)) {
         my $other = look('/limits/', $zone);
         $other->do('#reset-input', 'fill', 'stranger');
@@ -283,7 +283,7 @@ subtest 'hostile keys are text' => sub {
     $page->do('#confirm-yes', 'click');
     wait_for('the answer', sub { $page->text('#reset-said') eq "$hostile[0] was reset." });
     is ask('login', $hostile[0]), 200, 'and it is the client that was reset';
-    is_deeply [ $page->problems ], [], 'no complaint of the browser, and no request elsewhere';
+    is_deeply [ $page->problems ], [], 'the browser reports no problem, and no request elsewhere';
     $page->close;
 };
 
@@ -301,7 +301,7 @@ subtest 'a zone may have an odd name' => sub {
     $page->call('reload');
     wait_for('the same zone to be open', sub { $page->visible("$zone #panel") });
     is $page->do('#rate-input', 'inputValue'), '5r/d', 'with its new rate to change';
-    is_deeply [ $page->problems ], [], 'no complaint of the browser';
+    is_deeply [ $page->problems ], [], 'the browser reports no problem';
     $page->close;
 };
 
@@ -325,7 +325,7 @@ subtest 'a keyboard is enough' => sub {
     wait_for('the answer', sub { $page->text('#rate-said') eq 'The rate is now 2r/d.' });
     wait_for('the way back to go', sub { !$page->visible('#rate-return') });
     ok has_focus($page, '#rate-input'), 'the focus of the button that went is where it can be seen';
-    is_deeply [ $page->problems ], [], 'no complaint of the browser';
+    is_deeply [ $page->problems ], [], 'the browser reports no problem';
     $page->close;
 };
 
@@ -458,7 +458,7 @@ subtest 'a Redis that is away is seen to be' => sub {
     wait_for('it to be up', sub { ask('api', 'away'); $page->text("$server [data-value=up]") eq 'up' });
     wait_for('the breaker', sub { ask('api', 'away'); $page->text("$server [data-value=breaker]") eq 'closed' });
     wait_for('no errors', sub { ask('api', 'away'); !$page->visible(zone('api') . ' [data-value=undecided]') });
-    is_deeply [ $page->problems ], [], 'no complaint of the browser';
+    is_deeply [ $page->problems ], [], 'the browser reports no problem';
     $page->close;
 };
 
