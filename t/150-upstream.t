@@ -144,7 +144,7 @@ subtest 'responses of every kind have the headers once' => sub {
         ok($answer->{body} eq $body, "$path: the body is that of the application") if defined $body;
     }
     my $redirected = $nginx->get('/error-page?k=error-page');
-    carries('an error page that is another request', $redirected, 200, 3);
+    carries('the application responds to the error page', $redirected, 200, 3);
     like($redirected->{body}, qr{^GET /error-page\?k=error-page 0}, 'which the application answers');
 };
 
@@ -172,10 +172,10 @@ subtest 'responses that filters change' => sub {
 
 subtest "rate limit headers of the application" => sub {
     my $off = $nginx->get('/foreign-off?k=off');
-    is($off->header('X-RateLimit-Limit'), 9999,             'stay where ours are off');
+    is($off->header('X-RateLimit-Limit'), 9999,             'headers of the application are kept if headers are off');
     is($off->header('RateLimit'),         '"up";r=1;t=1', 'all of them');
     my $legacy = $nginx->get('/foreign-legacy?k=legacy');
-    is($legacy->header('X-RateLimit-Remaining'), 3,                'give way to ours of the same name');
+    is($legacy->header('X-RateLimit-Remaining'), 3,                'the module replaces headers of the same name');
     is($legacy->header('RateLimit'),             '"up";r=1;t=1', 'other headers of the application are kept');
     is($nginx->get('/busy?k=busy')->header('Retry-After'), 120,
         'Retry-After of an admitted request is that of the application');

@@ -61,7 +61,7 @@ for my $kind (qw(redis valkey)) {
 
         my ($set, $eval, $get) = grep { $_->{words}[0] =~ /^(?:set|eval|get)$/i } $monitor->commands;
         # No quotes: Valkey 8.1 does not escape them in MONITOR.
-        is_deeply $set->{words}, [ 'SET', "a\n{b}\x01", 'v' ], 'MONITOR shows what the client asked';
+        is_deeply $set->{words}, [ 'SET', "a\n{b}\x01", 'v' ], 'MONITOR shows the command of the client';
         is $get->{client}, 'lua', 'MONITOR shows the commands of a script';
         is scalar(grep {/mark/} $monitor->lines), 0, 'MONITOR does not show the commands of the test helper';
         like $monitor->wait_for(qr/"DBSIZE"/), qr/DBSIZE/, 'waiting for a line';
@@ -120,7 +120,7 @@ subtest 'TLS: valid certificates, and certificates with one fault each' => sub {
     is verification($server, '-verify_hostname', 'redis.test'), '0 (ok)', 'the right name';
     is verification($server, '-verify_ip',       '127.0.0.1'),  '0 (ok)', 'the right address';
     like verification($server, '-verify_hostname', 'other.test'), qr/^62 /, 'a wrong name';
-    is $server->command('PING'), 'PONG', 'the test itself gets in';
+    is $server->command('PING'), 'PONG', 'the client of the test is accepted';
     undef $server;
 
     $server = start_redis(tls => 'other_name', tls_clients => 1);
@@ -227,7 +227,7 @@ subtest 'the scripted server sends the given answers' => sub {
     ok !IO::Socket::INET->new(PeerAddr => '127.0.0.1', PeerPort => $port), 'its port is closed';
 };
 
-subtest 'the scripted server changes its mind, and comes in modes' => sub {
+subtest 'the answers of the scripted server can change, and it has modes' => sub {
     my $fake = start_fake(phases => [ { GET => '-LOADING not yet' }, { GET => 'ready', '*' => '-ERR no' } ]);
     my $client = RateLimit::RESP->new(port => $fake->port);
     like error_of($client, 'GET'), qr/^LOADING/, 'the first phase';

@@ -10,9 +10,9 @@ use RateLimit::Async qw(exchange await_answers statuses);
 use RateLimit::Redis qw(start_redis);
 use Test::More;
 
-my $patient = 'timeout=1h connect_timeout=1h';    # a busy machine is no outage
+my $patient = 'timeout=1h connect_timeout=1h';    # a busy machine must not count as an outage
 
-# Zones that come in two, NAME in memory and NAME_r in Redis: options, and the words of rate_limit.
+# Zones in pairs, NAME in memory and NAME_r in Redis: the options of the zone, and the parameters of rate_limit.
 my %pairs = (
     token_bucket    => ['algorithm=token_bucket rate=1r/d capacity=7'],
     leaky_bucket    => [ 'algorithm=leaky_bucket rate=1r/d burst=6', 'nodelay' ],
@@ -60,14 +60,14 @@ map $arg_cost $cost { "" 1; default $arg_cost; }
 map $arg_rate $rate { "" 7r/d; default $arg_rate; }
 HTTP
 
-# What a client sees but for the moment: status and headers.
+# Returns what a client sees of a response, without times: status and headers.
 sub seen {
     my ($answer) = @_;
     return join ' ', $answer->{status},
         map { "$_=" . ($answer->header($_) // '-') } qw(X-RateLimit-Limit X-RateLimit-Remaining X-Status);
 }
 
-# Whether two answers name the same moment, give or take the time between them.
+# Returns true if two responses name the same time, within the time between them.
 sub near {
     my ($header, @answers) = @_;
     my ($one, $other) = map { $_->header($header) } @answers;
@@ -82,7 +82,7 @@ for my $kind (qw(redis valkey)) {
         server => "$headers $server",
     );
 
-    subtest "$kind: the same answers to the same requests as from memory" => sub {
+    subtest "$kind: the same responses to the same requests as from memory" => sub {
         my @costs = (1, 0, 1, 2, 1, 4, 0, 1, 1, 1, 0, 3, 0, 1);
         for my $name (@names) {
             my (@wrong, %statuses);
@@ -101,11 +101,11 @@ for my $kind (qw(redis valkey)) {
                 push @wrong, 'error ' . $redis_answer->header('X-Error') if $redis_answer->count('X-Error');
             }
             is_deeply \@wrong, [], "$name: no difference in " . @costs . ' requests';
-            is join(' ', sort keys %statuses), '200 429', "$name: some were admitted, some were not";
+            is join(' ', sort keys %statuses), '200 429', "$name: some requests were admitted, some were rejected";
         }
     };
 
-    subtest "$kind: a rate from a variable may change from request to request" => sub {
+    subtest "$kind: a variable rate may change from request to request" => sub {
         my @rates = split ' ', '2r/d 2r/d 2r/d 5r/d 5r/h 1r/d off 3r/s,4r/d 9r/d nonsense 9r/d';
         for my $name (qw(variable_rate variable_log)) {
             for my $rate (@rates) {
@@ -118,15 +118,15 @@ for my $kind (qw(redis valkey)) {
     };
     next if $kind eq 'valkey';
 
-    subtest 'an empty key is not limited, and asks nobody' => sub {
+    subtest 'an empty key is not limited, and causes no Redis call' => sub {
         $redis->command('CONFIG', 'RESETSTAT');
         my $answer = $nginx->get('/sliding_window_r');
         is $answer->{status}, 200, 'admitted';
         is $answer->header('X-RateLimit-Limit'), undef, 'without headers';
-        is $redis->commandstats('evalsha'), 0, 'Redis was not asked';
+        is $redis->commandstats('evalsha'), 0, 'there was no Redis call';
     };
 
-    subtest 'what has been looked at only leaves nothing behind' => sub {
+    subtest 'cost=0 stores nothing' => sub {
         $redis->command('FLUSHALL');
         for my $name (@names) {
             my $answer = $nginx->get("/${name}_r?cost=0", 'X-Client' => 'looker');
@@ -138,7 +138,7 @@ for my $kind (qw(redis valkey)) {
 
 my $redis = start_redis();
 
-subtest 'a client that waits as told is admitted, and its key is gone when it no longer matters' => sub {
+subtest 'a client that waits for Retry-After is admitted, and its key expires' => sub {
     my $redis = start_redis(clock => 'stopped');
     my %zones = (
         token_bucket    => 'rate=2r/2s',
@@ -180,11 +180,12 @@ subtest 'a client that waits as told is admitted, and its key is gone when it no
         is $nginx->get("/$name", 'X-Client' => 'waits')->{status}, 200, "$name: admitted after Retry-After";
     }
     $redis->advance(4.01);
-    ok wait_for('all keys to expire', sub { $redis->command('DBSIZE') == 0 }), 'every key is gone within twice the period';
-    is $redis->command('KEYS', '*')->[0], undef, 'nothing else is left';
+    ok wait_for('all keys to expire', sub { $redis->command('DBSIZE') == 0 }),
+        'every key expires within twice the period';
+    is $redis->command('KEYS', '*')->[0], undef, 'nothing else is stored';
 };
 
-subtest 'state is one key a client and zone, and its name says whose' => sub {
+subtest 'each client and zone has one key, whose name contains both' => sub {
     my @clients = (
         'alice', 'two words', "tab\there", '{tag}', '}', '{', 'a{b}c', '"quoted" \\ backslash', "latin \xe9", "broken \xff\xfe\x80",
         "utf8 \xc3\xa9", '$1', '%s%n', '*', 'x' x 128, 'x' x 129, 'y' x 8000, ':', 'a:b', 'sha256:abc', '0', '-1', '',
@@ -204,7 +205,7 @@ location /uri/ { rate_limit zone=uri; empty_gif; }
 location = /address { rate_limit zone=address; empty_gif; }
 SERVER
     );
-    # Nobody can take the name that stands for a long one.
+    # A client cannot take the digest that stands for another client's long name.
     push @clients, 'sha256:' . sha256_hex('y' x 8000);
     my $name_of = sub {
         my ($client) = @_;
@@ -214,16 +215,16 @@ SERVER
     for my $client (grep {length} @clients) {
         my $title = length $client > 40 ? length($client) . ' bytes' : $client =~ s/[^ -~]/?/gr;
         my @got   = map { $nginx->get('/a', 'X-Client' => $client) } 1, 2;
-        is statuses(@got), '200 429', "$title: limited by itself";
+        is statuses(@got), '200 429', "$title: has its own limit";
         is $redis->command('EXISTS', 'here:a:token_bucket:{' . $name_of->($client) . '}'), 1, "$title: its key";
     }
-    is $redis->command('DBSIZE'), scalar(grep {length} @clients), 'and no other key';
+    is $redis->command('DBSIZE'), scalar(grep {length} @clients), 'there is no other key';
 
     for my $text ('%0A', 'a%0D%0Ab', '%7B%7D', '%20', '%22%5C', '%01%02%1f%7f', '%ff%fe', '%E2%82%AC', ('%0a' x 200)) {
         my $client = "/uri/$text" =~ s/%(..)/chr hex $1/ger;
         my @got    = map { $nginx->get("/uri/$text") } 1, 2;
         my $title  = length $text > 40 ? 'many newlines' : $text;
-        is statuses(@got), '200 429', "$title: limited by itself";
+        is statuses(@got), '200 429', "$title: has its own limit";
         is $redis->command('EXISTS', 'here:uri:sliding_log:{' . $name_of->($client) . '}'), 1, "$title: its key";
     }
     for my $address ('127.0.0.1', '127.0.0.10', '127.10.13.0', '127.123.125.36') {
@@ -234,7 +235,7 @@ SERVER
             my $line = <$socket>;
             push @statuses, $line =~ / (\d{3}) /;
         }
-        is "@statuses", '200 429', "$address, whose four bytes have zeros and newlines: limited by itself";
+        is "@statuses", '200 429', "$address, whose four bytes have zeros and newlines, has its own limit";
         my $bytes = pack 'C4', split /\./, $address;
         is $redis->command('EXISTS', "here:address:gcra:{$bytes}"), 1, "$address: its key";
     }
@@ -248,7 +249,7 @@ LUA
     is $ttls, 0, 'every key expires';
 };
 
-subtest 'requests over the burst wait their turn' => sub {
+subtest 'requests over the burst are delayed' => sub {
     my $redis = start_redis(clock => 'stopped');
     my $nginx = start_nginx(
         clock => 1,
@@ -278,22 +279,24 @@ SERVER
             my $due = ($number - ($place eq 'delay' ? 3 : 1)) * 0.2;
             $nginx->advance(0.19);
             await_answers(0.02, @connections);
-            is $answered->(), $number + 1, "$place: number $number waits for $due s";
+            is $answered->(), $number + 1, "$place: request $number is delayed by $due s";
             $nginx->advance(0.01);
-            ok wait_for('an answer', sub { $answered->() == $number + 2 }), "$place: and no longer";
+            ok wait_for('an answer', sub { $answered->() == $number + 2 }),
+                "$place: request $number is not delayed longer";
         }
         my @answers = map { $_->answers } @connections;
-        is scalar(grep { $_->{status} == 200 } @answers), 5, "$place: burst + 1 are admitted";
-        is scalar(grep { $_->{status} == 429 } @answers), 2, "$place: the others are not";
-        is scalar(grep { $_->header('X-Status') eq 'DELAYED' } @answers), $delayed, "$place: $delayed are DELAYED";
+        is scalar(grep { $_->{status} == 200 } @answers), 5, "$place: burst + 1 requests are admitted";
+        is scalar(grep { $_->{status} == 429 } @answers), 2, "$place: the other requests are rejected";
+        is scalar(grep { $_->header('X-Status') eq 'DELAYED' } @answers), $delayed,
+            "$place: $delayed requests are DELAYED";
     }
     my @dry = exchange($nginx->port, map { [ 'GET', '/dry', [ 'X-Client' => 'dry' ] ] } 1 .. 7);
-    is statuses(@dry), '200 200 200 200 200 200 200', 'a dry run rejects none, and delays none';
+    is statuses(@dry), '200 200 200 200 200 200 200', 'a dry run rejects and delays no request';
     is join(' ', sort map { $_->header('X-Status') } @dry),
-        join(' ', ('DELAYED_DRY_RUN') x 4, 'PASSED', ('REJECTED_DRY_RUN') x 2), 'and says what it would have done';
+        join(' ', ('DELAYED_DRY_RUN') x 4, 'PASSED', ('REJECTED_DRY_RUN') x 2), 'a dry run reports its decision';
 };
 
-subtest 'a connection a worker, made when it starts, and kept' => sub {
+subtest 'each worker connects once, when it starts, and keeps the connection' => sub {
     my $server = start_redis();
     my $nginx  = start_nginx(
         workers => 3,
@@ -315,7 +318,7 @@ SERVER
         my (%workers, @connections);
         for (1 .. 400) {
             my $connection = $nginx->connect;
-            push @connections, $connection;    # held open, so that another worker takes the next
+            push @connections, $connection;    # stays open, so that another worker accepts the next connection
             $connection->send(format_request(path => $path, headers => [ 'X-Client' => 'a', Connection => 'keep-alive' ]));
             $workers{ $connection->receive->header('X-Worker') } = 1;
             last if keys %workers >= $count;
@@ -324,16 +327,16 @@ SERVER
         return scalar keys %workers;
     };
     my $before = $redis->clients;
-    is $reached->($_, 3), 3, "$_ reaches every worker" for '/free', '/m';
-    is $server->clients, 3, 'each has one before there is a request that needs it';
-    is $server->commandstats('evalsha'), 0, 'and has not used it';
-    is $reached->('/a', 3), 3, 'every worker uses it';
-    is $server->clients, 3, 'and there are still three';
+    is $reached->($_, 3), 3, "$_ gets a connection of every worker" for '/free', '/m';
+    is $server->clients, 3, 'each worker is connected before the first request';
+    is $server->commandstats('evalsha'), 0, 'the connection is not used yet';
+    is $reached->('/a', 3), 3, 'every worker uses its connection';
+    is $server->clients, 3, 'there are still three connections';
     for (1 .. 5) {
         exchange($nginx->port, map { [ 'GET', '/a', [ 'X-Client' => "client$_" ] ] } 1 .. 40);
     }
-    is $server->clients, 3, 'and no more, however many ask at once';
-    is $redis->clients, $before, 'none to a Redis that no zone uses';
+    is $server->clients, 3, 'concurrent requests do not open more connections';
+    is $redis->clients, $before, 'no connection to a Redis that no zone uses';
 };
 
 subtest 'a user, a password, a database, a prefix, a socket, IPv6, a name' => sub {
@@ -360,7 +363,7 @@ subtest 'a user, a password, a database, a prefix, a socket, IPv6, a name' => su
         [ 'a password in the URL',  $locked->url,                                             $locked, 0 ],
         [ 'a password in a file',   'redis://127.0.0.1:' . $locked->port . " password_file=$ENV{RL_DIR}/password db=1", $locked, 1 ],
         [ 'a password in a file and user=', 'redis://127.0.0.1:' . $locked->port . " user=default password_file=$ENV{RL_DIR}/password db=2", $locked, 2 ],
-        [ 'a password with every sign', 'redis://:p%40ss%3Aw%2Frd%23%25@127.0.0.1:' . $escaped->port, $escaped, 0 ],
+        [ 'a password with any character', 'redis://:p%40ss%3Aw%2Frd%23%25@127.0.0.1:' . $escaped->port, $escaped, 0 ],
         [ 'a Unix socket',          $local->url,                                              $local,  0 ],
         [ 'a database of a Unix socket', $local->url . ' db=2',                               $local,  2 ],
     );

@@ -11,16 +11,16 @@ use Test::More;
 
 my @modes  = qw(open closed local);
 my ($port) = split ' ', $ENV{RL_PORTS};
-my @table;    # what each error gave
+my @table;    # the responses after each error
 
-# What a log line says of a zone whose Redis cannot be asked.
+# What a log line says of a zone while Redis is not available.
 my %meaning = (
     open   => 'requests are not limited (on_error=open)',
     closed => 'requests get 503 (on_error=closed)',
     local  => q{requests are limited by this instance's share of the rate (on_error=local)},
 );
 
-# A Redis of its own for each way of going on, so that no breaker of one is open because of another.
+# Each value of on_error has its own Redis, so that the breaker of one does not affect another.
 sub configuration {
     my ($url, $words) = @_;
     my ($http, $server) = ('', <<'SERVER');
@@ -42,16 +42,16 @@ sub seen {
     return join ' ', $answer->{status}, map { $answer->header($_) // '-' } qw(X-Status X-Store);
 }
 
-# What a client sees of four requests while Redis is out of order.
+# The responses to four requests while Redis fails.
 my %expected = (
     open   => [ ('200 ERROR fallback') x 4 ],
     closed => [ ('503 ERROR fallback') x 4 ],
     local  => [ ('200 PASSED fallback') x 2, ('429 REJECTED fallback') x 2 ],
 );
 
-# A row: error, its title; reason, what $rate_limit_error and the log call it; server, which starts a Redis; url, if not the
-# server's; words, of rate_limit_redis; break, which puts a Redis that has answered before out of order; mend, which puts it in order;
-# detail, a pattern of the log line; client, a name for the client.
+# The fields of a row. error: its title. reason: its name in $rate_limit_error and in the log. server: starts a Redis.
+# url: if not that of the server. words: options of rate_limit_redis. break: makes a working Redis fail. mend: ends the
+# failure. detail: a pattern of the log line. client: the name of the client.
 sub check_row {
     my (%row) = @_;
     my $server = $row{server}->();
@@ -61,10 +61,10 @@ sub check_row {
     my $client = $row{client} ? $row{client}->($server) : 'c';
     if ($row{break}) {
         for my $mode (@modes) {
-            # Where the timeout is short, a busy machine may need several requests.
+            # With a short timeout, a busy machine may need several requests.
             my $number = 0;
             ok wait_for('Redis', sub { seen($nginx->get("/$mode", 'X-Client' => "$client-before" . ++$number)) eq '200 PASSED redis' }),
-                "$mode: Redis is asked";
+                "$mode: Redis decides";
         }
         $row{break}->($server);
     }
@@ -72,7 +72,7 @@ sub check_row {
     for my $mode (@modes) {
         my @answers = map { $nginx->get("/$mode", 'X-Client' => $client) } 1 .. 4;
         my $first   = $answers[0];
-        is_deeply [ map { seen($_) } @answers ], $expected{$mode}, "$mode: what the client sees";
+        is_deeply [ map { seen($_) } @answers ], $expected{$mode}, "$mode: the responses";
         like $first->header('X-Error'), qr/^$row{reason}$/, "$mode: \$rate_limit_error";
         my @errors = map { $_->header('X-Error') // '-' } @answers;
         is scalar(grep { !/^(?:$row{reason}|unavailable)$/ } @errors), 0, "$mode: and later that or \"unavailable\""
@@ -80,7 +80,7 @@ sub check_row {
         is $first->header('X-RateLimit-Limit'), $mode eq 'local' ? 2 : undef, "$mode: X-RateLimit-Limit";
         is $answers[3]->header('Retry-After') ? 1 : 0, $mode eq 'local' ? 1 : 0, "$mode: Retry-After";
         like $nginx->error_log, qr/\[error\] .*redis "for_$mode" $row{where}: (?:$row{reason}) \($row{detail}.*\)(?:, \d+ more times? since the last line)?; zone $mode: \Q$meaning{$mode}\E\n/,
-            "$mode: the log says where, why and what it means";
+            "$mode: the log has the address, the reason and the effect";
         push @cells, statuses(@answers);
     }
     unlike $nginx->error_log, qr/\[(?:alert|crit|emerg)\]/, 'the log has no critical errors';
@@ -96,7 +96,7 @@ sub check_row {
                     $answer = $nginx->get("/$mode", 'X-Client' => "$client-after-$mode");
                     return seen($answer) =~ /redis/;
                 }
-            ), "$mode: when Redis is in order again, it is asked again";
+            ), "$mode: Redis decides again after the failure";
         }
     }
     return;
@@ -127,7 +127,7 @@ my @rows = (
         server => sub { return start_redis() },
         break  => sub { my ($server) = @_; $server->kill; return },
         mend   => sub { my ($server) = @_; $server->restart; return },
-        # What the worker learns first: that the connection has gone, or that none can be made.
+        # The worker sees one of two events first: the connection is closed, or a new one is refused.
         reason => qr/refused|closed/,
     },
     {
@@ -147,14 +147,14 @@ my @rows = (
         mend   => sub { my ($server) = @_; $server->resume; return },
     },
     {
-        error  => 'accepts and never answers',
+        error  => 'accepts connections and never answers',
         reason => 'timeout',
         detail => qr/./,
         words  => 'timeout=50ms',
         server => sub { return start_fake(mode => 'mute') },
     },
     {
-        error  => 'no place for a connection',
+        error  => 'no free slot for a connection',
         reason => 'timeout',
         detail => qr/./,
         words  => 'timeout=50ms connect_timeout=50ms',
@@ -184,14 +184,14 @@ my @rows = (
         url    => sub { my ($server) = @_; return $server->url(user => 'nobody', password => 'x') },
     },
     {
-        error  => 'a user who may run no script',
+        error  => 'a user without the right to run scripts',
         reason => 'auth',
         detail => qr/.*NOPERM/,
         server => sub { return start_redis(acl => 'app on >x ~* +@all -@scripting') },
         url    => sub { my ($server) = @_; return $server->url(user => 'app', password => 'x') },
     },
     {
-        error  => 'a user who may not use these keys',
+        error  => 'a user without the right to these keys',
         reason => 'auth',
         detail => qr/.*(?:NOPERM|permission)/,
         server => sub { return start_redis(acl => 'app on >x ~other:* +@all') },
@@ -230,7 +230,7 @@ my @rows = (
         reason => 'loading',
         detail => qr/.*LOADING/,
         server => sub {
-            # Takes two minutes to load, unless told to make haste, and answers after each key.
+            # Loads its data for two minutes unless the test ends the delay, and answers after each key.
             my $config = "save 3600 1\nrdbcompression no\nloading-process-events-interval-bytes 1024";
             my $server = start_redis(config => $config);
             $server->command('EVAL', q{for i = 1, 6000 do redis.call('set', 'k' .. i, string.rep('x', 1024)) end}, 0);
@@ -255,7 +255,7 @@ my @rows = (
         mend => sub { my ($server) = @_; $server->command('SCRIPT', 'KILL'); return },
     },
     {
-        error  => 'another node of a cluster has it',
+        error  => 'another node of a cluster has the slot',
         reason => 'moved',
         detail => qr/.*MOVED/,
         server => sub {
@@ -271,26 +271,26 @@ my @rows = (
         },
     },
     {
-        error  => 'a cluster without that slot',
+        error  => 'a cluster without the slot',
         reason => 'clusterdown',
         detail => qr/.*CLUSTERDOWN/,
         server => sub { return start_redis(cluster => '0-1', ready => 0) },
     },
     {
-        error  => 'killed while it was asked',
+        error  => 'killed during a call',
         reason => 'closed',
         detail => qr/./,
         server => sub { return start_fake(replies => { EVALSHA => hang_up() }) },
     },
-    fake_row('cut off in the middle of an answer', 'closed', cut(3, 'some text')),
+    fake_row('disconnects in the middle of an answer', 'closed', cut(3, 'some text')),
     fake_row('a script that is never there', 'noscript', '-NOSCRIPT No matching script. Please use EVAL.', detail => qr/.*NOSCRIPT/),
     fake_row('an unknown error',             'other',    '-ERR something new',                            detail => qr/.*something new/),
     fake_row('an error in the script',       'other',    '-ERR user_script:1: Script attempted', detail => qr/.*Script attempted/),
-    fake_row('an error without a word',      'other',    raw("-\r\n"),      detail => qr//),
-    fake_row('bytes that are no RESP',       'protocol', raw("HTTP/1.1 400 Bad Request\r\n\r\n")),
-    fake_row('a length that is none',        'protocol', raw("\$abc\r\n")),
+    fake_row('an empty error',               'other',    raw("-\r\n"),      detail => qr//),
+    fake_row('bytes that are not RESP',      'protocol', raw("HTTP/1.1 400 Bad Request\r\n\r\n")),
+    fake_row('an invalid length',            'protocol', raw("\$abc\r\n")),
     fake_row('a negative length',            'protocol', raw("\$-5\r\nhello\r\n")),
-    fake_row('a length beyond all bounds',   'protocol', raw("*9999999999999999999\r\n")),
+    fake_row('an excessive length',          'protocol', raw("*9999999999999999999\r\n")),
     fake_row('an integer',                   'shape',    5),
     fake_row('nil',                          'shape',    undef),
     fake_row('a status',                     'shape',    '+OK'),
@@ -301,9 +301,9 @@ my @rows = (
     fake_row('an empty array',               'shape',    []),
     fake_row('an array of integers',         'shape',    [ 1, 2, 3 ]),
     fake_row('an array of arrays',           'shape',    [ [ 1, 2 ], [ 3 ] ]),
-    fake_row('an array of an error',         'shape',    ['-ERR inside']),
+    fake_row('an array with an error',       'shape',    ['-ERR inside']),
     {
-        error  => 'TLS asked of a plain Redis',    # which waits for the end of the line
+        error  => 'TLS asked of a plain Redis',    # the server waits for the end of the line
         reason => 'timeout',
         detail => qr/./,
         server => sub { return start_redis() },
@@ -311,10 +311,10 @@ my @rows = (
         words  => 'timeout=50ms verify=off',
     },
     {
-        error  => 'TLS answered by something else',
+        error  => 'TLS to a server without TLS',
         reason => 'tls',
         detail => qr/.*(?:SSL|TLS|version|record)/i,
-        server => sub { return start_fake(greeting => '-ERR what is it?', mode => 'mute') },    # what TLS says is no RESP
+        server => sub { return start_fake(greeting => '-ERR what is it?', mode => 'mute') },    # not RESP
         url    => sub { my ($server) = @_; return 'rediss://127.0.0.1:' . $server->port },
         words  => 'timeout=1h connect_timeout=1h verify=off',
     },
@@ -324,7 +324,7 @@ my @rows = (
         detail => qr/./,
         server => sub {
             my $server = start_redis(config => 'maxclients 1');
-            $server->command('PING');    # over a connection that stays
+            $server->command('PING');    # over a connection that stays open
             return $server;
         },
         mend   => sub { my ($server) = @_; $server->command('CONFIG', 'SET', 'maxclients', 100); return },
@@ -337,7 +337,7 @@ for my $row (@rows) {
 
 }
 
-subtest 'killed while a real one was asked' => sub {
+subtest 'a real server is killed during a call' => sub {
     my $server = start_redis();
     my $nginx  = start_nginx(configuration($server->url, 'timeout=1h connect_timeout=1h'));
     $nginx->get("/$_", 'X-Client' => 'before') for @modes;
@@ -346,18 +346,18 @@ subtest 'killed while a real one was asked' => sub {
     $connections[$_]->request('GET', "/$modes[$_]", [ 'X-Client' => 'c' ]) for 0 .. 2;
     is await_answers(0.1, @connections), 0, 'they wait';
     $server->kill;
-    ok await_answers(20, @connections), 'until it is killed';
+    ok await_answers(20, @connections), 'the requests wait until the server is killed';
     my @answers = map { $_->answers } @connections;
-    is_deeply [ map { seen($_) } @answers ], [ map { $expected{$_}[0] } @modes ], 'then they go on by on_error';
-    is join(' ', map { $_->header('X-Error') } @answers), 'closed closed closed', 'because it was closed';
+    is_deeply [ map { seen($_) } @answers ], [ map { $expected{$_}[0] } @modes ], 'after the kill, on_error applies';
+    is join(' ', map { $_->header('X-Error') } @answers), 'closed closed closed', 'the reason is closed';
     $server->restart;
     for my $mode (@modes) {
         wait_for('Redis', sub { seen($nginx->get("/$mode", 'X-Client' => 'new')) =~ /redis/ });
     }
-    pass 'it is asked again when it is there again';
+    pass 'Redis decides again after its restart';
 };
 
-subtest 'a client does not notice that the script was forgotten' => sub {
+subtest 'clients do not notice that Redis lost the script' => sub {
     my $server = start_redis();
     my $nginx  = start_nginx(configuration($server->url, 'timeout=1h connect_timeout=1h'));
     for my $round (1 .. 5) {
@@ -370,16 +370,17 @@ subtest 'a client does not notice that the script was forgotten' => sub {
     my @many = exchange($nginx->port, map { [ 'GET', '/closed', [ 'X-Client' => "c$_" ] ] } 1 .. 64);
     is scalar(grep { seen($_) eq '200 PASSED redis' } @many), 64, '64 at once';
     my @same = exchange($nginx->port, map { [ 'GET', '/closed', [ 'X-Client' => 'one' ] ] } 1 .. 64);
-    is scalar(grep { $_->{status} == 200 } @same), 2, 'and none is charged twice: of 64 of one client, two are admitted';
+    is scalar(grep { $_->{status} == 200 } @same), 2,
+        'no request is charged twice: of 64 requests of one client, two are admitted';
     $server->restart;
     for my $mode (@modes) {
         wait_for('Redis', sub { seen($nginx->get("/$mode", 'X-Client' => 'new')) =~ /redis/ });
     }
-    pass 'a restarted server gets it, too';
+    pass 'a restarted server gets the script';
     is scalar(() = $nginx->error_log =~ /noscript/g), 0, 'no error is logged';
 };
 
-subtest 'many failures are a few lines' => sub {
+subtest 'many failures give few log lines' => sub {
     my $fake  = start_fake(replies => { SET => '+OK' }, phases => [ { EVALSHA => '-LOADING not yet' }, { EVALSHA => '-OOM full' } ]);
     my $nginx = start_nginx(configuration($fake->url, 'timeout=1h connect_timeout=1h'));
     for (1 .. 10) {
@@ -387,22 +388,22 @@ subtest 'many failures are a few lines' => sub {
     }
     my @lines = grep {/redis "for_open" \S+: \w+ \(/} split /\n/, $nginx->error_log;
     cmp_ok scalar @lines, '>=', 1, 'there is one';
-    my (%last, @early);    # times of the clock by reason, and lines that came too soon after one of the same kind
+    my (%last, @early);    # clock times by reason, and lines that follow too soon after one of the same kind
     for my $line (@lines) {
         my ($hours, $minutes, $seconds, $reason) = $line =~ /(\d\d):(\d\d):(\d\d) .*redis "for_open" \S+: (\w+) \(/;
         my $at = ($hours * 60 + $minutes) * 60 + $seconds;
         push @early, $line if defined $last{$reason} && ($at - $last{$reason}) % 86_400 < 9;
         $last{$reason} = $at;
     }
-    is_deeply \@early, [], 'of 200 failures of a kind one in ten seconds gives a line' or diag join "\n", @lines;
-    is join(' ', grep { !/^(?:loading|unavailable)$/ } keys %last), '', 'and no other kind does';
+    is_deeply \@early, [], '200 failures of one kind give one line in ten seconds' or diag join "\n", @lines;
+    is join(' ', grep { !/^(?:loading|unavailable)$/ } keys %last), '', 'no failure of another kind is logged';
 
     $fake->phase(1);
     wait_for(
         'another reason',
         sub { $nginx->get('/open', 'X-Client' => 'x'); $nginx->error_log =~ /redis "for_open" \S+: oom \(/ }
     );
-    pass 'another reason is told at once';
+    pass 'another reason is logged at once';
 };
 
 note $_ for @table;

@@ -15,7 +15,7 @@ my @ports = split ' ', $ENV{RL_PORTS};
 my ($h2_port, $app_port) = @ports[ -2, -3 ];
 my $app = RateLimit::Upstream->start($app_port);
 
-# Zones by where they live: NAME of each is PLACE and LIMIT, as one2 or memory5.
+# Zones by their store: NAME of each is STORE and LIMIT, as in one2 or memory5.
 my %places = (one => 'redis=one', two => 'redis=two', memory => '', closed => 'redis=two on_error=closed', open => 'redis=two on_error=open');
 my @algorithms = qw(token_bucket sliding_log fixed_window sliding_buckets gcra leaky_bucket sliding_window);
 my ($http, $looks) = ('', '');
@@ -109,10 +109,10 @@ for my $pair (@pairs) {
         is statuses(@answers), '200 200 429 429 429', 'two are admitted';
         my ($small) = $pair =~ /(\w+2)\b/;
         is $answers[2]->header('X-Zone'), $small, 'the zone of two rejects';
-        is $answers[0]->header('X-RateLimit-Limit'),     2, 'and binds from the first on';
+        is $answers[0]->header('X-RateLimit-Limit'),     2, 'the zone of two is shown from the first request on';
         is $answers[0]->header('X-RateLimit-Remaining'), 1, 'with its numbers';
-        is left($small, $client), 0, 'the zone of two is used up';
-        is left($_, $client), 3, "$_ was charged for what was admitted" for grep {/5$/} split /:/, $pair;
+        is left($small, $client), 0, 'the zone of two is exhausted';
+        is left($_, $client), 3, "$_ was charged for admitted requests only" for grep {/5$/} split /:/, $pair;
     };
 }
 
@@ -120,8 +120,8 @@ subtest 'limits of one Redis are one call' => sub {
     my $monitor = $one->monitor;
     my $client  = client();
     my @answers = map { $nginx->get('/seven', 'X-Client' => $client) } 1 .. 7;
-    is statuses(@answers), '200 200 200 200 200 429 429', 'five pass all seven algorithms';
-    # Background tasks have a connection of their own.
+    is statuses(@answers), '200 200 200 200 200 429 429', 'all seven algorithms admit five requests';
+    # Background tasks have their own connection.
     my @commands = $monitor->commands;
     my ($first)  = grep { uc $_->{words}[0] eq 'EVALSHA' } @commands;
     my @calls    = grep { $_->{client} eq $first->{client} } @commands;
@@ -129,56 +129,58 @@ subtest 'limits of one Redis are one call' => sub {
     is scalar @calls, 7, 'and nothing else';
     my $keys = grep {/\{$client\}/} @{ $calls[0]{words} };
     is $keys, 7, 'each names seven keys';
-    is join(' ', map { left($_, $client) } @algorithms), '0 0 0 0 0 0 0', 'each zone is used up';
+    is join(' ', map { left($_, $client) } @algorithms), '0 0 0 0 0 0 0', 'each zone is exhausted';
 
     my $other = client();
     $nginx->get('/one2:one5', 'X-Client' => $other);
-    is left('one5', $other), 4, 'a client who is new to both';
+    is left('one5', $other), 4, 'a new client of both zones';
 };
 
 subtest 'costs' => sub {
     my $client = client();
-    is statuses(map { $nginx->get('/costs', 'X-Client' => $client) } 1, 2), '200 429', 'the second would cost too much';
-    is left('one5',  $client), 2,  'three of five are gone';
-    is left('one50', $client), 30, 'and twenty of fifty, not forty';
+    is statuses(map { $nginx->get('/costs', 'X-Client' => $client) } 1, 2), '200 429',
+        'the second request costs too much';
+    is left('one5',  $client), 2,  'three of five are used';
+    is left('one50', $client), 30, 'twenty of fifty are used, not forty';
 };
 
 subtest 'count=all counts rejected requests, and only where it is written' => sub {
     my $client = client();
     is statuses(map { $nginx->get('/all', 'X-Client' => $client) } 1 .. 4), '200 200 429 429', 'two are admitted';
-    is left('one5', $client), 3, 'the other zone was charged for them';
+    is left('one5', $client), 3, 'the other zone was charged for the admitted requests';
 };
 
-subtest 'a Redis that is out of order among others' => sub {
+subtest 'a failed Redis beside working ones' => sub {
     $two->stop;
     for my $mode (qw(closed open)) {
         my $client  = client();
         my @answers = map { $nginx->get("/broken-$mode", 'X-Client' => $client) } 1 .. 3;
         is statuses(@answers), $mode eq 'closed' ? '503 503 503' : '200 200 200', "$mode: the status";
-        is left('one5', $client), $mode eq 'closed' ? 5 : 2, "$mode: another Redis is charged only for what was served";
-        is left('memory5', $client), $mode eq 'closed' ? 5 : 2, "$mode: and memory too";
+        is left('one5', $client), $mode eq 'closed' ? 5 : 2,
+            "$mode: another Redis is charged for admitted requests only";
+        is left('memory5', $client), $mode eq 'closed' ? 5 : 2, "$mode: memory is charged for admitted requests only";
         ok $answers[0]->header('X-Error'), "$mode: \$rate_limit_error";
     }
     my $client  = client();
     my @answers = map { $nginx->get('/broken-open', 'X-Client' => $client) } 1 .. 7;
-    is statuses(@answers), '200 200 200 200 200 429 429', 'the limits that can be asked still hold';
+    is statuses(@answers), '200 200 200 200 200 429 429', 'the limits of the working Redis still apply';
     is $answers[5]->header('X-Status'), 'REJECTED', 'and say so';
     $two->restart;
     wait_for('Redis', sub { ($nginx->get('/look/two5', 'X-Client' => 'x')->header('X-Store') // '') eq 'redis' });
 };
 
 my @rows = (
-    [ 'a plain request',                      'plain',       '200 49 50' ],
-    [ 'an error page',                        'error-page',  '404 49 50' ],
-    [ 'an error page in a named location',    'error-named', '404 49 50' ],
-    [ 'try_files',                            'try',         '200 49 50' ],
-    [ 'try_files to a named location',        'try-named',   '200 49 50' ],
-    [ 'a rewrite',                            'rewrite',     '200 49 50' ],
-    [ 'auth_request',                         'auth',        '200 49 50' ],
-    [ 'SSI includes',                         'ssi.html',    '200 49 50' ],
-    [ 'mirror',                               'mirror',      '200 49 50' ],
-    [ 'a redirect out of two zones',          'other',       '200 49 49' ],
-    [ 'a redirect to a place with a zone more', 'more',      '200 49 49' ],
+    [ 'a plain request',                             'plain',       '200 49 50' ],
+    [ 'an error page',                               'error-page',  '404 49 50' ],
+    [ 'an error page in a named location',           'error-named', '404 49 50' ],
+    [ 'try_files',                                   'try',         '200 49 50' ],
+    [ 'try_files to a named location',               'try-named',   '200 49 50' ],
+    [ 'a rewrite',                                   'rewrite',     '200 49 50' ],
+    [ 'auth_request',                                'auth',        '200 49 50' ],
+    [ 'SSI includes',                                'ssi.html',    '200 49 50' ],
+    [ 'mirror',                                      'mirror',      '200 49 50' ],
+    [ 'a redirect to a location without limits',     'other',       '200 49 49' ],
+    [ 'a redirect to a location with one more zone', 'more',      '200 49 49' ],
 );
 for my $row (@rows) {
     my ($title, $path, $expected) = @{$row};
@@ -187,19 +189,19 @@ for my $row (@rows) {
     is join(' ', $answer->{status}, left('one50', $client), left('two50', $client)), $expected, "$title is charged once";
 }
 
-subtest 'the page of a rejected request is not limited' => sub {
+subtest 'the error page of a rejected request is not limited' => sub {
     my $client = client();
     my @answers = map { $nginx->get('/rejected', 'X-Client' => $client) } 1 .. 4;
     is statuses(@answers), '200 200 429 429', 'statuses';
     like $answers[3]{body}, qr/^GIF/, 'the page';
-    is left('one50', $client), 50, 'its zones are not charged';
+    is left('one50', $client), 50, 'the zones of the error page are not charged';
 };
 
 subtest 'access rules and satisfy' => sub {
     my $client = client();
-    is $nginx->get('/denied', 'X-Client' => $client)->{status}, 403, 'who is denied is denied';
+    is $nginx->get('/denied', 'X-Client' => $client)->{status}, 403, 'a denied client stays denied';
     my @answers = map { $nginx->get('/satisfy', 'X-Client' => $client) } 1 .. 4;
-    is statuses(@answers), '200 200 429 429', 'satisfy any does not let a rejected request through';
+    is statuses(@answers), '200 200 429 429', 'satisfy any does not admit a rejected request';
 };
 
 subtest 'HTTP/2: streams of one connection' => sub {
@@ -211,10 +213,10 @@ subtest 'HTTP/2: streams of one connection' => sub {
     my %count;
     $count{ $http2->stream($_)->{status} }++ for @streams;
     is_deeply \%count, { 200 => 2, 429 => 18 }, 'two are admitted';
-    is left('one5', $client), 3, 'and charged to both';
+    is left('one5', $client), 3, 'the streams are charged to both zones';
 };
 
-subtest 'a body arrives whole, and is charged once' => sub {
+subtest 'a body arrives complete, and is charged once' => sub {
     my $client = client();
     my @bodies = map { 'x' x $_ } 1, 10_000, 300_000, 0;
     my @answers = map { $nginx->request(method => 'POST', path => '/post', headers => [ 'X-Client' => $client ], body => $_) } @bodies;
@@ -222,11 +224,11 @@ subtest 'a body arrives whole, and is charged once' => sub {
         my $size = length $bodies[$number];
         like $answers[$number]{body}, qr{^POST /post $size }, "$size bytes";
     }
-    is left('one5', $client), 1, 'each is charged once';
+    is left('one5', $client), 1, 'each request is charged once';
     my @same = exchange($nginx->port, map { [ 'POST', '/post', [ 'X-Client' => $client ], 'y' x 50_000 ] } 1 .. 8);
     my %count;
     $count{ $_->{status} }++ for @same;
-    is_deeply \%count, { 200 => 1, 429 => 7 }, 'one of eight at once finds the last place';
+    is_deeply \%count, { 200 => 1, 429 => 7 }, 'one of eight concurrent requests gets the last slot';
 };
 
 subtest 'requests in one write are answered in order, and the limit holds' => sub {

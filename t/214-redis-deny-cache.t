@@ -8,10 +8,10 @@ use RateLimit::Async qw(exchange statuses);
 use RateLimit::Redis qw(start_redis);
 use Test::More;
 
-# The clocks of nginx and Redis stand still unless let_pass() moves both.
+# The clocks of nginx and Redis are frozen unless let_pass() advances both.
 my $redis = start_redis(clock => 'stopped');
 
-# How each algorithm is told to admit two, and more after a while, in one word and seconds.
+# The parameters with which each algorithm admits two requests, and more later; and the seconds until then.
 my %soon = (
     token_bucket    => 'rate=2r/1s',
     leaky_bucket    => 'rate=2r/s burst=1',
@@ -91,7 +91,7 @@ sub asks {
 
 sub stores { return join ' ', map { $_->header('X-Store') // '-' } @_ }
 
-# How many calls Redis gets while something is done.
+# Returns how many calls Redis gets while a function runs.
 sub calls_of {
     my ($what) = @_;
     my $before = $redis->commandstats('evalsha');
@@ -99,23 +99,24 @@ sub calls_of {
     return $redis->commandstats('evalsha') - $before;
 }
 
-subtest 'after a rejection Redis is not asked' => sub {
+subtest 'after a rejection there are no Redis calls' => sub {
     my $client = client();
     my @first  = asks('hour', $client, 11);
     is statuses(@first), '200 ' x 10 . '429', 'ten are admitted';
-    is stores($first[10]), 'redis', 'Redis rejects the first';
+    is stores($first[10]), 'redis', 'Redis rejects the first request over the limit';
     my @more;
-    is calls_of(sub { @more = asks('hour', $client, 200) }), 0, '200 requests of an attacker make no call';
-    is scalar(grep { $_->{status} == 429 && stores($_) eq 'cache' } @more), 200, 'all are rejected from the cache';
+    is calls_of(sub { @more = asks('hour', $client, 200) }), 0, '200 further requests cause no call';
+    is scalar(grep { $_->{status} == 429 && stores($_) eq 'cache' } @more), 200,
+        'all of them are rejected from the cache';
     my ($redis_said, $cache_said) = @{ [ $first[10], $more[0] ] };
     is $cache_said->header($_), $redis_said->header($_), "$_ is the same" for qw(X-RateLimit-Limit X-RateLimit-Remaining X-Status);
     for my $header (qw(Retry-After X-RateLimit-Reset)) {
-        cmp_ok abs($cache_said->header($header) - $redis_said->header($header)), '<=', 1, "$header is the same moment";
+        cmp_ok abs($cache_said->header($header) - $redis_said->header($header)), '<=', 1, "$header has the same time";
     }
     is calls_of(sub { is ask('hour', client())->{status}, 200, 'another client is admitted' }), 1, 'by Redis';
 };
 
-subtest 'every worker knows, and none is asked for it' => sub {
+subtest 'all workers share the cache' => sub {
     my $client = client();
     asks('hour', $client, 11);
     my (%workers, @held, @wrong);
@@ -134,11 +135,11 @@ subtest 'every worker knows, and none is asked for it' => sub {
         }
     );
     is scalar keys %workers, 3, 'three workers answered';
-    is_deeply \@wrong, [], 'all of them from the cache';
-    is $calls, 0, 'and without a call';
+    is_deeply \@wrong, [], 'all rejections are from the cache';
+    is $calls, 0, 'there are no calls';
 };
 
-subtest 'a client that waits as told is admitted' => sub {
+subtest 'a client that waits for Retry-After is admitted' => sub {
     my (%until, %name);
     for my $name (sort keys %soon) {
         my $client = $name{$name} = client();
@@ -147,7 +148,7 @@ subtest 'a client that waits as told is admitted' => sub {
         is $answer->{status}, 429, "$name: rejected";
         my $again = ask($name, $client);
         $until{$name} = $again->header('Retry-After');
-        is stores($again), 'cache', "$name: again from the cache";
+        is stores($again), 'cache', "$name: rejected from the cache again";
     }
     my $passed = 0;
     for my $name (sort { $until{$a} <=> $until{$b} } keys %until) {
@@ -158,29 +159,29 @@ subtest 'a client that waits as told is admitted' => sub {
     }
 };
 
-subtest 'a client is admitted as soon as it may be' => sub {
+subtest 'a client is admitted as soon as its limit allows' => sub {
     for my $name (sort keys %soon) {
         my $client = client();
         my ($answer, $tries, $passed) = (undef, 0, 0);
         do { $answer = ask($name, $client) } while $answer->{status} == 200 && $tries++ < 20;
-        my $most = $name eq 'sliding_window' ? 1.5 : 1;    # half of an earlier window may still count
+        my $most = $name eq 'sliding_window' ? 1.5 : 1;    # half of the earlier window may still count
         my $status = 429;
         while ($status == 429 && $passed < $most) {
             let_pass(0.05);
             $passed += 0.05;
             $status = ask($name, $client)->{status};
         }
-        is $status, 200, sprintf '%s: after %.2f s, and so within %.1f s', $name, $passed, $most;
+        is $status, 200, sprintf '%s: after %.2f s, within %.1f s', $name, $passed, $most;
     }
 };
 
-subtest 'what the operator removes in Redis is noticed within deny_cache' => sub {
+subtest 'a key that the operator deletes in Redis takes effect within deny_cache' => sub {
     my %at_most = (default => 1, short => 0.3, none => 0);
     for my $zone (sort keys %at_most) {
         my $client = client();
         my @before = asks($zone, $client, 5);
         is stores(@before), $zone eq 'none' ? 'redis redis redis redis redis' : 'redis redis redis cache cache', "$zone: stores";
-        is $redis->command('DEL', "rate_limit:$zone:sliding_log:{$client}"), 1, "$zone: the key is removed";
+        is $redis->command('DEL', "rate_limit:$zone:sliding_log:{$client}"), 1, "$zone: the key is deleted";
         if ($at_most{$zone}) {
             let_pass($at_most{$zone} - 0.01);
             is stores(ask($zone, $client)), 'cache', "$zone: not noticed before $at_most{$zone} s";
@@ -190,49 +191,49 @@ subtest 'what the operator removes in Redis is noticed within deny_cache' => sub
     }
 };
 
-subtest 'a denial holds for its cost and its rates' => sub {
+subtest 'a denial applies to its cost and its rates' => sub {
     my $client = client();
     is ask('hour?cost=7', $client)->{status}, 200, 'seven of ten';
-    is ask('hour?cost=5', $client)->{status}, 429, 'five more are too many';
+    is ask('hour?cost=5', $client)->{status}, 429, 'a cost of five is too high';
     my @answers = asks('hour?cost=5', $client, 2);
     is statuses(@answers), '429 429', 'and still are';
-    is stores(@answers), 'cache cache', 'and Redis is not asked';
+    is stores(@answers), 'cache cache', 'Redis is not called for it again';
     my $dear = ask('hour?cost=9', $client);
-    is $dear->{status} . ' ' . stores($dear), '429 redis', 'nine have to wait for longer, which only Redis knows';
+    is $dear->{status} . ' ' . stores($dear), '429 redis', 'a cost of nine has a longer wait, which only Redis knows';
     cmp_ok $dear->header('Retry-After'), '>', $answers[0]->header('Retry-After'), 'and says';
     is stores(ask('hour?cost=9', $client)), 'cache', 'once';
     my $cheap = ask('hour?cost=2', $client);
-    is $cheap->{status} . ' ' . stores($cheap), '200 redis', 'but two are not';
+    is $cheap->{status} . ' ' . stores($cheap), '200 redis', 'a cost of two is admitted';
     my $look = ask('hour?cost=0', $client);
-    is $look->{status}, 200, 'and a look is free';
+    is $look->{status}, 200, 'a cost of 0 is admitted';
     is $look->header('X-RateLimit-Remaining'), 1, 'and true';
 
     $client = client();
     is statuses(asks('variable', $client, 4)), '200 200 429 429', 'a rate from a variable';
     my $raised = ask('variable?rate=5r/d', $client);
-    is $raised->{status} . ' ' . stores($raised), '200 redis', 'when it is raised, the client is admitted at once';
-    is ask('variable?rate=off', $client)->{status}, 200, 'and without a rate';
+    is $raised->{status} . ' ' . stores($raised), '200 redis', 'a raised rate admits the client at once';
+    is ask('variable?rate=off', $client)->{status}, 200, 'no rate admits the client at once';
 };
 
-subtest 'a denial holds where it was made' => sub {
+subtest 'a denial applies to its location' => sub {
     my $client = client();
     is statuses(asks('burst/1', $client, 3)), '200 429 429', 'without a burst';
     my @answers = asks('burst/6', $client, 6);
-    is statuses(@answers), '200 200 200 200 200 429', 'another place gives the same zone a burst';
+    is statuses(@answers), '200 200 200 200 200 429', 'another location gives the zone a burst';
     is stores($answers[0]), 'redis', 'and asks Redis';
-    is statuses(asks('burst/1', $client, 1)), '429', 'the first place still rejects';
+    is statuses(asks('burst/1', $client, 1)), '429', 'the first location still rejects';
 };
 
-subtest 'what is left to wait grows less' => sub {
+subtest 'the wait decreases' => sub {
     my $client = client();
     my ($first, $second) = asks('long', $client, 2);
-    is $second->header('Retry-After'), 5, 'five seconds at first';
+    is $second->header('Retry-After'), 5, 'the wait is five seconds at first';
     my $reset = $second->header('X-RateLimit-Reset');
     let_pass(2.5);
     my $later = ask('long', $client);
-    is $later->header('Retry-After'), 3, 'what is left of them later';
-    is $later->{status} . ' ' . stores($later), '429 cache', 'then less, from the cache';
-    is $later->header('X-RateLimit-Reset'), $reset, 'until the same moment';
+    is $later->header('Retry-After'), 3, 'the wait is shorter later';
+    is $later->{status} . ' ' . stores($later), '429 cache', 'the shorter wait is from the cache';
+    is $later->header('X-RateLimit-Reset'), $reset, 'the reset time is the same';
 };
 
 subtest 'more clients than the cache has room for' => sub {
@@ -241,22 +242,24 @@ subtest 'more clients than the cache has room for' => sub {
         my @answers = exchange($nginx->port, map { [ 'GET', '/tiny?cost=6', [ 'X-Client' => "flood$round-$_" ] ] } 1 .. 100);
         $count{ $_ ? $_->{status} : 'none' }++ for @answers;
     }
-    is_deeply \%count, { 429 => 4000 }, 'all who ask for too much are rejected';
+    is_deeply \%count, { 429 => 4000 }, 'all clients over their limit are rejected';
     my $client = client();
-    is statuses(asks('tiny', $client, 7)), '200 200 200 200 200 429 429', 'and others have what they should';
+    is statuses(asks('tiny', $client, 7)), '200 200 200 200 200 429 429', 'other clients have their quota';
 };
 
-subtest 'the cache charges nothing' => sub {
+subtest 'rejections from the cache are not charged' => sub {
     my $client = client();
     my @answers = asks('both', $client, 8);
-    is statuses(@answers), '200 200 429 429 429 429 429 429', 'two zones, of which one rejects';
-    is $nginx->get('/look/other', 'X-Client' => $client)->header('X-RateLimit-Remaining'), 8, 'the other was charged twice';
+    is statuses(@answers), '200 200 429 429 429 429 429 429', 'one of two zones rejects';
+    is $nginx->get('/look/other', 'X-Client' => $client)->header('X-RateLimit-Remaining'), 8,
+        'the other zone was charged twice';
     my $dry = ask('dry', $client);
-    is $dry->{status}, 200, 'a dry run rejects nobody';
-    is $dry->header('X-Status'), 'REJECTED_DRY_RUN', 'and says that it would';
+    is $dry->{status}, 200, 'a dry run rejects no request';
+    is $dry->header('X-Status'), 'REJECTED_DRY_RUN', 'a dry run reports its decision';
 
     $client = client();
-    is calls_of(sub { is statuses(asks('every', $client, 6)), '200 200 429 429 429 429', 'count=all' }), 6, 'is asked every time';
+    is calls_of(sub { is statuses(asks('every', $client, 6)), '200 200 429 429 429 429', 'count=all' }), 6,
+        'Redis is called every time';
 };
 
 subtest 'with Redis gone, who was rejected stays rejected; and a reload forgets neither' => sub {
@@ -268,7 +271,7 @@ subtest 'with Redis gone, who was rejected stays rejected; and a reload forgets 
     is $answer->{status} . ' ' . stores($answer), '429 cache', 'rejected after a reload';
     $redis->pause;
     $answer = ask('hour', $client);
-    is $answer->{status} . ' ' . stores($answer), '429 cache', 'rejected while Redis is paused, for which nobody waits';
+    is $answer->{status} . ' ' . stores($answer), '429 cache', 'rejected while Redis is paused, without a wait';
     $redis->resume;
 };
 

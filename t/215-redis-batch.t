@@ -41,11 +41,11 @@ my $nginx = start_nginx(
     servers => "server { listen 127.0.0.1:$h2_port http2; http2_max_concurrent_streams 1024; $locations }",
 );
 
-# A Redis that has been asked has a connection and the script.
+# After one request, a Redis has a connection and the script.
 $nginx->get("/$_", 'X-Client' => 'first') for sort keys %batches;
 my ($worker) = $nginx->workers;
 
-# Does something while the worker stands still, so that it finds all of it in one turn of its loop.
+# Runs a function while the worker is stopped, so that the worker finds all its input in one turn of the event loop.
 sub at_once {
     my ($what) = @_;
     kill 'STOP', $worker;
@@ -56,12 +56,12 @@ sub at_once {
     return;
 }
 
-# Requests that are read in one turn, each [path, client] over a connection of its own; returns the answers in their order, and
-# the script calls that they made.
+# Sends requests that the worker reads in one turn, each [path, client] over its own connection. Returns the responses
+# in order, and the script calls that they caused.
 sub together {
     my (@requests) = @_;
     my @connections = map { RateLimit::Async->new($nginx->port) } @requests;
-    $_->request('GET', '/nowhere') for @connections;    # all are accepted
+    $_->request('GET', '/nowhere') for @connections;    # all connections are accepted
     await_answers(20, @connections);
     $_->answers for @connections;
     my $monitor = $redis->monitor;
@@ -71,7 +71,7 @@ sub together {
     return ([ map { ($_->answers)[0] } @connections ], @calls);
 }
 
-# How many keys each call names: a group of one limit has one.
+# Returns the number of keys of each call: a group with one limit has one key.
 sub keys_of { return map { $_->{words}[2] } @_ }
 
 my $clients = 0;
@@ -85,8 +85,8 @@ for my $name (sort keys %expected) {
         is scalar(grep { $_->{status} == 200 && $_->header('X-Store') eq 'redis' } @{$answers}), 64, 'all are admitted by Redis';
         my @sizes = keys_of(@calls);
         my ($most) = $batches{$name} =~ /(\d+)/;
-        is scalar(grep { $_ > ($most // 64) } @sizes), 0, 'no call carries more than batch=';
-        is_deeply [ sort { $b <=> $a } @sizes ], $expected{$name}, 'as few calls as that allows: ' . join ' ', @sizes;
+        is scalar(grep { $_ > ($most // 64) } @sizes), 0, 'no call has more than batch= groups';
+        is_deeply [ sort { $b <=> $a } @sizes ], $expected{$name}, 'as few calls as batch= allows: ' . join ' ', @sizes;
     };
 }
 
@@ -100,17 +100,17 @@ subtest 'each request gets its own answer' => sub {
     }
     my ($answers) = together(map { [ 'sixteen', $_ ] } @names);
     is join(' ', map { $_->header('X-RateLimit-Remaining') } @{$answers}), join(' ', map { 99 - $_ } 0 .. 63),
-        'what remains of 64 clients who have used 0 to 63';
+        'the remaining counts of 64 clients that have used 0 to 63';
 };
 
-subtest 'requests of one client in one call count one after the other' => sub {
+subtest 'requests of one client in one call are counted one after the other' => sub {
     for my $name (qw(default one three sixteen)) {
         my $client = client();
         my ($answers) = together(map { [ "$name/log", $client ] } 1 .. 40);
         my @admitted = grep { $_->{status} == 200 } @{$answers};
-        is scalar @admitted, 10, "$name: ten of forty are admitted";
+        is scalar @admitted, 10, "$name: ten of forty requests are admitted";
         is join(' ', sort { $a <=> $b } map { $_->header('X-RateLimit-Remaining') } @admitted), '0 1 2 3 4 5 6 7 8 9',
-            "$name: and each finds one less";
+            "$name: each request has one less remaining";
     }
 };
 
@@ -119,8 +119,9 @@ subtest 'requests with one limit, with two and of other zones share a call' => s
     my @paths    = qw(default default/log default/both);
     my ($answers, @calls) = together(map { [ $paths[ $_ % 3 ], $names[$_] ] } 0 .. 59);
     is scalar(grep { $_->{status} == 200 && $_->header('X-Store') eq 'redis' } @{$answers}), 60, 'all are admitted';
-    is join(' ', keys_of(@calls)), 80, 'by one call with 80 keys';
-    is join(' ', map { $_->header('X-RateLimit-Limit') } @{$answers}[ 0 .. 2 ]), '100 10 10', 'each has its own numbers';
+    is join(' ', keys_of(@calls)), 80, 'one call has 80 keys';
+    is join(' ', map { $_->header('X-RateLimit-Limit') } @{$answers}[ 0 .. 2 ]), '100 10 10',
+        'each response has its own numbers';
 };
 
 subtest 'clients with names of 8 KB and of one letter share a call' => sub {
@@ -135,11 +136,11 @@ subtest 'streams of HTTP/2 that arrive in one write share calls' => sub {
     my $monitor = $redis->monitor;
     my @streams = map { $http2->request('GET', '/sixteen', headers => [ 'x-client' => client() ]) } 1 .. 100;
     at_once(sub { $http2->send });
-    ok $http2->await(20), '100 streams are answered';
+    ok $http2->await(20), '100 streams get responses';
     is scalar(grep { $http2->stream($_)->{status} == 200 } @streams), 100, 'with 200';
     my @sizes = keys_of(grep { $_->{client} =~ /^127/ && uc $_->{words}[0] eq 'EVALSHA' } $monitor->commands);
-    is scalar(grep { $_ > 16 } @sizes), 0, 'no call carries more than batch=';
-    cmp_ok scalar @sizes, '<=', 20, 'there are few of them: ' . join ' ', @sizes;
+    is scalar(grep { $_ > 16 } @sizes), 0, 'no call has more than batch= groups';
+    cmp_ok scalar @sizes, '<=', 20, 'there are few calls: ' . join ' ', @sizes;
 };
 
 subtest 'a thousand requests of sixteen limits each in one turn' => sub {
@@ -161,9 +162,9 @@ subtest 'a thousand requests of sixteen limits each in one turn' => sub {
     is $nginx->error_log =~ /redis "most" (.*)/ ? $1 : '', '', 'without an error';
     my $keys = 0;
     $keys += $_ for keys_of(@calls);
-    is $keys, 16_000, 'and each zone is asked once for each';
+    is $keys, 16_000, 'each zone is checked once for each request';
 };
 
-is join(' ', $nginx->workers), $worker, 'the worker is the same as at the start';
-unlike $nginx->error_log, qr/redis "|\[(?:alert|crit|emerg)\]/, 'and nothing went wrong';
+is join(' ', $nginx->workers), $worker, 'the worker is still running';
+unlike $nginx->error_log, qr/redis "|\[(?:alert|crit|emerg)\]/, 'the log has no critical errors';
 done_testing;

@@ -17,7 +17,7 @@ use Time::HiRes qw(time);
 
 my ($port, $h2_port) = split ' ', $ENV{RL_PORTS};
 my $redis = start_redis();
-my $name_server = join '.', 127, 99, $port >> 8, $port & 255;    # an address that no other test has
+my $name_server = join '.', 127, 99, $port >> 8, $port & 255;    # an address that no other test uses
 
 sub conf {
     my ($url, %more) = @_;
@@ -41,7 +41,7 @@ access_log access.log client;
 HTTP
         server  => $locations,
         servers => "server { listen 127.0.0.1:$h2_port http2; $locations }",
-        # So long that what holds up the end of a worker does so for the whole test.
+        # Longer than the test: a worker whose exit is blocked would not exit during the test.
         shutdown => '1h',
         %more
     );
@@ -49,7 +49,7 @@ HTTP
 
 my $clients = 0;
 
-# Connections with a request each, of one client or of one each.
+# Opens connections with one request each, of one client or of one client each.
 sub waiting {
     my ($nginx, $count, $client) = @_;
     my @connections = map { RateLimit::Async->new($nginx->port) } 1 .. $count;
@@ -57,8 +57,8 @@ sub waiting {
     return @connections;
 }
 
-# The same for a single worker, which has read all these requests when this returns: it has accepted the connections
-# before, and reads what comes in its order.
+# The same for a single worker. When this function returns, the worker has read all requests: it accepted the
+# connections before, and reads in order.
 sub waiting_at_worker {
     my ($nginx, $count) = @_;
     my @connections = map { RateLimit::Async->new($nginx->port) } 1 .. $count;
@@ -83,7 +83,7 @@ sub sockets {
     return scalar @open;
 }
 
-# Waits for the end of a process that this one started; false if it does not come.
+# Waits for the end of a child process. Returns false if the process does not end.
 sub ended {
     my ($pid) = @_;
     return eval { wait_for('the end', sub { waitpid($pid, WNOHANG) != 0 }) } ? 1 : 0;
@@ -96,7 +96,7 @@ sub quiet {
     return;
 }
 
-subtest 'clients that leave while Redis is asked' => sub {
+subtest 'clients that disconnect during a Redis call' => sub {
     my $nginx = start_nginx(conf($redis->url));
     is ask($nginx, 'first'), '200 redis', 'Redis answers';
     my ($worker) = $nginx->workers;
@@ -108,26 +108,26 @@ subtest 'clients that leave while Redis is asked' => sub {
         my $http2 = RateLimit::HTTP2->new($h2_port);
         my @streams = map { $http2->request('GET', "/a?stream$_", headers => [ 'x-client' => "stream$round-$_" ]) } 1 .. 10;
         $http2->ping;
-        is await_answers(0.05, @leave, @stay), 0, "round $round: they wait";
+        is await_answers(0.05, @leave, @stay), 0, "round $round: the requests wait";
         $_->close for @leave;
         $http2->reset($_) for @streams[ 0 .. 4 ];
         $http2->send;
         my $gone = 35 * $round;
         wait_for("$gone who left", sub { (() = $nginx->access_log =~ /^499 /mg) >= $gone });
         $redis->resume;
-        ok await_answers(20, @stay), "round $round: those who stayed are answered";
-        is scalar(grep { store($_) eq '200 redis' } map { $_->answers } @stay), 5, "round $round: by Redis";
-        ok $http2->await(20, @streams[ 5 .. 9 ]), "round $round: and streams that were not reset";
+        ok await_answers(20, @stay), "round $round: the other clients get responses";
+        is scalar(grep { store($_) eq '200 redis' } map { $_->answers } @stay), 5, "round $round: Redis decides them";
+        ok $http2->await(20, @streams[ 5 .. 9 ]), "round $round: streams that were not reset get responses";
         $http2->close;
-        is ask($nginx, "new$round"), '200 redis', "round $round: and others";
+        is ask($nginx, "new$round"), '200 redis', "round $round: a new request gets a response";
     }
-    is join(' ', $nginx->workers), $worker, 'the worker is the same';
+    is join(' ', $nginx->workers), $worker, 'the worker is still running';
     wait_for('sockets to close', sub { sockets($worker) <= $before });
-    ok wait_for('one client', sub { $redis->clients == 1 }), 'over one connection to Redis';
+    ok wait_for('one client', sub { $redis->clients == 1 }), 'there is one connection to Redis';
     quiet($nginx, 'leaving');
 };
 
-subtest 'clients that leave in the middle of their bodies' => sub {
+subtest 'clients that disconnect while they send their bodies' => sub {
     my $nginx = start_nginx(conf($redis->url));
     is ask($nginx, 'body'), '200 redis', 'Redis answers';
     $redis->pause;
@@ -141,7 +141,7 @@ subtest 'clients that leave in the middle of their bodies' => sub {
     quiet($nginx, 'bodies');
 };
 
-subtest 'a reload while requests wait: the old worker answers them, then ends' => sub {
+subtest 'a reload while requests wait: the old worker completes them, then exits' => sub {
     my $nginx = start_nginx(conf($redis->url));
     ask($nginx, 'first');
     my ($old) = $nginx->workers;
@@ -154,9 +154,10 @@ subtest 'a reload while requests wait: the old worker answers them, then ends' =
     $redis->resume;
     ok await_answers(20, @stay), 'they are answered';
     my @answers = map { $_->answers } @stay;
-    is scalar(grep { store($_) eq '200 redis' && $_->header('X-Worker') == $old } @answers), 20, 'by the old worker, from Redis';
+    is scalar(grep { store($_) eq '200 redis' && $_->header('X-Worker') == $old } @answers), 20,
+        'the old worker responds with the decisions of Redis';
     wait_for('the old worker to end', sub { join(' ', $nginx->workers) eq $new });
-    is ask($nginx, 'new'), '200 redis', 'the new one goes on';
+    is ask($nginx, 'new'), '200 redis', 'the new worker works';
     wait_for('one connection', sub { $redis->clients == 1 });
     quiet($nginx, 'reload');
 
@@ -165,13 +166,13 @@ subtest 'a reload while requests wait: the old worker answers them, then ends' =
     is await_answers(0.05, @stay), 0, 'others wait';
     $nginx->signal('QUIT');
     $redis->resume;
-    ok await_answers(20, @stay), 'a regular end waits for their answers';
+    ok await_answers(20, @stay), 'a graceful stop waits for the responses';
     is statuses(map { $_->answers } @stay), '200 200 200 200 200', 'which are whole';
     ok ended($nginx->pid), 'and comes';
     quiet($nginx, 'quit');
 };
 
-subtest 'nothing of a Redis that does not answer holds up the end of nginx' => sub {
+subtest 'a Redis that does not answer does not delay the exit of nginx' => sub {
     for my $state (qw(idle open waiting refused)) {
         my $hold  = $state eq 'refused' ? start_fake(mode => 'refuse') : undef;
         my $nginx = start_nginx(conf($hold ? $hold->url : $redis->url, words => 'timeout=100ms'));
@@ -181,14 +182,14 @@ subtest 'nothing of a Redis that does not answer holds up the end of nginx' => s
         my @stay = $state eq 'waiting' ? waiting($nginx, 5) : ();
         my $began = time;
         $nginx->signal('QUIT');
-        ok ended($nginx->pid), sprintf '%s: it has ended, after %.0f ms', $state, 1000 * (time - $began);
+        ok ended($nginx->pid), sprintf '%s: nginx has exited, after %.0f ms', $state, 1000 * (time - $began);
         $redis->resume if $state =~ /open|waiting/;
         await_answers(5, @stay);
         quiet($nginx, $state);
     }
 };
 
-subtest 'an end in a hurry' => sub {
+subtest 'a fast shutdown' => sub {
     my $nginx = start_nginx(conf($redis->url));
     ask($nginx, 'hurry');
     $redis->pause;
@@ -199,7 +200,7 @@ subtest 'an end in a hurry' => sub {
     $redis->resume;
     wait_for('the connection to end', sub { $redis->clients == 0 });
     my @bad = grep { /\[(?:crit|emerg)\]|exited on signal/ } split /\n/, $nginx->error_log;
-    is_deeply \@bad, [], 'without a word of trouble';
+    is_deeply \@bad, [], 'the log has no errors';
 };
 
 subtest 'a worker that is killed while requests wait' => sub {
@@ -208,35 +209,35 @@ subtest 'a worker that is killed while requests wait' => sub {
     for my $round (1 .. 3) {
         $redis->pause;
         my @stay = waiting($nginx, 20);
-        is await_answers(0.05, @stay), 0, "round $round: they wait";
+        is await_answers(0.05, @stay), 0, "round $round: the requests wait";
         my @old = $nginx->workers;
         kill 'KILL', @old;
         wait_for('new workers', sub { my %old = map { $_ => 1 } @old; (grep { !$old{$_} } $nginx->workers) == 2 });
         $redis->resume;
         await_answers(5, @stay);
-        is ask($nginx, "killed$round"), '200 redis', "round $round: new workers ask Redis";
+        is ask($nginx, "killed$round"), '200 redis', "round $round: new workers call Redis";
     }
     wait_for('old connections to end', sub { $redis->clients <= 2 });
     my @bad = grep { /\[(?:crit|emerg)\]|exited on signal (?!9\b)|open socket/ } split /\n/, $nginx->error_log;
-    is_deeply \@bad, [], 'nothing worse than that';
+    is_deeply \@bad, [], 'the log has no other errors';
 };
 
-subtest 'a reload changes what it should' => sub {
+subtest 'a reload changes the settings of Redis' => sub {
     my $other = start_redis();
     my $nginx = start_nginx(conf($redis->url));
     is ask($nginx, 'r'), '200 redis', 'the first';
     $nginx->reload(conf($other->url));
     is ask($nginx, 'r'), '200 redis', 'another URL';
-    is $other->command('EXISTS', 'rate_limit:a:sliding_log:{r}'), 1, 'is asked at once';
+    is $other->command('EXISTS', 'rate_limit:a:sliding_log:{r}'), 1, 'another Redis is called at once';
     wait_for('the old connection to end', sub { $redis->clients == 0 });
     $nginx->reload(conf($other->url, words => 'timeout=1h connect_timeout=1h prefix=new:'));
     is ask($nginx, 'r'), '200 redis', 'another prefix';
-    is $other->command('EXISTS', 'new:a:sliding_log:{r}'), 1, 'is used at once';
+    is $other->command('EXISTS', 'new:a:sliding_log:{r}'), 1, 'another prefix is used at once';
     $nginx->reload(conf($other->url, words => 'timeout=80ms'));
     wait_for('Redis', sub { ask($nginx, 'r' . ++$clients) eq '200 redis' });
     $other->pause;
     my $slow = $nginx->get('/a', 'X-Client' => 'slow');
-    is $slow->header('X-Error'), 'timeout', 'another timeout than an hour holds at once';
+    is $slow->header('X-Error'), 'timeout', 'a shorter timeout applies at once';
     $other->resume;
     quiet($nginx, 'changes');
 };
@@ -247,10 +248,10 @@ subtest 'a zone moves between memory and Redis' => sub {
     for my $round (1 .. 3) {
         $nginx->reload(conf($redis->url));
         is join(', ', map { ask($nginx, "moves$round") } 1 .. 6), join(', ', ('200 redis') x 5, '429 redis'),
-            "round $round: in Redis, the limit holds";
+            "round $round: in Redis, the limit applies";
         $nginx->reload(conf($redis->url, zone => ''));
         is join(', ', map { ask($nginx, "moved$round") } 1 .. 6), join(', ', ('200 memory') x 5, '429 memory'),
-            "round $round: in memory, too";
+            "round $round: in memory, the limit applies";
     }
     $nginx->reload(conf($redis->url, zone => 'redis=main on_error=local'));
     is ask($nginx, 'local'), '200 redis', 'with a fallback';
@@ -267,33 +268,34 @@ subtest 'reloads under load lose no request' => sub {
         $count{ store(($_->answers)[0]) }++ for @connections;
     }
     is_deeply \%count, { '200 redis' => 40, '429 redis' => 280 - ($count{'429 cache'} // 0), ('429 cache' => $count{'429 cache'}) x !!$count{'429 cache'} },
-        'five of forty are admitted each time, across reloads'
+        'five of forty requests are admitted each time, across reloads'
         or diag explain \%count;
     $nginx->wait_for_log(qr/(?:gracefully shutting down.*){2}/s);
     quiet($nginx, 'load');
 };
 
-subtest 'connections that fail leave no descriptor behind' => sub {
+subtest 'failed connections leak no file descriptor' => sub {
     my $fake  = start_fake(replies => { EVALSHA => hang_up(), SET => '+OK' });
     my $nginx = start_nginx(conf($fake->url));
     ask($nginx, 'fd');
     my ($worker) = $nginx->workers;
     my $before = sockets($worker);
     wait_for('five connections', sub { ask($nginx, 'fd'); $fake->connections >= 5 });
-    ok wait_for('sockets to close', sub { sockets($worker) <= $before + 1 }), 'no more sockets than before';
+    ok wait_for('sockets to close', sub { sockets($worker) <= $before + 1 }), 'the number of sockets is unchanged';
     $fake->stop;
     ask($nginx, 'fd') for 1 .. 50;
-    ok wait_for('sockets to close', sub { sockets($worker) <= $before + 1 }), 'nor when connections are refused';
+    ok wait_for('sockets to close', sub { sockets($worker) <= $before + 1 }),
+        'the number of sockets is unchanged after refused connections';
     quiet($nginx, 'descriptors');
 };
 
-# Seconds for which a process has had a processor.
+# Returns the CPU time of a process in seconds.
 sub work_of {
     my ($pid) = @_;
     return (split ' ', slurp("/proc/$pid/schedstat"))[0] / 1e9;
 }
 
-# Whether more streams have ended than when last asked.
+# Returns true if more streams have ended than at the last call.
 sub progress {
     my ($http2) = @_;
     my $ended = grep { $_->{ended} } values %{ $http2->{streams} };
@@ -302,7 +304,7 @@ sub progress {
     return $more;
 }
 
-subtest 'a Redis that does not read holds up nobody, and gets all in the end' => sub {
+subtest 'a Redis that stops reading blocks no other client, and gets all requests later' => sub {
     my ($http, $limits) = ("rate_limit_redis main @{[ $redis->url ]} timeout=1h connect_timeout=1h;\n", '');
     for my $number (1 .. 16) {
         $http   .= "rate_limit_zone \$http_x_client zone=a_zone_with_a_long_name_$number:4m rate=1000000r/d redis=main;\n";
@@ -324,14 +326,14 @@ subtest 'a Redis that does not read holds up nobody, and gets all in the end' =>
     }
     my $at     = sprintf '%04X', $redis->port;
     my $full   = max(map {hex} slurp('/proc/net/tcp') =~ /^ *\d+: \w+:\w+ \w+:$at 01 (\w+):/mg);
-    cmp_ok $full // 0, '>', 100_000, 'the connection to Redis has no room left';
+    cmp_ok $full // 0, '>', 100_000, 'the socket buffer to Redis is full';
     my ($worker) = $nginx->workers;
     my $work  = work_of($worker);
-    is statuses(map { $nginx->get('/free') } 1 .. 50), join(' ', (200) x 50), 'others are served meanwhile';
+    is statuses(map { $nginx->get('/free') } 1 .. 50), join(' ', (200) x 50), 'other clients are served meanwhile';
     $work = work_of($worker) - $work;
-    cmp_ok $work, '<', 0.5, sprintf 'without trying all the time to write (%.1f ms)', 1000 * $work;
-    # A kernel that does not hear that there is room again finds out by its next probe. Probes come ever less often: after
-    # a pause of ten seconds it may take as long again.
+    cmp_ok $work, '<', 0.5, sprintf 'the worker does not retry the write in a loop (%.1f ms)', 1000 * $work;
+    # A kernel that misses the news of a free buffer learns it from its next window probe. The interval of probes grows:
+    # after a pause of ten seconds, the next probe may take as long again.
     my $patience = 20 + 2 * (time - $paused);
     $redis->resume;
     my %count;
@@ -339,13 +341,13 @@ subtest 'a Redis that does not read holds up nobody, and gets all in the end' =>
         1 while !$http2->await($patience) && progress($http2);
         $count{ $_->{status} // 'none' }++ for values %{ $http2->{streams} };
     }
-    is_deeply \%count, { 200 => 4000 }, 'all are admitted when it reads again'
+    is_deeply \%count, { 200 => 4000 }, 'all requests are admitted when Redis reads again'
         or diag qx(ss -tinm 'sport = :@{[ $redis->port ]} or dport = :@{[ $redis->port ]}');
-    unlike $nginx->error_log, qr/redis "|\[(?:alert|crit|emerg)\]/, 'and nothing went wrong';
+    unlike $nginx->error_log, qr/redis "|\[(?:alert|crit|emerg)\]/, 'the log has no critical errors';
 };
 
-# nginx in a mount namespace of its own, where /etc/hosts and /etc/resolv.conf are the test's. A look-up there takes longer
-# than this test waits for an answer of nginx, unless the name is in /etc/hosts or deny_names() answers.
+# Starts nginx in its own mount namespace with the test's /etc/hosts and /etc/resolv.conf. A lookup there takes longer
+# than this test waits for nginx, unless the name is in /etc/hosts or deny_names() answers.
 sub start_with_names {
     my (%conf) = @_;
     my $wrapper = "$ENV{RL_DIR}/nginx-in-namespace";
@@ -366,7 +368,7 @@ sub name {
     return;
 }
 
-# Answers what the name server was asked so far: there is no such name.
+# Answers all pending questions to the name server: there is no such name.
 sub deny_names {
     my ($server) = @_;
     while (IO::Select->new($server)->can_read(0)) {
@@ -377,35 +379,35 @@ sub deny_names {
     return;
 }
 
-# These two change /etc/hosts and /etc/resolv.conf for one nginx alone, which takes a mount namespace: somebody who is not
-# root, or a chroot, has none. unit/redis/real_test.cc shows the look-up itself without one.
+# These two subtests change /etc/hosts and /etc/resolv.conf for one nginx, which requires a mount namespace. A user who
+# is not root, or a chroot, cannot create one. unit/redis/real_test.cc tests the lookup without a namespace.
 my $namespaces = system('unshare -m true 2>/dev/null') == 0;
 
 subtest 'a name is resolved again when the connection fails' => sub {
-    plan skip_all => 'no mount namespaces here' if !$namespaces;
+    plan skip_all => 'this machine does not allow mount namespaces' if !$namespaces;
     name('127.0.0.2');
     my $shared = redis_port();
     my ($first, $second) = map { start_redis(port => $shared, config => "bind 127.0.0.$_") } 2, 3;
     my $nginx = start_with_names(conf("redis://redis.test:$shared", words => 'timeout=1h connect_timeout=1h'));
-    is ask($nginx, 'named'), '200 redis', 'the name is found';
+    is ask($nginx, 'named'), '200 redis', 'the name is resolved';
     is $first->command('EXISTS', 'rate_limit:a:sliding_log:{named}'), 1, 'at its address';
     name('127.0.0.3');
-    is ask($nginx, 'kept'), '200 redis', 'a connection that works is kept';
+    is ask($nginx, 'kept'), '200 redis', 'a working connection is kept';
     is $first->command('EXISTS', 'rate_limit:a:sliding_log:{kept}'), 1, 'where it was';
     $first->kill;
     wait_for('the other address', sub { ask($nginx, 'moved') eq '200 redis' });
-    is $second->command('EXISTS', 'rate_limit:a:sliding_log:{moved}'), 1, 'the other is asked';
+    is $second->command('EXISTS', 'rate_limit:a:sliding_log:{moved}'), 1, 'the new address is used';
     quiet($nginx, 'names');
 };
 
-subtest 'a name server that does not answer holds up nobody' => sub {
-    plan skip_all => 'no mount namespaces here' if !$namespaces;
+subtest 'a name server that does not answer blocks no request' => sub {
+    plan skip_all => 'this machine does not allow mount namespaces' if !$namespaces;
     my $silent = IO::Socket::INET->new(LocalAddr => $name_server, LocalPort => 53, Proto => 'udp', ReuseAddr => 1)
-        or plan skip_all => "no name server here: $@";
+        or plan skip_all => "the name server did not start: $@";
     name('127.0.0.1');
     my $server = start_redis();
     my $nginx  = start_with_names(conf('redis://redis.test:' . $server->port, words => 'timeout=100ms'));
-    ok wait_for('Redis', sub { ask($nginx, 'named' . ++$clients) eq '200 redis' }), 'the name is found';
+    ok wait_for('Redis', sub { ask($nginx, 'named' . ++$clients) eq '200 redis' }), 'the name is resolved';
     name();
     $server->kill;
     my %errors;
@@ -423,18 +425,19 @@ subtest 'a name server that does not answer holds up nobody' => sub {
         $errors{ $answer->header('X-Error') // 'none' }++ if $path eq '/a';
     }
     is_deeply \%statuses, { 200 => 40 }, 'the name server is asked, and no request waits for it';
-    is join(' ', grep { !/^(?:refused|closed|timeout|unresolved|unavailable)$/ } keys %errors), '', 'each goes on by on_error';
+    is join(' ', grep { !/^(?:refused|closed|timeout|unresolved|unavailable)$/ } keys %errors), '',
+        'on_error applies to each request';
     note join ', ', map {"$_: $errors{$_}"} sort keys %errors;
     name('127.0.0.1');
     $server->restart;
     ok wait_for('Redis', sub { deny_names($silent); ask($nginx, 'again' . ++$clients) eq '200 redis' }),
-        'when the name is there again, so is Redis';
+        'Redis is used once the name resolves again';
     name();
     $server->kill;
     wait_for('another look-up', sub { ask($nginx, 'ending'); IO::Select->new($silent)->can_read(0) });
     my $began = time;
     $nginx->signal('QUIT');
-    ok ended($nginx->pid), sprintf 'a lookup that is under way does not hold up the end (%.1f s)', time - $began;
+    ok ended($nginx->pid), sprintf 'a pending lookup does not delay the exit (%.1f s)', time - $began;
     quiet($nginx, 'name server');
 };
 

@@ -13,8 +13,8 @@ my ($port) = split ' ', $ENV{RL_PORTS};
 my $files  = tls_files();
 my $mutual = "cert=$files->{client} key=$files->{client_key}";
 
-# An nginx with a zone for each Redis, given as NAME => what follows it in rate_limit_redis. Redis may take its time: what
-# goes wrong is known at once, or never.
+# Starts nginx with a zone for each Redis, given as NAME => the parameters of rate_limit_redis. The timeouts are long,
+# because an error shows at once or never.
 sub start {
     my (%redis) = @_;
     my %more = %{ delete $redis{conf} // {} };
@@ -51,12 +51,13 @@ sub refuses {
     my ($nginx, $name, $title, $detail) = @_;
     my $answer = $nginx->get("/$name", 'X-Client' => 'refused');
     is seen($answer), '503 fallback tls', $title;
-    like $nginx->error_log, qr/\[error\] .*redis "$name" 127\.0\.0\.1:\d+: tls \($detail.*\); zone $name: requests get 503 \(on_error=closed\)\n/, "$title: and the log says why";
+    like $nginx->error_log, qr/\[error\] .*redis "$name" 127\.0\.0\.1:\d+: tls \($detail.*\); zone $name: requests get 503 \(on_error=closed\)\n/,
+        "$title: the log has the reason";
     return;
 }
 
 for my $kind (qw(redis valkey)) {
-    subtest "$kind: a server by the right authority" => sub {
+    subtest "$kind: a server with a certificate of a trusted CA" => sub {
         my $server = start_redis(tls => 1, server => $kind, password => 'sesame');
         my $at     = 'rediss://:sesame@127.0.0.1:' . $server->port;
         my $nginx  = start(
@@ -73,23 +74,24 @@ for my $kind (qw(redis valkey)) {
         );
         trusts($nginx, 'address',  'by its address');
         trusts($nginx, 'name',     'by its name');
-        trusts($nginx, 'sni',      'by the name in sni=');
+        trusts($nginx, 'sni',      'verified by the name in sni=');
         trusts($nginx, 'database', 'in a database');
         trusts($nginx, 'off',      'without verification');
         trusts($nginx, 'off_name', 'without verification, with sni=');
         my $before = $server->commandstats('auth');
         refuses($nginx, 'unknown', 'an unknown authority',                   qr/.*certificate/i);
-        refuses($nginx, 'system',  'an authority that the system has not',   qr/.*certificate/i);
-        refuses($nginx, 'other',   'another name than that in sni=',         qr/.*(?:certificate|name)/i);
-        is $server->commandstats('auth'), $before, 'who is not trusted gets no password';
+        refuses($nginx, 'system',  'a CA that the system does not trust',    qr/.*certificate/i);
+        refuses($nginx, 'other',   'a certificate for another name than sni=', qr/.*(?:certificate|name)/i);
+        is $server->commandstats('auth'), $before, 'an untrusted server receives no password';
         my $plain = $nginx->get('/plain', 'X-Client' => 'plain');
-        is $plain->{status}, 503, 'no TLS where TLS is wanted';
-        like $plain->header('X-Error'), qr/^(?:closed|protocol|timeout)$/, 'and it is an error of its own';
-        unlike $nginx->error_log, qr/sesame|\[(?:alert|crit|emerg)\]/, 'nothing worse is logged, and no password';
+        is $plain->{status}, 503, 'a client without TLS';
+        like $plain->header('X-Error'), qr/^(?:closed|protocol|timeout)$/, 'the reason is one of these';
+        unlike $nginx->error_log, qr/sesame|\[(?:alert|crit|emerg)\]/,
+            'the log has no critical errors, and no password';
     };
 }
 
-subtest 'servers that are not what they say' => sub {
+subtest 'servers with invalid certificates' => sub {
     my %servers = map { $_ => start_redis(tls => $_) } qw(other_name expired stranger);
     my %urls    = map { $_ => $servers{$_}->url } keys %servers;
     my $nginx   = start(
@@ -99,8 +101,8 @@ subtest 'servers that are not what they say' => sub {
     );
     refuses($nginx, 'other_name', 'a certificate for another name',      qr/.*(?:certificate|name|address)/i);
     refuses($nginx, 'expired',    'a certificate that has expired',      qr/.*(?:certificate|expired)/i);
-    refuses($nginx, 'stranger',   'a certificate by another authority',  qr/.*certificate/i);
-    trusts($nginx, "${_}_off", "$_: goes with verify=off") for sort keys %servers;
+    refuses($nginx, 'stranger',   'a certificate of another CA',         qr/.*certificate/i);
+    trusts($nginx, "${_}_off", "$_: accepted with verify=off") for sort keys %servers;
     trusts($nginx, 'right_name', 'a certificate for the name in sni=');
 };
 
@@ -112,11 +114,11 @@ subtest 'certificates of clients' => sub {
         none     => $at,
         stranger => "$at cert=$files->{stranger_client} key=$files->{stranger_client_key}",
     );
-    trusts($nginx, 'mutual', 'one that the server trusts');
+    trusts($nginx, 'mutual', 'a client certificate that the server trusts');
     for my $name (qw(none stranger)) {
         my $answer = $nginx->get("/$name", 'X-Client' => 'c');
         is $answer->{status}, 503, "$name: refused";
-        like $answer->header('X-Error'), qr/^(?:tls|closed)$/, "$name: by an error of its own";
+        like $answer->header('X-Error'), qr/^(?:tls|closed)$/, "$name: the reason is tls or closed";
     }
 };
 
@@ -128,7 +130,7 @@ subtest 'versions' => sub {
     }
     my $server = start_redis(tls => 1, config => "tls-protocols TLSv1.1\ntls-ciphers ALL:\@SECLEVEL=0");
     my $nginx  = start(main => $server->url . " ca=$files->{ca}");
-    is $nginx->get('/main', 'X-Client' => 'old')->{status}, 503, 'TLSv1.1 is not spoken';
+    is $nginx->get('/main', 'X-Client' => 'old')->{status}, 503, 'TLSv1.1 is refused';
 };
 
 subtest 'many requests, large scripts and batches over TLS' => sub {
@@ -139,14 +141,14 @@ subtest 'many requests, large scripts and batches over TLS' => sub {
         my @answers = exchange($nginx->port, map { [ 'GET', '/main', [ 'X-Client' => "r$round" . 'x' x ($_ % 4 ? 1 : 4000) ] ] } 1 .. 64);
         $count{ seen($_) =~ s/cache/redis/r }++ for @answers;
     }
-    is_deeply \%count, { '200 redis -' => 40, '429 redis -' => 600 }, 'two of each client are admitted';
+    is_deeply \%count, { '200 redis -' => 40, '429 redis -' => 600 }, 'two requests of each client are admitted';
     is $server->clients, 1, 'over one connection';
     $server->command('SCRIPT', 'FLUSH');
     trusts($nginx, 'main', 'after SCRIPT FLUSH');
     $server->pause;
     my $connection = RateLimit::Async->new($nginx->port);
     $connection->request('GET', '/main', [ 'X-Client' => 'paused' ]);
-    is await_answers(0.1, $connection), 0, 'a paused server is waited for';
+    is await_answers(0.1, $connection), 0, 'requests wait for a paused server';
     $server->resume;
     await_answers(5, $connection);
     is seen($connection->answers), '200 redis -', 'and answers';
@@ -156,35 +158,36 @@ subtest 'many requests, large scripts and batches over TLS' => sub {
     unlike $nginx->error_log, qr/\[(?:alert|crit|emerg)\]/, 'the log has no critical errors';
 };
 
-subtest 'a handshake that does not end blocks nobody' => sub {
+subtest 'an incomplete handshake blocks no request' => sub {
     my %fakes = (
         mute    => start_fake(mode => 'mute'),
         full    => start_fake(mode => 'full'),
-        # It does not read what a client says, which may look like anything.
+        # The server does not read what the client sends, because the bytes are arbitrary.
         trickle => start_fake(mode => 'mute', greeting => bytewise(100, raw("\x16\x03\x03\x00\x7a" . "\x02" x 200))),
     );
     my $nginx = start(
         (map { $_ => 'rediss://127.0.0.1:' . $fakes{$_}->port . " ca=$files->{ca} timeout=1s connect_timeout=1s" } keys %fakes),
-        conf => { clock => 1, shutdown => '1h' },    # its clock stands still unless it is advanced
+        conf => { clock => 1, shutdown => '1h' },    # the clock is frozen unless the test advances it
     );
     for my $name (sort keys %fakes) {
         my $stuck = RateLimit::Async->new($nginx->port);
         $stuck->request('GET', "/$name", [ 'X-Client' => 'stuck' ]);
         is await_answers(0.05, $stuck), 0, "$name: a request waits";
-        is statuses(map { $nginx->get('/free') } 1 .. 50), join(' ', (200) x 50), "$name: 50 others do not";
+        is statuses(map { $nginx->get('/free') } 1 .. 50), join(' ', (200) x 50),
+            "$name: 50 other requests do not wait";
         await_reading($stuck);
         $nginx->advance(1);
-        ok await_answers(20, $stuck), "$name: the request is answered after timeout=";
+        ok await_answers(20, $stuck), "$name: the request gets a response after timeout=";
         my ($answer) = $stuck->answers;
         is $answer->{status}, 503, "$name: by on_error";
-        like $answer->header('X-Error'), qr/^(?:timeout|tls)$/, "$name: because of that";
+        like $answer->header('X-Error'), qr/^(?:timeout|tls)$/, "$name: the reason is the handshake";
     }
     $nginx->signal('QUIT');
-    ok wait_for('the end', sub { !-e $nginx->dir . '/nginx.pid' }), 'nor does it hold up the end';
+    ok wait_for('the end', sub { !-e $nginx->dir . '/nginx.pid' }), 'an incomplete handshake does not delay the exit';
     unlike $nginx->error_log, qr/\[(?:alert|crit|emerg)\]/, 'the log has no critical errors';
 };
 
-subtest 'files that are wrong stop nginx -t' => sub {
+subtest 'invalid files make nginx -t fail' => sub {
     my $dir = $ENV{RL_DIR};
     open my $out, '>', "$dir/nonsense.pem" or die "nonsense: $!\n";
     print {$out} "this is no certificate\n";
@@ -203,7 +206,7 @@ subtest 'files that are wrong stop nginx -t' => sub {
         my $title = $words =~ s{\S*/}{}gr;
         isnt $check->{exit}, 0, "$title stops it";
         is scalar @{ $check->{emerg} }, 1, "$title: one line" or diag $check->{stderr};
-        like $check->{emerg}[0] // '', qr/"rate_limit_redis".*\Q$wrong{$words}\E/, "$title: that names it";
+        like $check->{emerg}[0] // '', qr/"rate_limit_redis".*\Q$wrong{$words}\E/, "$title: the message names the file";
     }
 };
 

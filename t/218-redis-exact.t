@@ -11,13 +11,14 @@ use RateLimit::Redis qw(start_redis);
 use Test::More;
 use Time::HiRes qw(time);
 
-my $limit   = 40;     # of the 64 requests that each window sees
-my $windows = $ENV{RL_LONG} ? 100 : 30;    # at the same time: one for each of so many clients
-my $asking  = 4;      # processes that ask, each over
-my $each    = 16;     # connections, half to either instance
-my $seconds = $ENV{RL_LONG} ? 8 : 4;       # of windows that follow each other
+my $limit   = 40;     # of the 64 requests that each window gets
+my $windows = $ENV{RL_LONG} ? 100 : 30;    # concurrent windows, one for each client
+my $asking  = 4;      # client processes, each with
+my $each    = 16;     # connections, half to each instance
+my $seconds = $ENV{RL_LONG} ? 8 : 4;       # of consecutive windows
 
-# How each algorithm is told to admit so many, and practically no more; and so many a second.
+# The parameters with which each algorithm admits a number of requests, and practically no more; and a number per
+# second.
 my %limited = (
     fixed_window    => sub {"rate=$_[0]r/d align=first"},
     sliding_window  => sub {"rate=$_[0]r/366d"},
@@ -38,7 +39,7 @@ my %running = (
 );
 my @algorithms = sort keys %limited;
 
-# The clocks of Redis and nginx stand still unless a subtest moves them.
+# The clocks of Redis and nginx are frozen unless a subtest advances them.
 my $redis = start_redis(clock => 'stopped');
 
 my ($http, $server) = ("rate_limit_redis fleet @{[ $redis->url ]} timeout=20s connect_timeout=20s;\n", 'add_header X-Store $rate_limit_store always;');
@@ -66,7 +67,7 @@ sub start_fleet {
     } 1, 2;
 }
 
-# Runs `ask` in processes side by side, and something else here; returns the sums of the counts that each returned, by name.
+# Runs `ask` in concurrent processes, and another function here. Returns the sums of their counts, by name.
 sub in_parallel {
     my ($ask, $meanwhile) = @_;
     my @children;
@@ -102,7 +103,7 @@ sub open_all {
     return map { RateLimit::Async->new($fleet[ $_ % @fleet ]->port) } 1 .. $each;
 }
 
-# One request of every connection to each window, five windows at a time, in another order on each connection.
+# Sends one request on every connection to each window, five windows at a time, in another order on each connection.
 sub ask_windows {
     my ($fleet, $zone, $run) = @_;
     my @connections = open_all(@{$fleet});
@@ -129,7 +130,7 @@ sub ask_windows {
 
 my @table = (sprintf '%-16s %9s %8s %6s %9s %5s %6s', qw(algorithm instances windows limit admitted over under));
 
-# Asserts that each window admitted the limit.
+# Asserts that each window admitted exactly the limit.
 sub exact {
     my ($fleet, $title, $zone, $algorithm) = @_;
     my $began = time;
@@ -144,17 +145,17 @@ sub exact {
     push @table, sprintf '%-16s %9s %8d %6d %9d %5d %6d', $algorithm, $title, $windows, $limit, $total, $over, $under;
     my $sent = 0;
     $sent += $count->{$_} for grep {/ by /} keys %{$count};
-    is $sent, $windows * $asking * $each, "$title $zone: every request is answered";
+    is $sent, $windows * $asking * $each, "$title $zone: every request gets a response";
     is $over,  0, "$title $zone: no window of $windows admits more than $limit";
-    is $under, 0, "$title $zone: none admits less";
-    is scalar(grep {/none|fallback|memory|late|died|503/} keys %{$count}), 0, "$title $zone: all was decided by Redis"
+    is $under, 0, "$title $zone: no window admits less";
+    is scalar(grep {/none|fallback|memory|late|died|503/} keys %{$count}), 0, "$title $zone: Redis decided all requests"
         or diag join ', ', map {"$_: $count->{$_}"} grep { !/window/ } sort keys %{$count};
     note sprintf '%s %s: %.1f s', $title, $zone, time - $began;
     return;
 }
 
-# Windows that follow each other: every connection asks as fast as it is answered, all zones in turn, until told to stop.
-# A file grows with each round.
+# Consecutive windows: every connection sends as fast as it gets responses, to all zones in turn, until the file $stop
+# exists. A file grows with each round.
 my $stop = "$ENV{RL_DIR}/stop";
 my @rounds = map {"$ENV{RL_DIR}/rounds-$_"} 1 .. $asking;
 
@@ -184,7 +185,7 @@ sub ask_seconds {
     return \%count;
 }
 
-# Lets time pass in steps, while everybody asks for at least one whole round after each.
+# Advances the clocks in steps. After each step, all processes send at least one whole round.
 sub pass_seconds {
     my (@fleet) = @_;
     my $asked = sub {
@@ -209,19 +210,22 @@ subtest 'a hundred windows of each algorithm, two instances of two workers' => s
 
 subtest "windows of a second, for $seconds seconds" => sub {
     my $count = in_parallel(sub { ask_seconds(\@small, @_) }, sub { pass_seconds(@small) });
-    is scalar(grep {/none|fallback|memory|late|died/} keys %{$count}), 0, 'all was decided by Redis';
+    is scalar(grep {/none|fallback|memory|late|died/} keys %{$count}), 0, 'Redis decided all requests';
 
-    # Windows of the clock end at a time that the answers name; the first and the last may be seen in part.
+    # The responses name the end of a window that is aligned to the clock. The first and the last window may be
+    # incomplete.
     my @ends = sort { $a <=> $b } map {/^fixed_window until (\d+)/} keys %{$count};
     my @whole = @ends[ 1 .. $#ends - 1 ];
-    cmp_ok scalar @whole, '>=', $seconds - 2, 'fixed_window: windows that were seen from end to end';
-    is join(' ', map { $count->{"fixed_window until $_"} } @whole), join(' ', ($limit) x @whole), "fixed_window: each admits $limit";
-    cmp_ok $count->{"fixed_window until $_"}, '<=', $limit, 'fixed_window: and those at the edge no more' for @ends[ 0, -1 ];
+    cmp_ok scalar @whole, '>=', $seconds - 2, 'fixed_window: complete windows';
+    is join(' ', map { $count->{"fixed_window until $_"} } @whole), join(' ', ($limit) x @whole),
+        "fixed_window: each complete window admits $limit";
+    cmp_ok $count->{"fixed_window until $_"}, '<=', $limit,
+        'fixed_window: incomplete windows admit no more' for @ends[ 0, -1 ];
     my @counts = map { $count->{"fixed_window until $_"} } @whole;
     push @table, sprintf '%-16s %9s %8d %6d %9d %5d %6d', 'fixed_window', '2 x 2, 1s', scalar @whole, $limit, sum(@counts),
         scalar(grep { $_ > $limit } @counts), scalar(grep { $_ < $limit } @counts);
 
-    # What an algorithm may admit at most in so many seconds, and at least by clients who never rest.
+    # The most that an algorithm may admit in $seconds seconds, and the least for clients that send without a pause.
     my %most = (
         (map { $_ => $limit * (1 + $seconds) } qw(token_bucket gcra leaky_bucket)),
         sliding_log     => $limit * (1 + $seconds),
@@ -236,12 +240,12 @@ subtest "windows of a second, for $seconds seconds" => sub {
         push @table, sprintf '%-16s %9s %8d %6d %9d at most %d', $name, '2 x 2, 1s', $seconds, $limit, $admitted, $most{$name};
     }
 };
-# So long after a window has been used up, in seconds, all of it is there again.
+# The seconds after which the whole quota of an exhausted window is back.
 my %later = ((map { $_ => 3600 } @algorithms), sliding_window => 7200, sliding_buckets => 3960);
 
-subtest 'a hundred windows of an hour after each other, two instances of two workers' => sub {
+subtest 'a hundred consecutive windows of an hour, two instances of two workers' => sub {
     my @connections = map { RateLimit::Async->new($small[ $_ % 2 ]->port) } 1 .. $asking * $each;
-    $redis->advance(3600 - $redis->command('TIME')->[0] % 3600);    # a whole hour
+    $redis->advance(3600 - $redis->command('TIME')->[0] % 3600);    # the next whole hour
     for my $name (@algorithms) {
         my ($total, $over, $under, $other) = (0, 0, 0, 0);
         for my $window (1 .. $windows) {
@@ -257,14 +261,14 @@ subtest 'a hundred windows of an hour after each other, two instances of two wor
         }
         push @table, sprintf '%-16s %9s %8d %6d %9d %5d %6d', $name, '2 x 2, 1h', $windows, $limit, $total, $over, $under;
         is $over,  0, "$name: no window of $windows admits more than $limit";
-        is $under, 0, "$name: none admits less";
-        is $other, 0, "$name: all was decided by Redis";
+        is $under, 0, "$name: no window admits less";
+        is $other, 0, "$name: Redis decided all requests";
     }
 };
 $_->stop for @small;
 
 my @large = start_fleet(4);
-subtest 'the same with four workers each, and no cache of denials' => sub {
+subtest 'the same with four workers each, and without a deny cache' => sub {
     exact(\@large, '2 x 4', "asked_$_", $_) for @algorithms;
 };
 

@@ -25,7 +25,7 @@ my $password = write_file('password', "sesame\n");
 my $empty    = write_file('empty',    '');
 my $newline  = write_file('newline',  "\n");
 
-# Of each row: a title, the directives, and the word that the line must name.
+# Each row: a title, the directives, and the word that the message must name.
 my @redis = (
     [ 'no arguments',          'rate_limit_redis' ],
     [ 'no URL',                'rate_limit_redis main' ],
@@ -33,7 +33,7 @@ my @redis = (
     [ 'a name with a space',   'rate_limit_redis "a b" redis://127.0.0.1', 'a b' ],
     [ 'a name with a quote',   q(rate_limit_redis 'a"b' redis://127.0.0.1), 'a"b' ],
     [ 'a name with a $',       'rate_limit_redis $uri redis://127.0.0.1', '$uri' ],
-    [ 'a URL for a name',      'rate_limit_redis redis://127.0.0.1 timeout=1s', 'redis://127.0.0.1' ],
+    [ 'a URL as a name',       'rate_limit_redis redis://127.0.0.1 timeout=1s', 'redis://127.0.0.1' ],
     [ 'a name twice',          "$good; rate_limit_redis main redis://127.0.0.1:6380", 'main' ],
     [ 'an unknown option',     "$good speed=9",       'speed=' ],
     [ 'an option without =',   "$good timeout",       'timeout' ],
@@ -42,7 +42,7 @@ my @redis = (
     [ 'a variable in the URL', 'rate_limit_redis main redis://$host:6379', '$host' ],
 );
 
-# URLs, each wrong in its own way.
+# Invalid URLs, each for its own reason.
 my @urls = (
     '127.0.0.1:6379', 'localhost', 'http://127.0.0.1', 'REDIS//127.0.0.1', 'redis:127.0.0.1', 'redis:/127.0.0.1', 'redis://',
     'redis:///', 'redis:///0', 'redis://:6379', 'redis://127.0.0.1:', 'redis://127.0.0.1:0', 'redis://127.0.0.1:65536',
@@ -70,7 +70,7 @@ my @clusters = map { ("redis+cluster$_", "rediss+cluster$_") } (
     '://' . 'x' x 64 . '.test',
 );
 
-# Hosts that may have an address later.
+# Host names that may resolve later.
 my @absent = (
     'redis://nowhere.invalid', 'redis://nowhere.invalid.', 'rediss://u:sesame@nowhere.invalid:6380/1', 'redis+sentinel://nowhere.invalid/limits',
     'rediss+sentinel://nowhere.invalid:1,nowhere.invalid:2/limits', 'redis+cluster://nowhere.invalid', 'rediss+cluster://:sesame@nowhere.invalid,nowhere.invalid:7000',
@@ -78,7 +78,7 @@ my @absent = (
 my @half_absent = map { ("$_->[0]127.0.0.1,nowhere.invalid$_->[1]", "$_->[0]nowhere.invalid,127.0.0.1$_->[1]") }
     [ 'redis+sentinel://', '/limits' ], [ 'redis+cluster://', '' ];
 
-# Options of rate_limit_redis that are wrong with a URL.
+# Options of rate_limit_redis that are invalid with a URL.
 my @options = (
     ( map { [ $_, $good ] } qw(timeout= timeout=0 timeout=0ms timeout=-1ms timeout=abc timeout=1x timeout=1.5s timeout=2h timeout=1d
             connect_timeout= connect_timeout=0 connect_timeout=-1s connect_timeout=abc connect_timeout=2h
@@ -107,19 +107,19 @@ my @options = (
 my @twice = qw(timeout=1s connect_timeout=1s prefix=a: batch=2 db=1);
 
 my @zones = (
-    [ 'a Redis that is not there',    "$zone redis=other",                                'other' ],
+    [ 'an undefined Redis',           "$zone redis=other",                                'other' ],
     [ 'redis= is empty',              "$zone redis=",                                     'redis=' ],
     [ 'redis= twice',                 "$zone redis=main redis=main",                      'redis=main' ],
     [ 'a URL in redis=',              "$zone redis=redis://127.0.0.1",                    'redis://127.0.0.1' ],
     [ 'a variable in redis=',         "$zone redis=\$uri",                                'redis=$uri' ],
     ( map { [ "on_error=$_", "$zone redis=main on_error=$_", "on_error=$_" ] } '', 'x', 'OPEN', 'fail', 'open,closed' ),
-    [ 'on_error= twice',              "$zone redis=main on_error=open on_error=closed",   'on_error=closed' ],
+    [ 'on_error= twice',               "$zone redis=main on_error=open on_error=closed",   'on_error=closed' ],
     [ 'on_error=local without redis=', "$zone on_error=local",                            'on_error=local' ],
     ( map { [ "deny_cache=$_", "$zone redis=main deny_cache=$_", "deny_cache=$_" ] } '', qw(0 0s -1s abc on OFF 1x 1.5s 367d) ),
-    [ 'deny_cache= twice',            "$zone redis=main deny_cache=1s deny_cache=2s",     'deny_cache=2s' ],
-    [ 'deny_cache= without redis=',   "$zone deny_cache=1s",                              'deny_cache=1s' ],
+    [ 'deny_cache= twice',             "$zone redis=main deny_cache=1s deny_cache=2s",     'deny_cache=2s' ],
+    [ 'deny_cache= without redis=',    "$zone deny_cache=1s",                              'deny_cache=1s' ],
     [ 'deny_cache=off without redis=', "$zone deny_cache=off",                            'deny_cache=off' ],
-    [ 'deny_cache= and count=all',    "$zone redis=main count=all deny_cache=1s",         'deny_cache=1s' ],
+    [ 'deny_cache= and count=all',     "$zone redis=main count=all deny_cache=1s",         'deny_cache=1s' ],
     ( map { [ "sync=$_", "$zone redis=main sync=$_", "sync=$_" ] } '', qw(0 0ms 5ms 9ms -1s 2h 61m 1d abc on off 1x 1.5s 99999999999999999999s) ),
     [ 'sync= is a variable',          "$zone redis=main sync=\$arg_t",                    'sync=$arg_t' ],
     [ 'sync= twice',                  "$zone redis=main sync=1s sync=2s",                 'sync=2s' ],
@@ -133,7 +133,7 @@ my @passing = (
     [ 'a plain one',                 $good ],
     [ 'without a port',              'rate_limit_redis main redis://127.0.0.1' ],
     [ 'a database',                  'rate_limit_redis main redis://127.0.0.1:6379/15' ],
-    [ 'an end of /',                 'rate_limit_redis main redis://127.0.0.1:6379/' ],
+    [ 'a trailing /',                'rate_limit_redis main redis://127.0.0.1:6379/' ],
     [ 'a name',                      'rate_limit_redis main redis://localhost' ],
     [ 'IPv6',                        'rate_limit_redis main redis://[::1]:6379/0' ],
     [ 'IPv6 without a port',         'rate_limit_redis main redis://[::1]' ],
@@ -142,8 +142,8 @@ my @passing = (
     [ 'a password with an @',        'rate_limit_redis main redis://app:a%40b@127.0.0.1' ],
     [ 'a Unix socket',               'rate_limit_redis main unix:/tmp/redis.sock' ],
     [ 'every option',                "$good timeout=20ms connect_timeout=1s prefix=p: batch=64 user=app db=2 password_file=$password" ],
-    [ 'the least of each',           "$good timeout=1ms connect_timeout=1ms batch=1 db=0 prefix=" ],
-    [ 'the most of each',            "$good timeout=1h connect_timeout=1h batch=1024 db=65535" ],
+    [ 'the minimum of each option',  "$good timeout=1ms connect_timeout=1ms batch=1 db=0 prefix=" ],
+    [ 'the maximum of each option',  "$good timeout=1h connect_timeout=1h batch=1024 db=65535" ],
     [ 'TLS',                         $tls ],
     [ 'every option of TLS',         "$tls ca=$files->{ca} cert=$files->{client} key=$files->{client_key} sni=redis.test verify=on" ],
     [ 'TLS without verification',    "$tls verify=off sni=redis.test" ],
@@ -185,29 +185,30 @@ sub refuses {
     my @faults;
     push @faults, 'nginx -t passes' if !$check->{exit};
     push @faults, @emerg . ' emerg lines' if @emerg != 1;
-    push @faults, 'more lines than one' if @others;
+    push @faults, 'more than one line' if @others;
     push @faults, 'the directive is not named' if $line !~ /"$directive"/;
     push @faults, "\"$word\" is not named" if defined $word && index($line, $word) < 0;
-    push @faults, 'what is accepted is not said' if $line !~ /accepted|takes|is made of|once|has no meaning with/;
-    push @faults, 'the place is not named' if $line !~ m{nginx\.conf:\d+|zone "a"};
+    push @faults, 'the accepted values are missing' if $line !~ /accepted|takes|is made of|once|has no meaning with/;
+    push @faults, 'the file and line are missing' if $line !~ m{nginx\.conf:\d+|zone "a"};
     ok !@faults, "$directive: $title" or diag join '; ', @faults, "nginx says: $check->{stderr}";
     return;
 }
 
-# One line warns of a host without an address, and nginx starts.
+# Asserts that a host without an address gives one warning, and that nginx starts.
 sub warns {
     my ($title, $text) = @_;
     my $check = check_config(http => "$text;");
     my @lines = split /\n/, $check->{stderr};
     is $check->{exit}, 0, "$title: passes" or diag $check->{stderr};
-    is scalar @lines, 1, "$title: with one line" or diag $check->{stderr};
+    is scalar @lines, 1, "$title: one line" or diag $check->{stderr};
     like $lines[0] // '', qr/\[warn\] .*"rate_limit_redis": host "nowhere\.invalid\.?" of "main" has no address now; .* in .*nginx\.conf:\d+$/,
-        "$title: which names the host and the place";
-    unlike $check->{stderr}, qr/sesame/, "$title: and no password";
+        "$title: the line names the host, the file and the line";
+    unlike $check->{stderr}, qr/sesame/, "$title: the line has no password";
     return;
 }
 
-# nginx leaves its pools behind when it ends early, and to find out takes the sanitizer longer than the test.
+# nginx does not free its pools when it exits early. The leak check would find only these, and takes longer than the
+# test.
 local $ENV{ASAN_OPTIONS} = "$ENV{ASAN_OPTIONS}:detect_leaks=0" if $ENV{RL_SANITIZE};
 
 for my $row (@redis) {
@@ -216,7 +217,7 @@ for my $row (@redis) {
 }
 refuses("the URL $_", "rate_limit_redis main $_", 'rate_limit_redis') for @urls, @sentinels, @clusters;
 {
-    # A machine without a name server waits no longer than it must.
+    # A machine without a name server should not wait long.
     local $ENV{RES_OPTIONS} = 'timeout:1 attempts:1';
     for my $url (@absent) {
         my $redis = "rate_limit_redis main $url";
@@ -234,7 +235,7 @@ refuses("the URL $_", "rate_limit_redis main $_", 'rate_limit_redis') for @urls,
         http   => "$redis; $zone redis=main on_error=closed;",
         server => 'location / { rate_limit_shadow zone=a; empty_gif; }',
     );
-    is $check->{exit}, 0, 'a candidate that fails closed stops nobody' or diag $check->{stderr};
+    is $check->{exit}, 0, 'a shadow zone with on_error=closed does not matter' or diag $check->{stderr};
 }
 for my $row (@options) {
     my ($word, $before) = @{$row};
@@ -249,7 +250,7 @@ for my $row (@zones) {
 for my $words ('redis+cluster://app:sesame@127.0.0.1/1', 'redis+cluster://app:sesame@', 'redis://app:sesame@127.0.0.1:abc', 'redis://:sesame@', 'redis//app:sesame@127.0.0.1', 'redis://127.0.0.1 password=sesame') {
     my $check = check_config(http => "rate_limit_redis main $words;");
     isnt $check->{exit}, 0, "$words is wrong";
-    unlike $check->{stderr}, qr/sesame/, 'and its password is not printed';
+    unlike $check->{stderr}, qr/sesame/, 'the password is not printed';
 }
 for my $place (qw(server location)) {
     my $check = check_config($place eq 'server' ? (server => "$good;") : (server => "location / { $good; }"));

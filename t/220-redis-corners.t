@@ -9,7 +9,7 @@ use RateLimit::FakeRedis qw(start_fake);
 use RateLimit::Redis qw(start_redis);
 use Test::More;
 
-# The clocks of nginx and Redis stand still unless they are advanced.
+# The clocks of nginx and Redis are frozen unless the test advances them.
 my $redis     = start_redis(clock => 'stopped');
 my $gone      = start_fake(mode => 'refuse');
 my $variables = join ' ', map {"$_=[\$rate_limit_$_]"} qw(status zone limit remaining reset retry_after store error);
@@ -72,34 +72,34 @@ sub seen {
     return join ' ', $answer->{status}, map { $answer->header($_) // '-' } qw(X-Status X-Store X-Error);
 }
 
-subtest 'variables that are read before, while and after Redis is asked' => sub {
+subtest 'variables that are read before, during and after a Redis call' => sub {
     my $answer = ask('early', 'early');
     is seen($answer), '200 PASSED redis -', 'a request that reads them in the rewrite phase is decided later';
-    unlike $answer->header('X-Early') // '', qr/PASSED|REJECTED/, 'and they knew nothing then';
+    unlike $answer->header('X-Early') // '', qr/PASSED|REJECTED/, 'the variables are empty in the rewrite phase';
     $redis->pause;
     my $leaves = RateLimit::Async->new($nginx->port);
     $leaves->request('GET', '/a?leaves', [ 'X-Client' => 'leaves' ]);
     is await_answers(0.05, $leaves), 0, 'another waits';
     $leaves->close;
     my ($line) = wait_for('499', sub { $nginx->access_log =~ m{^(499 /a\?leaves .*)}m ? $1 : undef });
-    unlike $line, qr/PASSED|REJECTED|ERROR/, "and leaves before anything is known: $line";
+    unlike $line, qr/PASSED|REJECTED|ERROR/, "a client disconnects before the decision: $line";
     $redis->resume;
-    is seen(ask('a', 'next')), '200 PASSED redis -', 'the next one is served';
+    is seen(ask('a', 'next')), '200 PASSED redis -', 'the next request is served';
 };
 
-subtest 'a Redis that is gone, and pages' => sub {
+subtest 'a failed Redis, and error pages' => sub {
     is seen(ask('closed')),        '503 ERROR fallback refused', 'closed';
     like ask('closed-page')->{body}, qr/^GIF/, 'an error page';
     is ask('closed-page')->{status}, 503, 'with the status';
     is ask('closed-rescue', 'rescued')->{status}, 200, 'a rescue';
     is ask('closed-status')->{status}, 503, 'rate_limit_status is for rejections, not for errors';
-    is ask('closed-dry')->{status}, 200, 'a dry run rejects nobody, whatever happens';
-    is ask('closed')->header('Retry-After'), undef, 'no Retry-After for what nobody knows';
-    is ask('page')->{status}, 503, 'two limits, one of them gone and closed';
+    is ask('closed-dry')->{status}, 200, 'a dry run rejects no request';
+    is ask('closed')->header('Retry-After'), undef, 'no Retry-After without a decision';
+    is ask('page')->{status}, 503, 'two limits, one of them failed with on_error=closed';
     for my $path (qw(open-memory memory-open)) {
         my @answers = map { ask($path, $path) } 1, 2;
-        is statuses(@answers), '200 429', "$path: a limit in memory holds";
-        is $answers[1]->header('X-Status'), 'REJECTED', "$path: and is what is told";
+        is statuses(@answers), '200 429', "$path: a limit in memory still applies";
+        is $answers[1]->header('X-Status'), 'REJECTED', "$path: the headers show the limit in memory";
         is $answers[1]->header('X-Zone'),   'memory',   "$path: of";
     }
 };
@@ -108,14 +108,14 @@ subtest 'methods, and limits inside if' => sub {
     my $head = $nginx->request(method => 'HEAD', path => '/head', headers => [ 'X-Client' => 'head' ]);
     is $head->{status}, 200, 'HEAD';
     is $head->header('X-RateLimit-Remaining'), 49, 'is charged';
-    like $head->header('RateLimit'), qr/^"b";r=49;t=/, 'and has the headers of the draft';
+    like $head->header('RateLimit'), qr/^"b";r=49;t=/, 'the response has the headers of the draft';
     like $head->header('RateLimit-Policy'), qr/^"b";q=50;w=86400/, 'with its policy';
     is ask('if', 'if')->header('X-RateLimit-Limit'), 50, 'outside if';
     is ask('if?strict=1', 'if')->header('X-RateLimit-Limit'), 2, 'inside if';
     is ask('off')->header('X-RateLimit-Limit'), undef, 'off';
 };
 
-subtest 'a client that leaves while Redis has it wait its turn' => sub {
+subtest 'a client that disconnects during a delay that Redis decided' => sub {
     my @connections = map { RateLimit::Async->new($nginx->port) } 1 .. 4;
     $connections[$_]->request('GET', "/queue?$_", [ 'X-Client' => 'queue' ]) for 0 .. 3;
     await_answers(5, $connections[0]);
@@ -126,11 +126,11 @@ subtest 'a client that leaves while Redis has it wait its turn' => sub {
     $nginx->advance(1.49);
     is await_answers(0.05, $connections[3]), 0, 'the last waits';
     $nginx->advance(0.02);
-    ok await_answers(20, $connections[3]), 'and is answered at its turn';
+    ok await_answers(20, $connections[3]), 'the other client gets its response after the delay';
     is statuses($connections[3]->answers), '200', 'with 200';
 };
 
-subtest 'a worker without a connection to spare' => sub {
+subtest 'a worker without free connections' => sub {
     my ($port) = (split ' ', $ENV{RL_PORTS})[-1];
     my $small  = start_nginx(
         port => $port,
@@ -154,13 +154,13 @@ SERVER
     }
     wait_for('no connection left', sub { $small->error_log =~ /worker_connections are not enough/ });
     $_->raw("\r\n", 'GET') for @held[ 0 .. 9 ];
-    ok await_answers(20, @held[ 0 .. 9 ]), 'requests that need Redis are answered';
+    ok await_answers(20, @held[ 0 .. 9 ]), 'requests that need Redis get responses';
     my @answers = map { ($_->answers)[0] } @held[ 0 .. 9 ];
-    is statuses(@answers), join(' ', (200) x 10), 'by on_error or by Redis';
+    is statuses(@answers), join(' ', (200) x 10), 'on_error or Redis decides them';
     note join ', ', map { seen($_) } @answers;
     $_->close for @held;
     wait_for('Redis', sub { my $answer = eval { $small->get('/a', 'X-Client' => 'later') }; $answer && seen($answer) =~ /redis/ });
-    pass 'when there are connections again, Redis is asked';
+    pass 'Redis is used again when connections are free';
     unlike $small->error_log, qr/exited on signal/, 'the worker lives';
 };
 

@@ -12,7 +12,7 @@ use Test::More;
 my @modes  = qw(open closed local);
 my ($port) = split ' ', $ENV{RL_PORTS};
 
-# A Redis of its own for each way of going on, so that no breaker of one is open because of another.
+# Each value of on_error has its own Redis, so that the breaker of one does not affect another.
 sub configuration {
     my ($url, $words) = @_;
     my ($http, $server) = ('', <<'SERVER');
@@ -29,8 +29,8 @@ SERVER
     return (http => $http, server => $server, port => $port);
 }
 
-# Answers of a real server to a check, changed at random, from a server that may say anything.
-subtest 'no answer harms a worker' => sub {
+# Answers of a real server to a check, mutated at random, from a scripted server.
+subtest 'no answer crashes a worker' => sub {
     my $server = start_redis();
     my $nginx  = start_nginx(configuration($server->url, 'timeout=5s connect_timeout=5s'));
     $nginx->get('/open', 'X-Client' => 'asks');
@@ -39,7 +39,7 @@ subtest 'no answer harms a worker' => sub {
     my ($call) = grep { uc $_->{words}[0] eq 'EVALSHA' } $monitor->commands;
     my $answer = $server->command(@{ $call->{words} });
     $nginx->stop;
-    cmp_ok length $answer, '>', 8, 'an answer that has numbers in it';
+    cmp_ok length $answer, '>', 8, 'the answer of the real server has numbers';
 
     my $seed = $ENV{RL_SEED} // 825003;
     note "RL_SEED=$seed repeats this";
@@ -64,15 +64,15 @@ subtest 'no answer harms a worker' => sub {
         await_answers(2, @connections) or $count{late}++;
         $count{ $_->{status} }++ for map { $_->answers } @connections;
     }
-    is join(' ', grep { !/^(?:200|429|503)$/ } keys %count), '', 'every request is answered at once, in some way';
+    is join(' ', grep { !/^(?:200|429|503)$/ } keys %count), '', 'every request gets a response at once';
     cmp_ok $fake->count('EVALSHA'), '>', 20, 'many answers came';
-    is "@{[ $nginx->workers ]}", "@workers", 'from the same worker';
+    is "@{[ $nginx->workers ]}", "@workers", 'the worker is still running';
     unlike $nginx->error_log, qr/\[(?:alert|crit|emerg)\]|exited on signal/, 'the log has no critical errors';
     note join ', ', map {"$_: $count{$_}"} sort keys %count;
 };
 
-# What no version of the module wrote, but a hand or another program might.
-subtest 'a key that holds something else' => sub {
+# Values that no version of the module wrote, but an operator or another program might.
+subtest 'a key with an unexpected value' => sub {
     my $server = start_redis();
     my %zones  = (
         token_bucket    => 'rate=5r/h',
@@ -112,11 +112,12 @@ SERVER
             push @wrong, "$text: Retry-After @waits" if @waits;
             push @wrong, "$text: no TTL" if $server->command('PTTL', $key) == -1 && $answers[0]{status} == 200;
         }
-        is_deeply \@wrong, [], "$name: a client with such a key is limited as others are";
+        is_deeply \@wrong, [], "$name: a client with such a key is limited like others";
 
         $server->command('RPUSH', "rate_limit:$name:$name:{list}", 1, 2, 3);
         my @answers = map { $nginx->get("/$name", 'X-Client' => $_) } 'list', 'other';
-        is join(' ', map { $_->{status} } @answers), '200 200', "$name: nor is one with a list, or anyone else, kept out";
+        is join(' ', map { $_->{status} } @answers), '200 200',
+            "$name: a client with a list, and other clients, are admitted";
     }
 };
 

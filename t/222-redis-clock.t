@@ -8,10 +8,10 @@ use RateLimit::Async qw(statuses);
 use RateLimit::Redis qw(start_redis);
 use Test::More;
 
-# Its clock stands still unless the test moves it.
+# The clock of Redis is frozen unless the test advances it.
 my $redis = start_redis(clock => 'stopped');
 my $began = redis_time();
-my $ahead = 0;    # of the time at which it began, in seconds
+my $ahead = 0;    # seconds since the start
 
 sub redis_time { return $redis->command('TIME')->[0] }
 
@@ -22,7 +22,7 @@ sub set_clock {
     return;
 }
 
-# Each admits two in an hour; the words, and the most that a client has to wait who has just used both.
+# Each zone admits two requests in an hour: its parameters, and the longest wait of a client that has used both.
 my %zones = (
     token_bucket    => [ 'rate=2r/h', 1800 ],
     leaky_bucket    => [ 'rate=2r/h burst=1', 1800 ],
@@ -50,7 +50,7 @@ for my $name (@names) {
 }
 my $nginx = start_nginx(http => $http, server => $places);
 
-my $run = 0;    # a new one has new clients
+my $run = 0;    # each run has new clients
 
 sub ask {
     my ($zone) = @_;
@@ -62,7 +62,7 @@ sub left {
     return $nginx->get("/look/$zone", 'X-Client' => "c$run")->header('X-RateLimit-Remaining');
 }
 
-# Windows of the clock begin at whole hours: this begins one.
+# Advances to the next whole hour, where windows that are aligned to the clock begin.
 sub begin_hour {
     $run++;
     set_clock(3600 - $began % 3600 + 86_400 * $run * 3);
@@ -70,7 +70,7 @@ sub begin_hour {
 }
 
 set_clock(1000);
-is redis_time(), $began + 1000, 'the clock moves when it is told to';
+is redis_time(), $began + 1000, 'the clock advances as requested';
 
 for my $skew (0, 5 * 3600, -5 * 3600, 400 * 86_400) {
     subtest "Redis' clock is $skew seconds ahead of nginx'" => sub {
@@ -79,12 +79,12 @@ for my $skew (0, 5 * 3600, -5 * 3600, 400 * 86_400) {
         for my $zone (map { ($_, "cached_$_") } @names) {
             my ($name) = $zone =~ /(?:cached_)?(.*)/;
             my @answers = map { ask($zone) } 1 .. 4;
-            is statuses(@answers), '200 200 429 429', "$zone: two are admitted";
+            is statuses(@answers), '200 200 429 429', "$zone: two requests are admitted";
             is join(' ', map { $_->header('X-RateLimit-Remaining') } @answers), '1 0 0 0', "$zone: what remains";
             for my $answer (@answers[ 2, 3 ]) {
                 my $wait = $answer->header('Retry-After');
-                cmp_ok $wait, '>', 1700,             "$zone: Retry-After is what is left of the period ($wait)";
-                cmp_ok $wait, '<=', $zones{$name}[1], "$zone: and not more";
+                cmp_ok $wait, '>', 1700,             "$zone: Retry-After is at least the rest of the period ($wait)";
+                cmp_ok $wait, '<=', $zones{$name}[1], "$zone: Retry-After is at most the rest of the period";
                 my $reset = $answer->header('X-RateLimit-Reset') - redis_time();
                 cmp_ok $reset, '>',  1700, "$zone: X-RateLimit-Reset is a time of Redis, the same on every host ($reset s from now)";
                 cmp_ok $reset, '<=', 7201, "$zone: and near";
@@ -93,7 +93,7 @@ for my $skew (0, 5 * 3600, -5 * 3600, 400 * 86_400) {
     };
 }
 
-subtest 'time passes in Redis, and clients have their quota again' => sub {
+subtest 'after time has passed in Redis, clients have their quota again' => sub {
     my $base = begin_hour();
     my %wait;
     for my $zone (@names) {
@@ -101,16 +101,16 @@ subtest 'time passes in Redis, and clients have their quota again' => sub {
         is statuses(@answers), '200 200 429', "$zone: used up";
         $wait{$zone} = $answers[2]->header('Retry-After');
     }
-    # Time only passes: what Redis has forgotten because it no longer matters does not come back.
+    # The clock only advances: keys that have expired in Redis do not come back.
     for my $wait (sort { $a <=> $b } values %{ { map { $_ => $_ } values %wait } }) {
         my @zones = grep { $wait{$_} == $wait } @names;
         set_clock($base + $wait - 1);
-        is ask($_)->{status}, 429, "$_: not before $wait seconds have passed" for @zones;
+        is ask($_)->{status}, 429, "$_: no request is admitted before $wait seconds" for @zones;
         set_clock($base + $wait);
         is ask($_)->{status}, 200, "$_: but then" for @zones;
     }
     set_clock($base + 5 * 3600);
-    is left($_), 2, "$_: and everything after five hours" for @names;
+    is left($_), 2, "$_: the whole quota is back after five hours" for @names;
 };
 
 for my $step (1, 60, 600, 3600, 7200, 86_400) {
@@ -119,11 +119,11 @@ for my $step (1, 60, 600, 3600, 7200, 86_400) {
         ask($_) for @names;
         set_clock($base - $step);
         for my $zone (@names) {
-            is left($zone), 1, "$zone: one of two is still used" or next;
+            is left($zone), 1, "$zone: one of two requests is still counted" or next;
             my @answers = map { ask($zone) } 1 .. 3;
-            is statuses(@answers), '200 429 429', "$zone: the limit is neither open nor closed";
+            is statuses(@answers), '200 429 429', "$zone: one more request is admitted";
             cmp_ok $answers[2]->header('Retry-After'), '<=', $zones{$zone}[1] + 1,
-                "$zone: nobody waits longer than after using all, but for the second that a clock may waver";
+                "$zone: the wait is at most that of an exhausted quota, plus the second that a clock may deviate";
             my $ttl = $redis->command('PTTL', "rate_limit:$zone:" . ($zone eq 'fixed_first' ? 'fixed_window' : $zone) . ":{c$run}");
             cmp_ok $ttl, '>', 0, "$zone: the key expires";
         }
@@ -143,9 +143,9 @@ subtest 'the clock steps forward, and back again' => sub {
     set_clock($base);
     for my $zone (@names) {
         my @answers = map { ask($zone) } 1 .. 3;
-        cmp_ok scalar(grep { $_->{status} == 200 } @answers), '<=', 2, "$zone: not more than two";
-        is $answers[2]{status}, 429, "$zone: then no more";
-        cmp_ok $answers[2]->header('Retry-After'), '<=', $zones{$zone}[1], "$zone: and nobody waits for the day to come";
+        cmp_ok scalar(grep { $_->{status} == 200 } @answers), '<=', 2, "$zone: at most two requests are admitted";
+        is $answers[2]{status}, 429, "$zone: further requests are rejected";
+        cmp_ok $answers[2]->header('Retry-After'), '<=', $zones{$zone}[1], "$zone: the wait is not a day";
     }
 };
 

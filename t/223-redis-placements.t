@@ -7,8 +7,8 @@ use RateLimit qw(start_nginx);
 use RateLimit::Redis qw(start_redis);
 use Test::More;
 
-my $pairs = 28;    # of kinds, chosen at random
-my $steps = 10;    # requests to each
+my $pairs = 28;    # pairs of kinds, chosen at random
+my $steps = 10;    # requests to each pair
 
 # Kinds of zones, each of which admits few requests and practically no more.
 my %kinds = (
@@ -71,8 +71,8 @@ for my $number (1 .. $pairs) {
 }
 my $nginx = start_nginx(http => $http, server => $server);
 
-# What a client sees of a request and of each zone after it. Where both zones reject, stores that are asked one after the other
-# name the one that was asked first.
+# Returns what a client sees of a request, and of each zone after it. If both zones reject, stores that are asked one
+# after the other report the zone that was asked first.
 sub seen {
     my ($number, $placement, $client, $cost) = @_;
     my $answer = $nginx->get("/$number/" . join('/', @{$placement}) . "?cost=$cost", 'X-Client' => $client);
@@ -92,7 +92,7 @@ for my $number (1 .. $pairs) {
     my ($first, $second) = @{ $chosen[ $number - 1 ] };
     my @costs = map { (1, 1, 1, 2, 3, 0)[ rand 6 ] } 1 .. $steps;
     my @wrong;
-    # What count=all does across stores has rows of its own below.
+    # count=all across stores has its own rows below.
     my @compared = "$first $second" =~ /all_/ ? @placements[ 0, 1 ] : @placements;
     for my $step (0 .. $#costs) {
         my ($expected, @others) = map { seen($number, $_, "$number-@{$_}", $costs[$step]) } @compared;
@@ -108,7 +108,7 @@ for my $number (1 .. $pairs) {
     }
     is_deeply \@wrong, [], "$first and $second";
 }
-is join(' ', sort keys %statuses), '200 429', 'some were admitted, some were not';
+is join(' ', sort keys %statuses), '200 429', 'some requests were admitted, some were rejected';
 for my $placement (@placements) {
     my ($all, $other) = @{$placement};
     for my $order (qw(all-first all-last)) {

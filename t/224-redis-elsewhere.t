@@ -22,11 +22,11 @@ sub statuses_of {
     return join ' ', map { $nginx->get('/a', 'X-Client' => $client)->{status} } 1 .. $count;
 }
 
-subtest 'a zone without any memory of its own gets some when a reload needs it' => sub {
+subtest 'a zone without shared memory gets memory when a reload needs it' => sub {
     my $zone = sub {
         my ($words) = @_;
         return (
-            clock => 1,    # stands still unless it is advanced
+            clock => 1,    # the clock is frozen unless the test advances it
             http  => "rate_limit_redis main @{[ $redis->url ]} timeout=1s;\n"
                 . "rate_limit_zone \$http_x_client zone=a:1m rate=2r/d algorithm=sliding_log $words;\n",
             server => $server,
@@ -50,13 +50,14 @@ subtest 'a zone without any memory of its own gets some when a reload needs it' 
     await_reading($waits);
     $nginx->advance(1);
     await_answers(20, $waits);
-    is statuses($waits->answers) . ' ' . statuses_of($nginx, 'five', 2), '200 200 429', 'that limits while Redis is away';
+    is statuses($waits->answers) . ' ' . statuses_of($nginx, 'five', 2), '200 200 429',
+        'memory limits while Redis is down';
     $redis->resume;
     unlike $nginx->error_log, qr/\[(?:alert|crit|emerg)\]|exited on signal/, 'the log has no critical errors';
 };
 
-subtest 'an answer does not wake a request that its client has sent to its post_action' => sub {
-    my $mute     = q{};    # an upstream that does not answer yet
+subtest 'an answer does not wake a request that is in its post_action' => sub {
+    my $mute     = q{};    # an upstream that does not respond yet
     my ($port)   = (split ' ', $ENV{RL_PORTS})[-1];
     my $upstream = RateLimit::Upstream->start($port, '/left' => $mute, '/limited' => $mute);
     my $nginx    = start_nginx(
@@ -80,13 +81,13 @@ SERVER
         wait_for('the post_action', sub { $upstream->requests(qr{ /left }) }) if $path eq 'left';
         $redis->resume;
         wait_for('the post_action', sub { $upstream->requests(qr{ /$path }) });
-        is $nginx->get('/a', 'X-Client' => "next $path")->{status}, 200, "$path: the next one is served" for 1, 2;
+        is $nginx->get('/a', 'X-Client' => "next $path")->{status}, 200, "$path: the next request is served" for 1, 2;
         is scalar(() = $upstream->requests(qr{ /$path })), 1, "$path: its post_action ran once";
     }
     unlike $nginx->error_log, qr/\[(?:alert|crit|emerg)\]|exited on signal/, 'the log has no critical errors';
 };
 
-subtest 'a limit that Redis could not decide is not asked for again after a redirect' => sub {
+subtest 'a limit that Redis could not decide is not sent again after a redirect' => sub {
     my $mute  = start_fake(replies => { EVALSHA => silence() });
     my $nginx = start_nginx(
         clock => 1,
@@ -102,8 +103,8 @@ subtest 'a limit that Redis could not decide is not asked for again after a redi
     await_answers(20, $waits);
     my ($answer) = $waits->answers;
     is $answer->{body}, 'home', 'the index is served';
-    is $answer->header('X-Error'), 'timeout', 'and the first reason is the one that is told';
-    is $mute->count('EVALSHA'), 1, 'Redis was asked once';
+    is $answer->header('X-Error'), 'timeout', 'the first reason is reported';
+    is $mute->count('EVALSHA'), 1, 'there was one call';
 };
 
 done_testing;

@@ -28,53 +28,53 @@ SERVER
     );
 }
 
-# "STATUS STORE REMAINING"
+# Returns "STATUS STORE REMAINING" of a request.
 sub ask {
     my ($nginx, $path) = @_;
     my $answer = $nginx->get($path, 'X-Client' => 'c');
     return join ' ', $answer->{status}, map { $answer->header($_) // '-' } qw(X-Store X-RateLimit-Remaining);
 }
 
-subtest 'exact wherever the hour begins' => sub {
-    # Its clock stands still unless the test moves it.
+subtest 'exact at any start of the hour' => sub {
+    # The clock of Redis is frozen unless the test advances it.
     my $redis = start_redis(clock => 'stopped');
     my $nginx = start(0, $redis->url);
     is ask($nginx, '/large?cost=400000'), '200 redis 600000', 'the first';
     $redis->advance(1800);
-    is ask($nginx, '/large?cost=599999'), '200 redis 1', 'the others half an hour later';
-    is ask($nginx, '/large?cost=2'),      '429 redis 1', 'two are too many';
+    is ask($nginx, '/large?cost=599999'), '200 redis 1', 'the other requests come half an hour later';
+    is ask($nginx, '/large?cost=2'),      '429 redis 1', 'a cost of two is rejected if one remains';
     is ask($nginx, '/large?cost=1'),      '200 redis 0', 'one is not';
     my $rejected = $nginx->get('/large?cost=1', 'X-Client' => 'c');
-    is $rejected->{status}, 429, 'then there are none';
-    is $rejected->header('Retry-After'), 1800, 'until the first are an hour old';
+    is $rejected->{status}, 429, 'no request remains';
+    is $rejected->header('Retry-After'), 1800, 'requests are rejected until the first entries are an hour old';
     $redis->advance(1800);
-    is ask($nginx, '/large?cost=399999'), '200 redis 1', 'and then they may come again';
+    is ask($nginx, '/large?cost=399999'), '200 redis 1', 'then requests are admitted again';
     my $key = 'rate_limit:large:sliding_log:{c}';
     my $lives = $redis->command('PTTL', $key);
-    ok $lives == 3_600_000 || $lives == 3_600_001, 'the key lives for as long as the newest counts, rounded up';
-    is $redis->command('STRLEN', $key), 44 + 4 * 1_000_000, 'and has no more than the count';
+    ok $lives == 3_600_000 || $lives == 3_600_001, 'the key expires with its newest entry, rounded up';
+    is $redis->command('STRLEN', $key), 44 + 4 * 1_000_000, 'the log has no more entries than the count';
     $redis->advance(3601);
-    is $redis->command('EXISTS', $key), 0, 'then it is gone';
+    is $redis->command('EXISTS', $key), 0, 'the key has expired';
     unlike $nginx->error_log, qr/redis "|\[(?:alert|crit|emerg)\]/, 'nothing is logged';
 };
 
-subtest 'read and written in parts, by a user with no more rights than documented' => sub {
+subtest 'read and written in parts, by a user with only the documented rights' => sub {
     my $rights = '+evalsha +script|load +mget +set +del +time +select +eval +hmget +zrangebyscore +exists '
         . '+getrange +setrange +pexpireat';
     my $redis = start_redis(acl => "nginx on >secret ~rate_limit:* $rights\n");
     my $nginx = start(1, $redis->url(user => 'nginx', password => 'secret'));
-    is ask($nginx, '/large?cost=500000'), '200 redis 500000', 'a large log is there';
+    is ask($nginx, '/large?cost=500000'), '200 redis 500000', 'a large log exists';
     $redis->command(qw(CONFIG RESETSTAT));
     is ask($nginx, '/large?cost=1'), '200 redis 499999', 'a request';
-    is $redis->commandstats('setrange'), 2, 'writes its time and the header';
-    is $redis->commandstats($_) // 0, 0, "and has nothing to do with $_" for qw(mget get set);
-    is ask($nginx, '/both'), '200 redis 9', 'together with a small limit';
-    is $redis->commandstats('mget'), 1, 'only that one is read whole';
-    is ask($nginx, '/large?cost=0'), '200 redis 499998', 'and both are charged';
+    is $redis->commandstats('setrange'), 2, 'a check writes its time and the header';
+    is $redis->commandstats($_) // 0, 0, "a check does not use $_" for qw(mget get set);
+    is ask($nginx, '/both'), '200 redis 9', 'a check together with a small limit';
+    is $redis->commandstats('mget'), 1, 'only the small limit is read completely';
+    is ask($nginx, '/large?cost=0'), '200 redis 499998', 'both limits are charged';
     unlike $nginx->error_log, qr/redis "/, 'nothing is missing';
 };
 
-subtest 'a user of an earlier release' => sub {
+subtest 'a user with the rights of an earlier release' => sub {
     my $redis = start_redis(acl => "nginx on >secret ~rate_limit:* +evalsha +script|load +mget +set +del +time\n");
     my $nginx = start(2, $redis->url(user => 'nginx', password => 'secret'));
     is ask($nginx, '/large?cost=1000'), '200 redis 999000', 'a request';
@@ -91,13 +91,13 @@ subtest 'in a cluster' => sub {
     is ask($nginx, '/large?cost=499999'), '200 redis 0',      'to the last';
 };
 
-subtest 'given back, and forgotten' => sub {
+subtest 'given back, and deleted' => sub {
     my $redis = start_redis();
     my $nginx = start(4, $redis->url);
-    is ask($nginx, '/large?cost=999999'), '200 redis 1', 'all but one are used';
-    is ask($nginx, '/both'), '200 redis 0', 'the last one goes together with another limit';
-    is ask($nginx, '/both'), '429 redis 0', 'there are no more';
-    like $nginx->get('/api/remaining?zone=small&key=c')->{body}, qr/"remaining":9\b/, 'and the other limit is not charged';
+    is ask($nginx, '/large?cost=999999'), '200 redis 1', 'all but one request are used';
+    is ask($nginx, '/both'), '200 redis 0', 'the last request is charged with another limit';
+    is ask($nginx, '/both'), '429 redis 0', 'no request remains';
+    like $nginx->get('/api/remaining?zone=small&key=c')->{body}, qr/"remaining":9\b/, 'the other limit is not charged';
     is $nginx->request(method => 'DELETE', path => '/api/reset?zone=large&key=c')->{status}, 204, 'a reset';
     is ask($nginx, '/large?cost=1'), '200 redis 999999', 'forgets all';
 };

@@ -30,24 +30,26 @@ SERVER
 
 sub quiet {
     my ($nginx, $title) = @_;
-    unlike $nginx->error_log, qr/\[(?:alert|crit|emerg)\]|open socket|exited on signal/, "$title: nothing worse is logged";
+    unlike $nginx->error_log, qr/\[(?:alert|crit|emerg)\]|open socket|exited on signal/,
+        "$title: the log has no critical errors";
     return;
 }
 
-subtest 'workers connect and greet before there is any request' => sub {
+subtest 'workers connect to Redis before the first request' => sub {
     my $redis = start_redis();
     my %conf  = conf($redis->url, workers => 2, words => 'timeout=1h');
     my $nginx = start_nginx(%conf);
     ok wait_for('two connections', sub { $redis->clients == 2 }), 'each worker has a connection';
-    is $redis->commandstats('evalsha'), 0, 'and nobody has asked anything';
+    is $redis->commandstats('evalsha'), 0, 'there was no check yet';
     $nginx->reload(%conf);
-    ok wait_for('two connections', sub { $redis->clients == 2 }), 'new workers have theirs, and those of old ones have ended';
+    ok wait_for('two connections', sub { $redis->clients == 2 }),
+        'new workers are connected, and old connections are closed';
     is $nginx->get('/a', 'X-Client' => 'one')->header('X-Store'), 'redis', 'Redis decides';
-    is $redis->clients, 2, 'by one of these';
+    is $redis->clients, 2, 'a request uses one of these connections';
     quiet($nginx, 'start');
 };
 
-subtest 'a zone that counts locally needs no connection of requests' => sub {
+subtest 'a zone that counts locally needs no connection for requests' => sub {
     my $redis = start_redis();
     my $nginx = start_nginx(conf($redis->url, zone => 'sync=1h'));
     wait_for('changed rates to be asked for', sub { $redis->commandstats('eval') > 0 });
@@ -55,43 +57,43 @@ subtest 'a zone that counts locally needs no connection of requests' => sub {
     is $redis->clients, 0, 'without it';
 };
 
-# The greeting is answered half a second after the connection. By the clock of nginx, which stands still, that is at once,
-# so the worker waits for the greeting, and no check times out.
-subtest 'no check waits for the greeting' => sub {
+# The handshake takes half a second. By the clock of nginx, which stands still, that is at once,
+# so the worker waits for the handshake, and no check times out.
+subtest 'no check waits for the handshake' => sub {
     my $slow = start_fake(
         replies => { PING => after_ms(500, '+PONG'), EVALSHA => '-OOM no', EVAL => silence(), SET => '+OK' },
     );
     my $began = time;
     my $nginx = start_nginx(conf($slow->url), clock => 1);
     is $nginx->get('/free')->{status}, 200, 'a worker accepts a request';
-    cmp_ok time - $began, '>=', 0.5, 'after the greeting';
+    cmp_ok time - $began, '>=', 0.5, 'after the handshake';
     is $nginx->get('/a', 'X-Client' => 'first')->header('X-Error'), 'oom', 'the first check of a worker is answered';
     quiet($nginx, 'greeting');
 };
 
-subtest 'a Redis that does not answer holds up a start for less than a second' => sub {
+subtest 'a Redis that does not answer delays a start by less than a second' => sub {
     for my $mode (qw(mute refuse full)) {
         my $fake  = start_fake(mode => $mode);
         my $nginx = start_nginx(conf($fake->url, words => 'timeout=10ms connect_timeout=1h'));
         my $began = time;
         is $nginx->get('/free')->{status}, 200, "$mode: requests are served";
         note sprintf '%s: after %.0f ms', $mode, 1000 * (time - $began);
-        isnt $nginx->get('/a', 'X-Client' => 'one')->header('X-Error'), undef, "$mode: a check goes by on_error";
+        isnt $nginx->get('/a', 'X-Client' => 'one')->header('X-Error'), undef, "$mode: on_error applies to a check";
         $nginx->reload(conf($fake->url, words => 'timeout=10ms connect_timeout=1h'));
-        is $nginx->get('/free')->{status}, 200, "$mode: also after a reload";
+        is $nginx->get('/free')->{status}, 200, "$mode: the same after a reload";
         $nginx->signal('QUIT');
         wait_for('the end', sub { waitpid($nginx->pid, 1) != 0 });
         quiet($nginx, $mode);
     }
 };
 
-subtest 'a server that was away at the start is asked by the first request' => sub {
+subtest 'a server that was down at the start is used by the first request' => sub {
     my $hold  = start_fake(mode => 'refuse');
     my $at    = $hold->port;
     my $nginx = start_nginx(conf($hold->url));
     my $line = qr/redis "main" [^ ]*:$at: refused/;
     $nginx->wait_for_log($line);
-    is scalar(() = $nginx->error_log =~ /$line/g), 1, 'the log says once that it is away, before anybody needs it';
+    is scalar(() = $nginx->error_log =~ /$line/g), 1, 'the log reports the outage once, before the first request';
     $hold->stop;
     my $redis = start_redis(port => $at);
     ok wait_for('Redis', sub { ($nginx->get('/a', 'X-Client' => 'one')->header('X-Store') // '') eq 'redis' }), 'it decides';

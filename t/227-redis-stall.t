@@ -1,6 +1,7 @@
 # When one connection stalls, as after a lost TCP packet, checks use another connection, and Redis counts as available.
 #
-# The clock of nginx stands still unless it is advanced: no check times out, and no connection counts as silent, until then.
+# The clock of nginx is frozen unless the test advances it: until then no check times out, and no connection counts as
+# stalled.
 use strict;
 use warnings;
 
@@ -40,7 +41,7 @@ sub ask {
     return seen($nginx->get('/a', 'X-Client' => $client // 'c' . ++$clients));
 }
 
-# A request whose answer does not come back from Redis.
+# Sends a request whose answer from Redis is lost.
 sub lose_answer {
     my ($nginx, $client) = @_;
     my $connection = RateLimit::Async->new($nginx->port);
@@ -56,43 +57,44 @@ sub result {
     return seen($connection->answers);
 }
 
-subtest 'checks leave by a second connection while the first is silent' => sub {
+subtest 'checks use a second connection while the first is stalled' => sub {
     my $nginx = start();
     is ask($nginx), '200 redis', 'Redis decides';
     my @first = $proxy->callers('EVALSHA');
     my $held = lose_answer($nginx, 'held');
     $nginx->advance(0.03);
-    ok wait_for('a second connection', sub { $redis->clients == 2 }), 'after a quarter of timeout= there is a second connection';
-    is ask($nginx), '200 redis', 'and others are answered by it' for 1 .. 3;
+    ok wait_for('a second connection', sub { $redis->clients == 2 }),
+        'a second connection exists after a quarter of timeout=';
+    is ask($nginx), '200 redis', 'other requests get answers over the second connection' for 1 .. 3;
     isnt +($proxy->callers('EVALSHA'))[-1], $first[0], 'which is another';
-    is await_answers(0.05, $held), 0, 'the one on the silent connection waits';
+    is await_answers(0.05, $held), 0, 'the request on the stalled connection waits';
     $nginx->advance(0.08);
-    is result($held), '503 timeout', 'until its time is over';
-    is ask($nginx), '200 redis', 'and the breaker is closed';
+    is result($held), '503 timeout', 'the request on the stalled connection times out';
+    is ask($nginx), '200 redis', 'the breaker is closed';
     $proxy->release;
-    is ask($nginx), '200 redis', 'so it is when the silence is over' for 1 .. 3;
+    is ask($nginx), '200 redis', 'the breaker is closed after the stall' for 1 .. 3;
     is join(' ', map { ask($nginx, 'held') } 1 .. 5), join(' ', ('200 redis') x 4, '429 redis'), 'the check was charged once';
-    unlike $nginx->error_log, qr/redis "main"/, 'nothing is said of it';
+    unlike $nginx->error_log, qr/redis "main"/, 'the stall is not logged';
     $nginx->signal('QUIT');
     wait_for('the end', sub { waitpid($nginx->pid, 1) != 0 });
-    unlike $nginx->error_log, qr/open socket|\[(?:alert|crit|emerg)\]/, 'nothing is left behind';
+    unlike $nginx->error_log, qr/open socket|\[(?:alert|crit|emerg)\]/, 'no connection is leaked';
 };
 
-subtest 'the connections take over from each other, and no third is made' => sub {
+subtest 'the connections replace each other, and there is no third one' => sub {
     my $nginx = start();
     is ask($nginx), '200 redis', 'Redis decides';
     for my $round (1 .. 6) {
         my $held = lose_answer($nginx, "round$round");
         $nginx->advance(0.03);
         wait_for('two connections', sub { $redis->clients == 2 });
-        is ask($nginx), '200 redis', "round $round: others are answered";
+        is ask($nginx), '200 redis', "round $round: other requests get answers";
         $nginx->advance(0.08);
-        is result($held), '503 timeout', "round $round: one is not";
+        is result($held), '503 timeout', "round $round: one request waits";
         $proxy->release;
-        is ask($nginx), "200 redis", "round $round: and what was held is let go";
+        is ask($nginx), "200 redis", "round $round: the held bytes are released";
     }
     is $redis->clients, 2, 'over two connections';
-    unlike $nginx->error_log, qr/redis "main"/, 'nothing is said of it';
+    unlike $nginx->error_log, qr/redis "main"/, 'the stall is not logged';
 };
 
 subtest 'a Redis that is silent on both connections opens the breaker' => sub {
@@ -101,18 +103,18 @@ subtest 'a Redis that is silent on both connections opens the breaker' => sub {
     my $held = lose_answer($nginx, 'both');
     $nginx->advance(0.03);
     wait_for('two connections', sub { $redis->clients == 2 });
-    is ask($nginx), '200 redis', 'by the second connection';
+    is ask($nginx), '200 redis', 'the second connection is used';
     $redis->pause;
     my $late = RateLimit::Async->new($nginx->port);
     $late->request('GET', '/a', [ 'X-Client' => 'late' ]);
     is await_answers(0.05, $late), 0, 'one more waits';
     $nginx->advance(0.11);
-    is join(', ', map { result($_) } $held, $late), '503 timeout, 503 timeout', 'both go by on_error';
+    is join(', ', map { result($_) } $held, $late), '503 timeout, 503 timeout', 'on_error applies to both requests';
     is ask($nginx), '503 unavailable', 'the breaker is open';
     $redis->resume;
     $proxy->release;
     $nginx->advance(1);
-    ok wait_for('Redis', sub { ask($nginx) eq '200 redis' }), 'and closes when Redis answers';
+    ok wait_for('Redis', sub { ask($nginx) eq '200 redis' }), 'the breaker closes when Redis answers';
 };
 
 done_testing;

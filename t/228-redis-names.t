@@ -9,15 +9,15 @@ use RateLimit::RESP qw(encode_command);
 use RateLimit::Redis qw(start_redis);
 use Test::More;
 
-# The names of these tests are in an /etc/hosts of their own, which takes a mount namespace: somebody who is not root, or a
-# chroot, has none.
+# The names of this test are in its own /etc/hosts, which requires a mount namespace. A user who is not root, or a
+# chroot, cannot create one.
 plan skip_all => 'needs a mount namespace for an /etc/hosts of its own, which this machine does not allow'
     if system('unshare -m true 2>/dev/null') != 0;
 
 my ($port) = split ' ', $ENV{RL_PORTS};
 my $clients = 0;
 
-# Gives redis.test an address, or none. Nobody is at port 53 of the name server, which the system says at once.
+# Gives redis.test an address, or none. No process listens on port 53 of the name server, so a lookup fails at once.
 sub name {
     my ($address) = @_;
     write_text("$ENV{RL_DIR}/hosts", "127.0.0.1 localhost\n" . ($address ? "$address redis.test\n" : ''));
@@ -46,7 +46,7 @@ sub conf {
     );
 }
 
-# "STATUS STORE" of so many requests of one client.
+# Returns "STATUS STORE" of $count requests of one client.
 sub ask {
     my ($nginx, $mode, $count) = @_;
     my $client = 'client' . ++$clients;
@@ -69,31 +69,34 @@ for my $title (sort keys %urls) {
         name();
         my $nginx = start_nginx(conf($urls{$title}));
         like $nginx->error_log . RateLimit::slurp($nginx->dir . '/stderr'),
-            qr/\[warn\] .*host "redis\.test" of "fleet" has no address now/, 'nginx starts, and warns';
-        is ask($nginx, 'open',   3), '200 fallback, 200 fallback, 200 fallback', 'requests go by on_error=open';
+            qr/\[warn\] .*host "redis\.test" of "fleet" has no address now/, 'nginx starts with a warning';
+        is ask($nginx, 'open',   3), '200 fallback, 200 fallback, 200 fallback', 'on_error=open applies';
         is ask($nginx, 'closed', 1), '503 fallback',                             'by on_error=closed';
         is ask($nginx, 'local',  3), '200 fallback, 200 fallback, 429 fallback', 'and by on_error=local';
         name('127.0.0.1');
         wait_for('the name', sub { ask($nginx, 'open', 1) eq '200 redis' });
-        is ask($nginx, 'closed', 3), '200 redis, 200 redis, 429 redis', 'once the name has an address, Redis decides';
+        is ask($nginx, 'closed', 3), '200 redis, 200 redis, 429 redis', 'Redis decides once the name has an address';
 
         unlike $nginx->error_log, qr/\[(?:alert|crit|emerg)\]|exited on signal/, 'the log has no critical errors';
         $nginx->stop;
     };
 }
 
-subtest 'a reload keeps the addresses that were known' => sub {
+subtest 'a reload keeps known addresses' => sub {
     for my $title (sort keys %urls) {
         name('127.0.0.1');
         my $nginx = start_nginx(conf($urls{$title}));
-        is ask($nginx, 'closed', 3), '200 redis, 200 redis, 429 redis', "$title: the name is found";
+        is ask($nginx, 'closed', 3), '200 redis, 200 redis, 429 redis', "$title: the name is resolved";
         name();
         $nginx->reload(conf($urls{$title}));
-        is ask($nginx, 'closed', 3), '200 redis, 200 redis, 429 redis', "$title: and used after it has lost its address";
-        like $nginx->error_log, qr/\[warn\] .*host "redis\.test" of "fleet" has no address now/, "$title: which is logged";
+        is ask($nginx, 'closed', 3), '200 redis, 200 redis, 429 redis',
+            "$title: the address is used although the name no longer resolves";
+        like $nginx->error_log, qr/\[warn\] .*host "redis\.test" of "fleet" has no address now/,
+            "$title: the failed lookup is logged";
         $nginx->reload(conf($urls{$title}));
-        is ask($nginx, 'closed', 1), '200 redis', "$title: also by the next reload";
-        unlike $nginx->error_log, qr/\[(?:alert|crit|emerg)\]|exited on signal/, "$title: nothing worse is logged";
+        is ask($nginx, 'closed', 1), '200 redis', "$title: the same after the next reload";
+        unlike $nginx->error_log, qr/\[(?:alert|crit|emerg)\]|exited on signal/,
+            "$title: the log has no critical errors";
         $nginx->stop;
     }
 };

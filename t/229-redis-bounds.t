@@ -13,10 +13,10 @@ use RateLimit::Sentinels qw(start_sentinels);
 use Test::More;
 
 my ($port) = split ' ', $ENV{RL_PORTS};
-my $name_server = join '.', 127, 98, $port >> 8, $port & 255;    # an address that no other test has
+my $name_server = join '.', 127, 98, $port >> 8, $port & 255;    # an address that no other test uses
 my $clients     = 0;
 my $limits      = start_sentinels(servers => 1, sentinels => 1, quorum => 1, down_after => 60_000);
-my $dead        = redis_port();                                  # of nobody
+my $dead        = redis_port();                                  # no process listens here
 
 sub conf {
     my ($url, %more) = @_;
@@ -37,7 +37,7 @@ sub ask {
     return "$answer->{status} " . $answer->header('X-Store');
 }
 
-# The same Sentinel several times: when one fails, the next is asked without a pause.
+# Lists the same Sentinel several times: when one fails, the next is asked without a pause.
 sub sentinel_url {
     my ($sentinel) = @_;
     return 'redis+sentinel://' . join(',', ('127.0.0.1:' . $sentinel->port) x 8) . '/limits';
@@ -48,7 +48,7 @@ sub message {
     return encode_command('message', '+switch-master', "limits 127.0.0.1 1 $host $at");
 }
 
-# What Redis says of a subscription. The name of a channel is no status.
+# The reply of Redis to a subscription. The name of a channel is not a status.
 sub subscription {
     my ($what, $channel, $last) = @_;
     return "*3\r\n" . join '', map({ '$' . length($_) . "\r\n$_\r\n" } $what, $channel), encode_reply($last);
@@ -56,13 +56,13 @@ sub subscription {
 
 sub lives_on {
     my ($nginx, @workers) = @_;
-    is $nginx->get('/free')->{status}, 200, 'the worker goes on';
+    is $nginx->get('/free')->{status}, 200, 'the worker is still running';
     is join(' ', $nginx->workers), "@workers", 'the same';
     unlike $nginx->error_log, qr/\[(?:alert|crit|emerg)\]|exited on signal/, 'the log has no critical errors';
     return;
 }
 
-# What the real Sentinel answers, byte by byte.
+# Returns the bytes of a real Sentinel's answer.
 sub answer_of_sentinel {
     my (@words) = @_;
     my ($sentinel) = $limits->sentinels;
@@ -79,7 +79,7 @@ sub answer_of_sentinel {
 
 my @elements = map { encode_reply($_) } undef, 1, -1, [], [ 1, 2, 3 ], 'unsubscribe', 'x', '-ERR x', '+OK';
 
-# Changes some bytes, or whole elements, of what a server says.
+# Changes some bytes, or whole elements, of a server's reply.
 sub mutate {
     my ($bytes) = @_;
     for (1 .. rand 4) {
@@ -97,7 +97,7 @@ sub mutate {
     return $bytes;
 }
 
-subtest 'a real Sentinel, and a proxy that changes what it says' => sub {
+subtest 'a real Sentinel, and a proxy that mutates its replies' => sub {
     my $seed = $ENV{RL_SEED} // 825_003;
     note "RL_SEED=$seed repeats this";
     my $message = message('127.0.0.1', $dead);
@@ -114,7 +114,8 @@ subtest 'a real Sentinel, and a proxy that changes what it says' => sub {
                 my @words = @_;
                 my $bytes = answer_of_sentinel(@words);
                 return raw($bytes) if uc $words[0] ne 'SUBSCRIBE';
-                # Every other session begins well, and says something that crashed workers, or something else.
+                # Every other session begins with valid replies. The next reply is one that once crashed workers, or
+                # another.
                 srand $seed + $sessions++;
                 return cut(1_000_000, raw($bytes . $told[ $sessions / 2 % @told ])) if $sessions % 2;
                 return cut(1_000_000, raw(mutate($bytes . $message . $message)));
@@ -133,12 +134,12 @@ subtest 'a real Sentinel, and a proxy that changes what it says' => sub {
 };
 
 subtest 'a Sentinel that names thousands of primaries' => sub {
-    # Somebody who is not root, or a chroot, has no mount namespace, and may not take port 53.
+    # A user who is not root, or a chroot, cannot create a mount namespace or bind port 53.
     plan skip_all => 'needs a mount namespace for an /etc/resolv.conf of its own, which this machine does not allow'
         if system('unshare -m true 2>/dev/null') != 0;
     my $silent = IO::Socket::INET->new(LocalAddr => $name_server, LocalPort => 53, Proto => 'udp', ReuseAddr => 1)
         or plan skip_all => "needs a name server of its own, which did not start: $@";
-    # nginx in a mount namespace of its own, where a name server never answers.
+    # nginx in its own mount namespace, with a name server that never answers.
     my ($wrapper, $resolv) = map {"$ENV{RL_DIR}/$_"} qw(nginx-in-namespace resolv.conf);
     my %text = (
         $resolv  => "nameserver $name_server\noptions timeout:30 attempts:1\n",
@@ -169,11 +170,12 @@ subtest 'a Sentinel that names thousands of primaries' => sub {
         };
         $nginx->get('/free');
         my ($worker) = $nginx->workers;
-        ok wait_for('the last primary', sub { ask($nginx) eq '200 redis' }), "$kind: the last primary is found";
+        ok wait_for('the last primary', sub { ask($nginx) eq '200 redis' }), "$kind: the last primary is used";
         my ($threads, $files) = map { scalar(my @all = glob "/proc/$worker/$_/*") } qw(task fd);
         cmp_ok $threads, '<=', 10, "$kind: $threads threads";
         cmp_ok $files,   '<=', 60, "$kind: $files descriptors";
-        cmp_ok length $nginx->error_log, '<', 20_000, "$kind: little is logged: " . length($nginx->error_log) . ' bytes';
+        cmp_ok length $nginx->error_log, '<', 20_000,
+            "$kind: few lines are logged: " . length($nginx->error_log) . ' bytes';
         lives_on($nginx, $worker);
         $nginx->stop;
         $fake->stop;
@@ -186,8 +188,8 @@ sub memory_of {
     return $kilobytes / 1024;
 }
 
-subtest 'a reply without end' => sub {
-    # The sanitizer keeps what was freed, up to 256 MB of it unless told otherwise.
+subtest 'an endless reply' => sub {
+    # The sanitizer keeps freed memory, up to 256 MB by default.
     local $ENV{ASAN_OPTIONS} = "$ENV{ASAN_OPTIONS}:quarantine_size_mb=1" if $ENV{RL_SANITIZE};
     my $endless = raw("\$1200000000\r\n" . 'x' x 67_108_864);
     my %fakes   = (
@@ -195,29 +197,30 @@ subtest 'a reply without end' => sub {
         'a Sentinel' => sub { my $fake = start_fake(replies => { SENTINEL => $endless }); return ($fake, sentinel_url($fake), 'SENTINEL', '1s') },
     );
     for my $kind (sort keys %fakes) {
-        # Of a Sentinel that never names the primary, a request waits its whole time.
+        # If a Sentinel never names the primary, a request waits for its whole timeout.
         my ($fake, $url, $command, $timeout) = $fakes{$kind}->();
         my $nginx = start_nginx(conf($url, words => "timeout=$timeout connect_timeout=30s"));
         $nginx->get('/free');
         my ($worker) = $nginx->workers;
         my $before = memory_of($worker);
-        wait_for("$command", sub { is ask($nginx), '200 fallback', "$kind: a request goes by on_error"; $fake->count($command) >= 2 });
+        wait_for("$command", sub { is ask($nginx), '200 fallback',
+            "$kind: on_error applies to a request"; $fake->count($command) >= 2 });
         $nginx->wait_for_log(qr/the server sent a reply that is too large/);
         my $more = memory_of($worker) - $before;
-        cmp_ok $more, '<', 32, sprintf '%s: it takes %.1f MB', $kind, $more;
+        cmp_ok $more, '<', 32, sprintf '%s: the worker grows by %.1f MB', $kind, $more;
         lives_on($nginx, $worker);
         $nginx->stop;
         $fake->stop;
     }
 };
 
-# Seconds of CPU time that a process has used.
+# Returns the CPU time of a process in seconds.
 sub cpu_of {
     my ($pid) = @_;
     return (split ' ', slurp("/proc/$pid/schedstat"))[0] / 1e9;
 }
 
-subtest 'a cluster whose thousand nodes are others all the time' => sub {
+subtest 'a cluster whose thousand nodes change all the time' => sub {
     my $at      = redis_port();
     my $version = 0;
     my $map     = sub {
@@ -241,7 +244,7 @@ subtest 'a cluster whose thousand nodes are others all the time' => sub {
     $fake->stop;
 };
 
-subtest 'a node that sends everybody somewhere else' => sub {
+subtest 'a node that redirects all calls' => sub {
     my ($at, $number) = (redis_port(), 0);
     my $fake = start_fake(
         port    => $at,

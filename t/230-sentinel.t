@@ -8,7 +8,7 @@ use RateLimit::Sentinels qw(start_sentinels);
 use RateLimit::SpareTime qw(spare_time);
 use Test::More;
 
-# Only a primary that is killed is to be missed, and not one that a busy machine keeps from answering.
+# The Sentinels must notice a primary that is killed, and not one that is slow on a busy machine.
 my $limits  = start_sentinels(down_after => 60_000);
 my $clients = 0;
 
@@ -27,21 +27,21 @@ sub conf {
     );
 }
 
-# "STATUS STORE" of so many requests of one client.
+# Returns "STATUS STORE" of $count requests of one client.
 sub ask {
     my ($nginx, $client, $count) = @_;
     return join ', ', map { my $r = $nginx->get('/', 'X-Client' => $client); "$r->{status} " . $r->header('X-Store') } 1 .. $count;
 }
 
-# Lets the Sentinels miss a primary after so many milliseconds.
+# Sets the milliseconds after which the Sentinels consider a primary as down.
 sub miss_after {
     my ($ms) = @_;
     $_->command('SENTINEL', 'SET', $limits->name, 'down-after-milliseconds', $ms) for $limits->sentinels;
     return;
 }
 
-# Sends requests of new clients until 20 in a row are decided by Redis: each of several workers has a connection of its
-# own. Returns the spare time, and the statuses that were seen.
+# Sends requests of new clients until Redis decides 20 in a row, because each worker has its own connection. Returns the
+# spare time, and the statuses that were seen.
 sub until_decided {
     my ($nginx) = @_;
     my %seen;
@@ -59,7 +59,7 @@ sub until_decided {
 my $enforced = '200 redis, 200 redis, 429 redis';
 my $nginx    = start_nginx(conf($limits->url, workers => 2));
 
-is ask($nginx, new_client(), 3), $enforced, 'limits come from the primary that the Sentinels name';
+is ask($nginx, new_client(), 3), $enforced, 'limits are in the primary that the Sentinels name';
 
 subtest 'a primary is killed' => sub {
     spare_time();
@@ -73,29 +73,30 @@ subtest 'a primary is killed' => sub {
     });
     my $promoted = spare_time();
     my ($decided, @statuses) = until_decided($nginx);
-    is join(' ', sort keys %seen), '200', 'nobody saw an error until another was promoted';
+    is join(' ', sort keys %seen), '200', 'no client saw an error until the promotion';
     is "@statuses", '200', 'nor after that';
     cmp_ok $decided - $promoted, '<', 2, sprintf 'limits were enforced %.2f s after the promotion', $decided - $promoted;
     is ask($nginx, new_client(), 3), $enforced, 'exactly';
-    like $nginx->error_log, qr/\[notice\] .*redis "fleet" Sentinel 127\.0\.0\.1:\d+: the primary is now 127\.0\.0\.1:@{[ $limits->primary->port ]}; /, 'and it is logged';
+    like $nginx->error_log, qr/\[notice\] .*redis "fleet" Sentinel 127\.0\.0\.1:\d+: the primary is now 127\.0\.0\.1:@{[ $limits->primary->port ]}; /,
+        'the failover is logged';
     $limits->revive($killed);
     $limits->wait_until_settled;
     miss_after(60_000);
 };
 
-subtest 'a primary hands over' => sub {
+subtest 'a planned failover' => sub {
     my $old = $limits->primary;
     my $new = $limits->failover;
-    isnt $new->port, $old->port, 'another is the primary';
+    isnt $new->port, $old->port, 'another server is the primary';
     my $moved = spare_time();
     my ($decided, @statuses) = until_decided($nginx);
-    is "@statuses", '200', 'nobody saw an error';
+    is "@statuses", '200', 'no client saw an error';
     cmp_ok $decided - $moved, '<', 2, 'limits are enforced again';
     is ask($nginx, new_client(), 3), $enforced, 'exactly';
     $limits->wait_until_settled;
 };
 
-subtest 'a replica that is still taken for the primary is found out' => sub {
+subtest 'a stale primary, now a replica, is detected' => sub {
     my $other = start_nginx(conf($limits->url, on_error => 'closed'));
     is ask($other, new_client(), 1), '200 redis', 'a worker knows the primary';
     $limits->failover;
@@ -111,16 +112,16 @@ subtest 'Sentinels come and go' => sub {
     $sentinels[0]->kill;
     my $other = start_nginx(conf($limits->url));
     until_decided($other);
-    is ask($other, new_client(), 3), $enforced, 'one that does not answer is passed over';
+    is ask($other, new_client(), 3), $enforced, 'a Sentinel that does not answer is skipped';
     $_->kill for @sentinels[ 1, 2 ];
-    is ask($other, new_client(), 3), $enforced, 'without any the primary that is known serves on';
+    is ask($other, new_client(), 3), $enforced, 'without Sentinels, the known primary is used';
     $_->restart for @sentinels;
     $limits->wait_until_settled;
     my $old = $limits->primary;
     my $new = $limits->failover;
     isnt $new->port, $old->port, 'they are back';
     until_decided($other);
-    is ask($other, new_client(), 3), $enforced, 'and are followed again';
+    is ask($other, new_client(), 3), $enforced, 'the Sentinels are followed again';
     $other->stop;
 };
 
@@ -130,9 +131,9 @@ subtest 'no Sentinel at all' => sub {
     for my $on_error (sort keys %want) {
         my $other = start_nginx(conf($limits->url, on_error => $on_error, timeout => '200ms'));
         my $count = () = $want{$on_error} =~ /fallback/g;
-        is ask($other, new_client(), $count), $want{$on_error}, "a request goes by on_error=$on_error";
+        is ask($other, new_client(), $count), $want{$on_error}, "on_error=$on_error applies to a request";
         ok $other->wait_for_log(qr/redis "fleet" Sentinel 127\.0\.0\.1:\d+: refused \(Connection refused\).*; zone a: .*\(on_error=$on_error\)\n/),
-            'and it is logged which is missing, and what that means';
+            'the log has the missing Sentinels and the effect';
         $other->stop;
     }
 };

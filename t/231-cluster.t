@@ -24,7 +24,7 @@ sub new_client { return 'new' . ++$clients }
 sub client_in { my ($slot) = @_; return ($cluster->clients_in($slot))[0] }
 sub client_of { my ($node) = @_; return ($cluster->clients_of($node))[0] }
 
-# Each nginx has a prefix of its own, and so does not share its limits with those that have just ended.
+# Each nginx has its own prefix, so that it does not share limits with an earlier one.
 sub start {
     my ($url, %options) = @_;
     my $words = delete $options{words} // 'timeout=5s prefix=p' . ++$prefixes . ':';
@@ -55,13 +55,13 @@ sub seen {
     return join ' ', $answer->{status}, $answer->header('X-Store') // '-';
 }
 
-# "STATUS STORE" of so many requests of a client.
+# Returns "STATUS STORE" of $count requests of a client.
 sub ask {
     my ($nginx, $client, $count, $path) = @_;
     return join ', ', map { seen($nginx->get($path // '/one/closed', 'X-Client' => $client)) } 1 .. $count;
 }
 
-# What became of requests that a worker takes up in one turn, [ PATH, CLIENT ] each; errors in parentheses.
+# Returns the results of requests that a worker processes in one turn, [ PATH, CLIENT ] each; errors in parentheses.
 sub at_once {
     my ($nginx, @requests) = @_;
     my @connections = map { RateLimit::Async->new($nginx->port) } @requests;
@@ -77,7 +77,7 @@ sub at_once {
     return join ', ', map {"$count{$_} x $_"} sort keys %count;
 }
 
-# How many clients' keys a node has.
+# Returns how many client keys a node has.
 sub keys_at {
     my ($node) = @_;
     return scalar @{ $node->command('KEYS', '*{*') };
@@ -100,8 +100,8 @@ subtest 'one seed that answers is enough' => sub {
         'all nodes'                    => $all,
         'a master'                     => $cluster->url(nodes => [ $masters[1] ]),
         'a replica'                    => $cluster->url(nodes => [ $cluster->replicas($masters[2]) ]),
-        'a seed that is down, and one' => $cluster->url(nodes => [ $masters[0] ]) =~ s{//}{//$dead,}r,
-        'one, and a seed that is down' => $cluster->url(nodes => [ $masters[0] ]) . ",$dead",
+        'a seed that is down, and a working one' => $cluster->url(nodes => [ $masters[0] ]) =~ s{//}{//$dead,}r,
+        'a working seed, and one that is down' => $cluster->url(nodes => [ $masters[0] ]) . ",$dead",
         'two seeds that are down'      => $cluster->url(nodes => [ $masters[2] ]) =~ s{//}{//$dead,$dead,}r,
         'a name'                       => 'redis+cluster://localhost:' . $masters[1]->port,
     );
@@ -112,7 +112,7 @@ subtest 'one seed that answers is enough' => sub {
     }
 };
 
-subtest 'a seed that does not answer is passed over' => sub {
+subtest 'a seed that does not answer is skipped' => sub {
     my $mute  = start_fake(mode => 'mute');
     my $url   = $cluster->url(nodes => [ $masters[0] ]) =~ s{//}{'//127.0.0.1:' . $mute->port . ','}er;
     my $nginx = start($url, words => 'timeout=300ms connect_timeout=300ms prefix=mute:');
@@ -123,13 +123,13 @@ subtest 'a seed that does not answer is passed over' => sub {
     $nginx->stop;
     $nginx = start($url, words => 'timeout=10s connect_timeout=1s prefix=patient:');
     wait_for('another seed', sub { !grep { seen($nginx->get('/one/open', 'X-Client' => client_of($_))) ne '200 redis' } @masters });
-    is ask($nginx, client_of($_), 4), $enforced, 'and another is asked' for @masters;
+    is ask($nginx, client_of($_), 4), $enforced, 'another seed is asked' for @masters;
     $nginx->stop;
 };
 
 my $nginx = start($cluster->url, workers => 2, words => 'timeout=5s');
 
-subtest 'keys are where their slots are, and have the name that is promised' => sub {
+subtest 'keys are at the node of their slot, with the documented names' => sub {
     $_->command('FLUSHALL') for @masters;
     my @names = map { new_client() } 1 .. 60;
     is ask($nginx, $_, 1, '/two/closed'), '200 redis', $_ for @names;
@@ -142,7 +142,7 @@ subtest 'keys are where their slots are, and have the name that is promised' => 
         }
     }
     is "@missing", '', 'every key is at its node';
-    is_deeply { map { $_->port => keys_at($_) } @masters }, \%count, 'and there are no others';
+    is_deeply { map { $_->port => keys_at($_) } @masters }, \%count, 'there are no other keys';
     cmp_ok $count{ $_->port }, '>', 10, 'which is large' for @masters;
     my ($client) = @names;
     my $slot = $cluster->slot_of("{$client}");
@@ -150,7 +150,7 @@ subtest 'keys are where their slots are, and have the name that is promised' => 
 };
 
 subtest 'names with braces' => sub {
-    # A name that begins with } would leave its keys without a tag, and has a digest instead.
+    # A name that begins with } would leave its keys without a hash tag, so its digest is used.
     my @names = ('}', '}{', '}x', '}}', '{', '{{', 'a}b', 'a{b}c', '{a}', 'a}', '{}', '{}x', 'a b', '"', "\x7d\x01\x02\x03", "\xff\xfe",
         'sha256:x', '}' x 200, 'x' x 200);
     my $other = start($cluster->url, port => $second_port);
@@ -167,7 +167,7 @@ subtest 'names with braces' => sub {
 subtest 'zones of one client are one atomic call' => sub {
     for my $node (@masters) {
         my $client = client_of($node);
-        ask($nginx, client_of($node), 1) for 1 .. 4;    # both workers know the script
+        ask($nginx, client_of($node), 1) for 1 .. 4;    # both workers have loaded the script
         $cluster->reset_stats;
         my $monitor = $node->monitor;
         is ask($nginx, $client, 5, '/three/closed'), "$enforced, 429 redis", 'three zones';
@@ -180,7 +180,7 @@ subtest 'zones of one client are one atomic call' => sub {
     }
 };
 
-subtest 'a script that a node has forgotten is loaded again' => sub {
+subtest 'a script that a node has lost is loaded again' => sub {
     $_->command('SCRIPT', 'FLUSH') for @masters;
     is ask($nginx, client_of($_), 4), $enforced, 'nobody notices' for @masters;
 };
@@ -189,23 +189,24 @@ subtest 'many clients in one turn' => sub {
     my $other = start($cluster->url, port => $second_port);
     ask($other, client_of($_), 1) for @masters;
     my @requests = map { [ '/two/closed', $_ ] } map { (new_client()) x 5 } 1 .. 40;
-    is at_once($other, @requests), '120 x 200 redis, 80 x 429 redis', 'each gets its own answer';
+    is at_once($other, @requests), '120 x 200 redis, 80 x 429 redis', 'each request gets its own answer';
     my ($slot) = $cluster->slots($masters[0]);
     @requests = map { [ '/one/closed', $_ ] } map { (client_in($slot)) x 4 } 1 .. 3;
-    is at_once($other, @requests), '9 x 200 redis, 3 x 429 redis', 'those of one slot, too';
+    is at_once($other, @requests), '9 x 200 redis, 3 x 429 redis', 'requests of one slot get their own answers';
     nothing_worse($other);
     $other->stop;
 };
 
-subtest 'MOVED: a slot goes to another node' => sub {
+subtest 'MOVED: a slot moves to another node' => sub {
     my ($from, $to) = @masters;
     my @slots = ($cluster->slots($from))[ 10 .. 29 ];
     my @names = map { client_in($_) } @slots;
     is ask($nginx, $_, 2, '/two/closed'), '200 redis, 200 redis', 'before' for @names;
     $cluster->move_slots($to, @slots);
     for my $place (0 .. $#slots) {
-        is ask($nginx, $names[$place], 2, '/two/closed'), '200 redis, 429 redis', "slot $slots[$place]: the count goes on";
-        is $cluster->owner($slots[$place])->port, $to->port, 'at the other node';
+        is ask($nginx, $names[$place], 2, '/two/closed'), '200 redis, 429 redis',
+            "slot $slots[$place]: the count continues";
+        is $cluster->owner($slots[$place])->port, $to->port, 'the key is at the other node';
     }
     $cluster->move_slots($from, @slots);
     is ask($nginx, $_, 1, '/two/closed'), '429 redis', 'and back' for @names;
@@ -218,13 +219,13 @@ subtest 'MOVED: a replica takes over' => sub {
     is ask($nginx, $_, 2), '200 redis, 200 redis', 'before' for @names;
     $old->command('WAIT', 1, 5000);
     my $new = $cluster->failover($old);
-    is ask($nginx, $_, 2), '200 redis, 429 redis', 'the count goes on' for @names;
+    is ask($nginx, $_, 2), '200 redis, 429 redis', 'the count continues' for @names;
     is $cluster->failover($new)->port, $old->port, 'and back';
     is ask($nginx, $_, 1), '429 redis', 'there too' for @names;
     nothing_worse($nginx);
 };
 
-# The times at which a node was asked for slots by an nginx, by the clock of Redis.
+# Returns the times at which an nginx asked a node for the slot map, by the clock of Redis.
 sub questions {
     my (@monitors) = @_;
     my @times = sort { $a <=> $b }
@@ -232,11 +233,12 @@ sub questions {
     return @times;
 }
 
-subtest 'slots are learned at most every 100 ms' => sub {
+subtest 'the slot map is loaded at most every 100 ms' => sub {
     my $rates = 'p' . ($prefixes + 1) . ':rates';
     my $other_asks = $cluster->node_of($rates)->monitor;
     my $other = start($cluster->url, port => $second_port);
-    # It has learned the slots for its other tasks, too, when it asks for rates: these do not move.
+    # When nginx asks for changed rates, it has also loaded the slot map for its background tasks: their slots do not
+    # move.
     $other_asks->wait_for(qr/"EVAL" .*"\Q$rates\E"/);
     my ($from, $to) = @masters;
     my $fixed = $cluster->slot_of($rates);
@@ -247,44 +249,44 @@ subtest 'slots are learned at most every 100 ms' => sub {
     my @answers;
     $cluster->move_slots($to, @slots, sub { push @answers, ask($other, $names[@answers], 1) });
     my @asked = questions(@monitors);
-    is scalar(grep { $_ eq '200 redis' } @answers), @slots, 'each slot is asked at its new node as soon as it is there';
-    cmp_ok scalar @asked, '>=', 1, 'slots were learned anew (' . @asked . ' times)';
-    # Redis may see the first question late, but before the second is asked: there are 100 ms from each to the next but
-    # for these two. One more covers how coarse the clocks are.
+    is scalar(grep { $_ eq '200 redis' } @answers), @slots, 'each slot is used at its new node at once';
+    cmp_ok scalar @asked, '>=', 1, 'the slot map was loaded again (' . @asked . ' times)';
+    # Redis may receive the first question late, but before the second is sent: all intervals but the first are at least
+    # 100 ms. One more question covers the resolution of the clocks.
     my $took = $asked[-1] - $asked[0];
-    cmp_ok scalar @asked, '<=', 3 + $took / 0.1, sprintf 'but not each time: %d questions in %.2f s of Redis', scalar @asked, $took;
+    cmp_ok scalar @asked, '<=', 3 + $took / 0.1, sprintf 'the slot map was not loaded each time: %d questions in %.2f s of Redis', scalar @asked, $took;
     $cluster->move_slots($from, @slots);
     nothing_worse($other);
     $other->stop;
 };
 
-subtest 'ASK: a slot that is on its way' => sub {
+subtest 'ASK: a migrating slot' => sub {
     my ($from, $to) = @masters[ 1, 2 ];
     for my $forgotten (0, 1) {
         my $slot  = ($cluster->slots($from))[ 50 + $forgotten ];
         my $title = $forgotten ? 'a new node without the script' : 'a new node';
         my ($old, $new) = map { client_in($slot) } 1, 2;
         my ($old_key, $new_key) = map {"rate_limit:closed:sliding_window:{$_}"} $old, $new;
-        is ask($nginx, $old, 1), '200 redis', "$title: a client of before";
+        is ask($nginx, $old, 1), '200 redis', "$title: an existing client";
         ask($nginx, client_of($to), 1) for 1 .. 4;
         $cluster->begin_move($slot, $to);
         $to->command('SCRIPT', 'FLUSH') if $forgotten;
         my $asking = $to->commandstats('asking');
         is ask($nginx, $old, 1), '200 redis', "$title: it stays";
-        is $to->commandstats('asking'), $asking, "$title: at the old node";
+        is $to->commandstats('asking'), $asking, "$title: its key is at the old node";
         is ask($nginx, $new, 3), '200 redis, 200 redis, 200 redis', "$title: a new client is served";
         my @found = map { join ' ', @{ $_->command('CLUSTER', 'GETKEYSINSLOT', $slot, 9) } } $from, $to;
-        is_deeply \@found, [ $old_key, $new_key ], "$title: at the new node";
+        is_deeply \@found, [ $old_key, $new_key ], "$title: the key of the new client is at the new node";
         $cluster->move_keys($slot, $old_key);
-        is ask($nginx, $old, 2), '200 redis, 429 redis', "$title: the old client follows its key";
-        is ask($nginx, $new, 1), '429 redis', "$title: and the new one is rejected when it should be";
+        is ask($nginx, $old, 2), '200 redis, 429 redis', "$title: the existing client follows its key";
+        is ask($nginx, $new, 1), '429 redis', "$title: the new client is rejected at its limit";
         $cluster->finish_move($slot);
-        is ask($nginx, $_, 1), '429 redis', "$title: the same when all is done" for $old, $new;
+        is ask($nginx, $_, 1), '429 redis', "$title: the same after the migration" for $old, $new;
     }
     nothing_worse($nginx);
 };
 
-subtest 'ASK: many at once' => sub {
+subtest 'ASK: many clients at once' => sub {
     my $other = start($cluster->url, port => $second_port);
     ask($other, client_of($_), 1) for @masters;
     my ($from, $to) = @masters[ 1, 2 ];
@@ -293,16 +295,17 @@ subtest 'ASK: many at once' => sub {
     is at_once($other, map { [ '/one/closed', $_ ] } @names[ 0 .. 2 ]), '3 x 200 redis', 'three that stay';
     $cluster->begin_move($slot, $to);
     my @both = map { ($_) x 3 } @names;
-    is at_once($other, map { [ '/one/closed', $_ ] } @both), '15 x 200 redis, 3 x 429 redis', 'with three that are new: nobody disturbs another';
+    is at_once($other, map { [ '/one/closed', $_ ] } @both), '15 x 200 redis, 3 x 429 redis',
+        'with three new clients: no client affects another';
     my @elsewhere = map { client_of($_) } @masters;
     is at_once($other, map { [ '/one/closed', $_ ] } @elsewhere, @names), '3 x 200 redis, 6 x 429 redis', 'and with others';
     $cluster->finish_move($slot);
-    is at_once($other, map { [ '/one/closed', $_ ] } @names), '6 x 429 redis', 'as before when all is done';
+    is at_once($other, map { [ '/one/closed', $_ ] } @names), '6 x 429 redis', 'the same after the migration';
     nothing_worse($other);
     $other->stop;
 };
 
-subtest 'TRYAGAIN: two zones of a client whose slot is on its way go by on_error' => sub {
+subtest 'TRYAGAIN: on_error applies to two zones of a client whose slot migrates' => sub {
     my ($from, $to) = @masters[ 1, 2 ];
     my $slot = ($cluster->slots($from))[70];
     my ($old, $split) = map { client_in($slot) } 1, 2;
@@ -320,23 +323,26 @@ subtest 'TRYAGAIN: two zones of a client whose slot is on its way go by on_error
         my $answer = $nginx->get("/two/$mode", 'X-Client' => client_in($slot));
         ok $answer->header('X-Error'), "$mode: " . ($answer->header('X-Error') // 'nothing');
         is $answer->header('X-Status'), 'ERROR', "$mode: \$rate_limit_status" if $mode ne 'local';
-        # What memory has admitted is not admitted once more, though Redis does not know of it yet.
+        # Requests that memory has admitted are not admitted again, although Redis does not count them yet.
         my $one = $mode eq 'local' ? join(', ', ('429 fallback') x 4) : $enforced;
         is ask($nginx, $new, 4, "/one/$mode"), $one, "$mode: one zone is decided, and was not charged before";
     }
-    is ask($nginx, $split, 1, '/two/closed'), '503 fallback', 'a client of whom one key was moved';
-    is ask($nginx, $old,   2, '/two/closed'), '200 redis, 200 redis', 'one whose keys are all there is limited as ever';
-    is ask($nginx, client_of($from), 4, '/two/closed'), $enforced, 'so are clients of other slots there';
-    is ask($nginx, client_of($to),   4, '/two/closed'), $enforced, 'and at the other node';
+    is ask($nginx, $split, 1, '/two/closed'), '503 fallback', 'a client with one key moved';
+    is ask($nginx, $old,   2, '/two/closed'), '200 redis, 200 redis',
+        'a client with all keys at one node is limited as before';
+    is ask($nginx, client_of($from), 4, '/two/closed'), $enforced,
+        'clients of other slots of the node are limited as before';
+    is ask($nginx, client_of($to),   4, '/two/closed'), $enforced, 'clients of the other node are limited as before';
     $cluster->finish_move($slot);
-    is ask($nginx, $split, 3, '/two/closed'), '200 redis, 200 redis, 429 redis', 'and when all is done, nothing was charged in vain';
+    is ask($nginx, $split, 3, '/two/closed'), '200 redis, 200 redis, 429 redis',
+        'after the migration, nothing was charged without effect';
     is ask($nginx, $old,   1, '/two/closed'), '429 redis', 'to nobody';
     my $lines = () = $nginx->error_log =~ /\[error\] .*redis "fleet" \S+: tryagain \(.*TRYAGAIN/g;
-    cmp_ok $lines, '>=', 1, 'the log says what it was';
-    cmp_ok $lines, '<=', 4, 'but not each time';
+    cmp_ok $lines, '>=', 1, 'the log has the reason';
+    cmp_ok $lines, '<=', 4, 'the log does not have each failure';
 };
 
-subtest 'a TRYAGAIN of one slot does not keep other clients from being asked for' => sub {
+subtest 'TRYAGAIN of one slot does not affect other clients' => sub {
     my ($from, $to) = @masters[ 1, 2 ];
     my $slot = ($cluster->slots($from))[80];
     $cluster->begin_move($slot, $to);
@@ -346,12 +352,12 @@ subtest 'a TRYAGAIN of one slot does not keep other clients from being asked for
         $seen{ ask($other, client_in($slot), 1, '/two/open') }++;
         $seen{"other: " . ask($other, client_of($_), 1, '/two/open')}++ for $from, $to;
     }
-    is_deeply \%seen, { '200 fallback' => 20, 'other: 200 redis' => 40 }, 'as many errors as there are, and no more';
+    is_deeply \%seen, { '200 fallback' => 20, 'other: 200 redis' => 40 }, 'only the affected requests fail';
     %seen = ();
     my $answers = ask($other, client_in($slot), 20, '/two/closed');
-    unlike $answers, qr/redis/, 'twenty in a row';
+    unlike $answers, qr/redis/, 'twenty failures in a row';
     is ask($other, $_, 1, '/two/closed'), '200 redis', 'and then others' for map { client_of($_) } $from, $to, $masters[0];
-    is ask($other, client_in($slot), 4), $enforced, 'and clients of the slot who have one zone';
+    is ask($other, client_in($slot), 4), $enforced, 'clients of the slot with one zone are decided';
     $cluster->finish_move($slot);
     $other->stop;
 };
@@ -367,16 +373,16 @@ subtest 'new workers take over under load' => sub {
         wait_for("reload $round", sub { (() = $other->error_log =~ /$pattern/g) >= 2 * $round });
     }
     $load->wait_for(200, 'more');
-    my @answers = grep { $_->{status} } $load->stop;    # a connection that rests is closed
-    is scalar(grep { "$_->{status} $_->{store}" !~ /^(?:200|429) redis$/ } @answers), 0, 'nobody sees an error';
+    my @answers = grep { $_->{status} } $load->stop;    # an idle connection is closed
+    is scalar(grep { "$_->{status} $_->{store}" !~ /^(?:200|429) redis$/ } @answers), 0, 'no client sees an error';
     my %admitted;
     $admitted{ $_->{request} }++ for grep { $_->{status} == 200 } @answers;
-    is join(' ', values %admitted), join(' ', (3) x 60), 'and each is admitted as often as it may';
+    is join(' ', values %admitted), join(' ', (3) x 60), 'each client is admitted exactly its limit';
     nothing_worse($other);
     $other->stop;
 };
 
-subtest 'workers come and go' => sub {
+subtest 'workers start and exit' => sub {
     my %conf = (workers => 3);
     my $other = start($cluster->url, port => $second_port, %conf);
     my @before = map { $_->clients } @masters;
@@ -384,13 +390,13 @@ subtest 'workers come and go' => sub {
         ask($other, client_of($_), 4) for @masters;
         kill 'KILL', ($other->workers)[0];
     }
-    is ask($other, client_of($_), 4), $enforced, 'after three were killed' for @masters;
+    is ask($other, client_of($_), 4), $enforced, 'after three workers were killed' for @masters;
     $other->signal('QUIT');
     $other->wait_for_log(qr/signal 3 .*exit|\bexit$/m);
     $other->stop;
     wait_for('connections to be closed', sub { sum0(map { $_->clients } @masters) <= sum0(@before) });
     my @lines = grep { /\[(?:error|alert|crit|emerg)\]/ && !/exited on signal 9|limiting/ } split /\n/, $other->error_log;
-    is join("\n", @lines), '', 'nothing is left open';
+    is join("\n", @lines), '', 'no connection is leaked';
 };
 
 $nginx->stop;
