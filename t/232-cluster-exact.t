@@ -12,11 +12,11 @@ use Time::HiRes qw(time);
 
 my $limit   = 40;     # of the 64 requests that each client sends
 my $clients = $ENV{RL_LONG} ? 100 : 30;    # of each run, in slots of all nodes
-my $asking  = 4;      # processes that ask, each over
-my $each    = 16;     # connections, half to either instance
-my $hot     = 500;    # requests that the one client may send who sends 16 times each over 64 connections
+my $asking  = 4;      # client processes, each with
+my $each    = 16;     # connections, half to each instance
+my $hot     = 500;    # the limit of one client that sends 16 requests over each of 64 connections
 
-# How each algorithm is told to admit so many, and practically no more.
+# The parameters with which each algorithm admits a number of requests, and practically no more.
 my %limited = (
     fixed_window    => sub {"rate=$_[0]r/d align=first"},
     sliding_window  => sub {"rate=$_[0]r/366d"},
@@ -54,7 +54,7 @@ $server .= 'location = /all { ' . join(' ', map { "rate_limit zone=asked_$_" . (
     . " empty_gif; }\n";
 my @fleet = map { start_nginx(http => $http, server => $server, workers => 4, log_level => 'notice') } 1, 2;
 
-# Runs `ask` in processes side by side; returns the sums of the counts that each returned, by name.
+# Runs `ask` in concurrent processes. Returns the sums of their counts, by name.
 sub in_parallel {
     my ($ask) = @_;
     my @children;
@@ -84,7 +84,8 @@ sub in_parallel {
     return \%sum;
 }
 
-# Sends for each client a request over every connection, in rounds of five clients, in another order on each.
+# Sends one request of each client over every connection, in rounds of five clients, in another order on each
+# connection.
 sub ask_all {
     my ($path, @names) = @_;
     my @connections = map { RateLimit::Async->new($fleet[ $_ % @fleet ]->port) } 1 .. $each;
@@ -111,7 +112,7 @@ sub ask_all {
 
 my @table = (sprintf '%-28s %8s %6s %9s %5s %6s', qw(requests clients limit admitted over under));
 
-# Asserts that each client was admitted so often.
+# Asserts that each client was admitted exactly $often times.
 sub exact {
     my ($path, $often, @names) = @_;
     my %seen;
@@ -126,10 +127,10 @@ sub exact {
     }
     push @table, sprintf '%-28s %8d %6d %9d %5d %6d', $path, scalar @once, $often, $total, $over, $under;
     $sent += $count->{$_} for grep {/ by /} keys %{$count};
-    is $sent,  @names * $asking * $each, "$path: every request is answered";
+    is $sent,  @names * $asking * $each, "$path: every request gets a response";
     is $over,  0, "$path: no client of " . @once . " is admitted more than $often times";
     is $under, 0, "$path: none less";
-    is scalar(grep {/none|fallback|memory|late|died|503/} keys %{$count}), 0, "$path: all was decided by Redis"
+    is scalar(grep {/none|fallback|memory|late|died|503/} keys %{$count}), 0, "$path: Redis decided all requests"
         or diag join ', ', map {"$_: $count->{$_}"} grep { !/^client/ } sort keys %{$count};
     note sprintf '%s: %.1f s', $path, time - $began;
     return;
@@ -146,10 +147,10 @@ sub names {
 subtest 'a hundred clients of each algorithm' => sub {
     exact("/$_", $limit, names($clients)) for @algorithms;
     my @keys = map { $_->command('DBSIZE') } @masters;
-    is scalar(grep { $_ < $clients * @algorithms / 5 } @keys), 0, "all three nodes have a good part of the keys (@keys)";
+    is scalar(grep { $_ < $clients * @algorithms / 5 } @keys), 0, "each of the three nodes has many keys (@keys)";
 };
 
-subtest 'without a cache of denials' => sub {
+subtest 'without a deny cache' => sub {
     exact("/asked_$_", $limit, names($clients / 2)) for @algorithms;
 };
 
@@ -167,7 +168,8 @@ subtest 'two zones in different slots' => sub {
             my @names = names(20);
             exact("/${order}_$name", $limit, @names);
             my @left = map { $fleet[0]->get("/look_$name", 'X-Other' => "other-of-$_")->header('X-RateLimit-Remaining') } @names;
-            is join(' ', @left), join(' ', (9000 - $limit) x @names), "$order, $name: the other zone was charged for what was admitted";
+            is join(' ', @left), join(' ', (9000 - $limit) x @names),
+                "$order, $name: the other zone was charged for admitted requests only";
         }
     }
 };

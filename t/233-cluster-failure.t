@@ -12,19 +12,19 @@ use RateLimit::SpareTime qw(spare_time);
 use RateLimit::Twins qw(hold_worker);
 use Test::More;
 
-# Seconds of spare time, but for the timeout.
+# Seconds of spare time, except the timeout.
 my $timeout = 2;       # of a check
 my $slow    = 0.25;    # a request that takes longer has waited for a node that does not answer
-my $again   = 1;       # so long after a promotion limits hold
+my $again   = 1;       # limits must apply this long after a promotion
 my $limit   = 3;
 
-# With full coverage, the default, all nodes refuse to serve while one is missed: see 238-cluster-down.t. The test decides
-# when a replica takes over, and not the time for which a node is silent.
+# With full coverage, the default, all nodes refuse to serve while one is down: see 238-cluster-down.t. The test
+# triggers a failover; the silence of a node does not.
 my $cluster = start_cluster(config => 'cluster-require-full-coverage no', node_timeout => 60_000);
 
 sub client_of { my ($node) = @_; return ($cluster->clients_of($node))[0] }
 
-my $prefixes = 0;    # of other nginx instances, which do not share the limits
+my $prefixes = 0;    # for other nginx instances, which do not share the limits
 my ($http, $server) = ('', '');
 for my $mode (qw(open closed local)) {
     $http .= "rate_limit_zone \$http_x_client zone=$mode:1m rate=${limit}r/d redis=fleet deny_cache=off on_error=$mode;\n";
@@ -54,7 +54,7 @@ my %goes     = (
     local  => '200 fallback, 200 fallback, 200 fallback, 429 fallback',
 );
 
-# Traffic of clients of some nodes, each of which is over its limit soon.
+# Starts traffic of clients of some nodes. Each client soon exceeds its limit.
 sub traffic {
     my ($mode, @nodes) = @_;
     my @names = map { $cluster->clients_of($_, 20) } @nodes;
@@ -64,7 +64,7 @@ sub traffic {
     return $load;
 }
 
-# How many answers there are of each kind.
+# Returns the number of responses of each kind.
 sub kinds {
     my (@answers) = @_;
     my %count;
@@ -72,20 +72,20 @@ sub kinds {
     return join ', ', map {"$count{$_} x $_"} sort keys %count;
 }
 
-# Asserts that clients of nodes that were not lost saw nothing.
+# Asserts that clients of working nodes were not affected.
 sub undisturbed {
     my ($title, @answers) = @_;
     my @wrong = grep { $_->{store} ne 'redis' || $_->{status} !~ /^(?:200|429)$/ } @answers;
-    is kinds(@wrong), '', "$title: of " . @answers . ' requests of other nodes each is decided by Redis';
+    is kinds(@wrong), '', "$title: of " . @answers . ' requests of other nodes: Redis decided each';
     my %admitted;
     $admitted{ $_->{request} }++ for grep { $_->{status} == 200 } @answers;
     is scalar(grep { $admitted{$_} != $limit } keys %admitted), 0, "$title: exactly";
     my @slow = grep { $_->{waited} > $slow } @answers;
-    is scalar @slow, 0, sprintf "$title: none waits, the slowest takes %.0f ms", 1000 * max(map { $_->{waited} } @answers);
+    is scalar @slow, 0, sprintf "$title: no request waits, the slowest takes %.0f ms", 1000 * max(map { $_->{waited} } @answers);
     return;
 }
 
-# Asks for one client after the other until Redis decides again.
+# Sends requests of one client after the other until Redis decides again.
 sub wait_for_limits {
     my (@names) = @_;
     wait_for('limits', sub { seen($nginx->get('/open', 'X-Client' => shift @names // die "no more names\n")) eq '200 redis' });
@@ -98,14 +98,14 @@ sub loses_a_master {
     my ($replica) = $cluster->replicas($lost);
     my @others = map { traffic($_, @left) } qw(open closed);
     my $its    = traffic('open', $lost);
-    my @names  = $cluster->clients_of($lost, 3000);    # what comes after it is not known at once
+    my @names  = $cluster->clients_of($lost, 3000);    # enough clients that the worker does not know yet
 
     my $began = spare_time();
     $lose->($lost);
     wait_for("$title: an error", sub { $nginx->get('/open', 'X-Client' => shift @names)->header('X-Store') eq 'fallback' });
-    is ask(shift @names, 4, 'closed'), $goes{closed}, "$title: clients of the node go by on_error=closed";
-    is ask(shift @names, 4, 'local'),  $goes{local},  "$title: and by local";
-    is ask(client_of($_), 4, 'closed'), $enforced, "$title: others do not" for @left;
+    is ask(shift @names, 4, 'closed'), $goes{closed}, "$title: on_error=closed applies to clients of the node";
+    is ask(shift @names, 4, 'local'),  $goes{local},  "$title: on_error=local applies to clients of the node";
+    is ask(client_of($_), 4, 'closed'), $enforced, "$title: Redis decides for other clients" for @left;
 
     $cluster->promote($replica);
     $cluster->wait_for_promotion($replica);
@@ -113,14 +113,15 @@ sub loses_a_master {
     my $last_name = pop @names;
     wait_for_limits(@names);
     $_->wait_for(100, 'more') for $its, @others;
-    is ask($last_name, 4, 'closed'), $enforced, "$title: then limits hold again";
+    is ask($last_name, 4, 'closed'), $enforced, "$title: limits apply again";
 
     my @answers = $its->stop;
-    is join(' ', sort { $a <=> $b } keys %{ { map { $_->{status} => 1 } @answers } }), '200 429', "$title: open: nobody sees an error";
+    is join(' ', sort { $a <=> $b } keys %{ { map { $_->{status} => 1 } @answers } }), '200 429',
+        "$title: open: no client sees an error";
     my @missed = grep { $_->{store} ne 'redis' } @answers;
     cmp_ok scalar @missed, '>', 0, "$title: requests that Redis did not decide: " . @missed;
     my $last = max(map { $_->{spare} } @missed) - $promoted;
-    cmp_ok $last, '<', $again, sprintf "$title: the last of them came %.2f s after the promotion, %.2f s after the loss",
+    cmp_ok $last, '<', $again, sprintf "$title: the last undecided request came %.2f s after the promotion, %.2f s after the loss",
         $last, $promoted - $began + $last;
     my @slow = grep { $_->{waited} > $timeout + $slow } @answers;
     is scalar @slow, 0, sprintf "$title: the slowest request takes %.0f ms", 1000 * max(map { $_->{waited} } @answers);
@@ -131,12 +132,12 @@ sub loses_a_master {
 subtest 'a master is killed' => sub {
     my ($lost, $answers) = loses_a_master('killed', sub { $cluster->kill(@_) });
     my $waited = grep { $_->{waited} > $slow } @{$answers};
-    cmp_ok $waited, '<=', 12, 'killed: requests do not wait for a node that refuses them';
+    cmp_ok $waited, '<=', 12, 'killed: requests do not wait for a node that refuses connections';
     $cluster->revive($lost);
     $cluster->wait_until_ok;
 };
 
-subtest 'a master is stopped, and goes on later' => sub {
+subtest 'a master is suspended, and resumed later' => sub {
     my ($lost) = loses_a_master('stopped', sub { $_[0]->pause });
     my ($master) = $cluster->masters;
     my $load = traffic('open', $master);
@@ -144,12 +145,12 @@ subtest 'a master is stopped, and goes on later' => sub {
     $cluster->wait_until_ok;
     $load->wait_for(100, 'more');
     my @answers = $load->stop;
-    is scalar(grep { $_->{store} ne 'redis' } @answers), 0, 'when it comes back as a replica, nobody notices';
+    is scalar(grep { $_->{store} ne 'redis' } @answers), 0, 'its return as a replica affects no client';
     my @all = $cluster->masters;
     is ask(client_of($_), 4, 'closed'), $enforced, 'limits hold' for @all;
 };
 
-subtest 'a replica takes over in the regular way' => sub {
+subtest 'a planned failover' => sub {
     my ($master, @others) = $cluster->masters;
     my @loads = map { traffic('closed', $_) } $master, $others[0];
     my ($replica) = $cluster->replicas($master);
@@ -157,14 +158,14 @@ subtest 'a replica takes over in the regular way' => sub {
     my $promoted = spare_time();
     $cluster->wait_until_ok;
     $_->wait_for(100, 'more') for @loads;
-    # Before it hands over, a master may let writes wait for longer than timeout=.
+    # Before a master hands over, it may delay writes for longer than timeout=.
     my @answers = $loads[0]->stop;
     my @missed  = grep { $_->{store} ne 'redis' } @answers;
     my $last    = @missed ? max(map { $_->{spare} } @missed) - $promoted : 0;
-    cmp_ok $last, '<', $again, sprintf '%d of %d requests were not decided, the last of them %.2f s after it', scalar @missed, scalar @answers, $last;
+    cmp_ok $last, '<', $again, sprintf '%d of %d requests were not decided, the last %.2f s after the failover', scalar @missed, scalar @answers, $last;
     my %admitted;
     $admitted{ $_->{request} }++ for grep { $_->{status} == 200 } @answers;
-    is join(' ', values %admitted), join(' ', ($limit) x 20), 'each client is admitted as often as it may';
+    is join(' ', values %admitted), join(' ', ($limit) x 20), 'each client is admitted exactly its limit';
     undisturbed('another node', $loads[1]->stop);
 };
 
@@ -185,34 +186,34 @@ subtest 'a master and its replica are killed' => sub {
     my @names = $cluster->clients_of($lost, 9);
     my $load  = traffic('closed', @left);
     $cluster->kill($_) for $replica, $lost;
-    is ask(shift @names, 4, $_), $goes{$_}, "clients of the node go by on_error=$_" for sort keys %goes;
+    is ask(shift @names, 4, $_), $goes{$_}, "on_error=$_ applies to clients of the node" for sort keys %goes;
     $cluster->set_node_timeout(1000);
     for my $node (@left) {
         wait_for('the loss to be seen', sub { $node->command('CLUSTER', 'INFO') !~ /^cluster_slots_fail:0\r$/m });
     }
-    is ask(shift @names, 4, $_), $goes{$_}, "the same when the others know that it is lost: $_" for sort keys %goes;
-    is ask(client_of($_), 4, 'closed'), $enforced, 'clients of others do not' for @left;
+    is ask(shift @names, 4, $_), $goes{$_}, "the same when the other nodes know of the failure: $_" for sort keys %goes;
+    is ask(client_of($_), 4, 'closed'), $enforced, 'Redis decides for clients of other nodes' for @left;
     undisturbed('both', $load->stop);
     $cluster->revive($_) for $lost, $replica;
     my $revived = spare_time();
     my $decided = wait_for_limits($cluster->clients_of($lost, 1000));
-    cmp_ok $decided - $revived, '<', 3, sprintf 'limits hold %.2f s after it is there again', $decided - $revived;
+    cmp_ok $decided - $revived, '<', 3, sprintf 'limits apply %.2f s after the node is back', $decided - $revived;
     $cluster->wait_until_ok;
     $cluster->set_node_timeout(60_000);
-    # Each worker finds out for itself.
+    # Each worker has to find out by itself.
     for my $master ($cluster->masters) {
         ok wait_for('both workers', sub { 4 == grep { ask(client_of($master), 4, 'closed') eq $enforced } 1 .. 4 }), 'exactly';
     }
 };
 
-subtest 'a slot that no node has' => sub {
+subtest 'a slot without a node' => sub {
     my ($master) = $cluster->masters;
     my ($slot, $next) = ($cluster->slots($master))[ 5, 6 ];
     my @names = $cluster->clients_in($slot, 5);
     my ($neighbour) = $cluster->clients_in($next);
     $_->command('CLUSTER', 'DELSLOTS', $slot) for $cluster->masters;
-    is ask(shift @names, 4, $_), $goes{$_}, "its clients go by on_error=$_" for sort keys %goes;
-    is ask($neighbour, 4, 'closed'), $enforced, 'those of the next slot do not';
+    is ask(shift @names, 4, $_), $goes{$_}, "on_error=$_ applies to clients of the slot" for sort keys %goes;
+    is ask($neighbour, 4, 'closed'), $enforced, 'Redis decides for clients of the next slot';
     my $fresh = start_nginx(
         http   => "rate_limit_redis fleet @{[ $cluster->url(nodes => [ $cluster->masters ]) ]} timeout=10s prefix=@{[ ++$prefixes ]}:;\n$http",
         server => "add_header X-Store \$rate_limit_store always;\n$server",
@@ -224,20 +225,20 @@ subtest 'a slot that no node has' => sub {
     $resume->();
     await_answers(30, @waiting);
     is join(', ', map { seen($_->answers) } @waiting), '503 fallback, 200 redis, 200 redis, 200 redis',
-        'nor does a new nginx know whom to ask, but for others';
+        'a new nginx cannot decide for clients of the slot either';
     $fresh->stop;
     $master->command('CLUSTER', 'ADDSLOTS', $slot);
     my $began = spare_time();
     wait_for('limits', sub { seen($nginx->get('/open', 'X-Client' => $names[0])) =~ /redis/ });
     my $took = spare_time() - $began;
-    cmp_ok $took, '<', 2, sprintf 'when one has it, limits hold %.2f s later', $took;
+    cmp_ok $took, '<', 2, sprintf 'limits apply %.2f s after the slot has a node', $took;
     $cluster->wait_until_ok;
-    # Each worker finds out for itself.
+    # Each worker has to find out by itself.
     my $exactly = sub { 4 == grep { ask($cluster->clients_in($slot), 4, 'closed') eq $enforced } 1 .. 4 };
     ok wait_for('both workers', $exactly), 'exactly';
 };
 
-subtest 'a seed that was lost is not needed' => sub {
+subtest 'a lost seed is not needed' => sub {
     my ($seed, @left) = $cluster->masters;
     my ($replica) = $cluster->replicas($seed);
     my $other = start_nginx(
@@ -245,7 +246,7 @@ subtest 'a seed that was lost is not needed' => sub {
         server => "add_header X-Store \$rate_limit_store always;\n$server",
     );
     my $at = sub { my ($node) = @_; return seen($other->get('/open', 'X-Client' => client_of($node))) };
-    is $at->($_), '200 redis', 'a node that it told of' for $seed, @left;
+    is $at->($_), '200 redis', 'a node that the seed named is used' for $seed, @left;
     my @names = $cluster->clients_of($seed, 1000);
     $cluster->kill($seed);
     $cluster->promote($replica);
@@ -253,11 +254,11 @@ subtest 'a seed that was lost is not needed' => sub {
     my $promoted = spare_time();
     wait_for('limits', sub { seen($other->get('/open', 'X-Client' => shift @names)) eq '200 redis' });
     my $took = spare_time() - $promoted;
-    cmp_ok $took, '<', $again, sprintf 'the others tell who took over: limits hold %.2f s later', $took;
+    cmp_ok $took, '<', $again, sprintf 'other nodes name the new master: limits apply %.2f s later', $took;
     $other->stop;
 };
 
 unlike $nginx->error_log, qr/\[(?:alert|crit|emerg)\]|exited on signal/, 'the log has no critical errors';
 my @lines = grep {/redis "fleet"/} split /\n/, $nginx->error_log;
-cmp_ok scalar @lines, '<=', 60, 'few lines tell it' or diag join "\n", @lines;
+cmp_ok scalar @lines, '<=', 60, 'few lines are logged' or diag join "\n", @lines;
 done_testing;

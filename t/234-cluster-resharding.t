@@ -47,18 +47,18 @@ my @fleet = map {
 } 1, 2;
 my @ports = map { $_->port } @fleet;
 
-# Clients in slots that move, and in others.
+# Clients in slots that move, and in other slots.
 my @moving = ($cluster->slots($masters[0]))[ 0 .. $moves - 1 ];
 my @names  = map { $cluster->clients_in($_) } (shuffle(@moving))[ 0 .. 29 ];
 push @names, map { $cluster->clients_of($_, 10) } @masters;
-my @new = map { $cluster->clients_in($_, 6) } @moving;    # and such as come once
+my @new = map { $cluster->clients_in($_, 6) } @moving;    # clients that send one request each
 
 sub load {
     my (%options) = @_;
     return start_load(ports => \@ports, connections => 4, %options);
 }
 
-# Moves all of the slots to and fro until each load has had so many answers.
+# Moves all of the slots to and fro until each load has a number of responses.
 sub move_under {
     my ($count, @loads) = @_;
     my ($began, $moved, $rounds) = (time, 0, 0);
@@ -84,7 +84,7 @@ sub kinds {
     return join ', ', map {"$count{$_} x $_"} sort keys %count;
 }
 
-# How often each request of a load was admitted, and how often it was sent.
+# Returns how often each request of a load was admitted, and how often it was sent.
 sub tally {
     my (@answers) = @_;
     my (%admitted, %sent);
@@ -98,14 +98,14 @@ sub tally {
 sub exact {
     my ($title, @answers) = @_;
     my ($admitted, $sent) = tally(@answers);
-    is scalar(keys %{$admitted}), @names, "$title: each client asks";
-    is scalar(grep { $_ <= $limit } values %{$sent}), 0, "$title: more often than it may";
-    is_deeply [ grep { $_ != $limit } values %{$admitted} ], [], "$title: each is admitted $limit times";
+    is scalar(keys %{$admitted}), @names, "$title: all clients send requests";
+    is scalar(grep { $_ <= $limit } values %{$sent}), 0, "$title: all clients exceed their limit";
+    is_deeply [ grep { $_ != $limit } values %{$admitted} ], [], "$title: each client is admitted $limit times";
     note sprintf '%s: %s, the slowest takes %.0f ms', $title, kinds(@answers), 1000 * max(map { $_->{after} } @answers);
     return;
 }
 
-subtest 'slots move while everybody asks' => sub {
+subtest 'slots move while all clients send' => sub {
     my $enough = @names * ($limit + 10);
     my $single = load(requests => [ map { [ '/single', 'X-Client' => $_ ] } @names ]);
     my $double = load(requests => [ map { [ '/double', 'X-Client' => $_ ] } @names ]);
@@ -119,23 +119,25 @@ subtest 'slots move while everybody asks' => sub {
     is kinds(grep { "$_->{status} $_->{store}" !~ /^(?:200|429) redis$/ } @answers), '', 'one zone: no client sees an error';
     exact('one zone', @answers);
     my @once = $once->stop;
-    is kinds(grep { "$_->{status} $_->{store}" ne '200 redis' } @once), '', 'one zone: nor does any of ' . @once . ' who come once';
+    is kinds(grep { "$_->{status} $_->{store}" ne '200 redis' } @once), '',
+        'one zone: no error for any of ' . @once . ' who come once';
 
     @answers = map { { %{$_}, client => $names[ $_->{request} ] } } $double->stop;
     exact('two zones', @answers);
     push @answers, map { { %{$_}, client => $once_each[ $_->{request} ] } } $new->stop;
     my @failed = grep { "$_->{status} $_->{store}" !~ /^(?:200|429) redis$/ } @answers;
     my %errors = map { ("$_->{status} $_->{error}" => 1) } @failed;
-    is join(', ', grep { $_ ne '503 tryagain' } sort keys %errors), '', 'two zones: there is one kind of errors: ' . kinds(@failed);
+    is join(', ', grep { $_ ne '503 tryagain' } sort keys %errors), '',
+        'two zones: there is one kind of error: ' . kinds(@failed);
     my @still = grep { !$cluster->was_moving($cluster->slot_of($_->{client}), $_->{sent}, $_->{sent} + $_->{after}) } @failed;
-    is scalar @still, 0, 'two zones: and only for clients whose slots are on their way: ' . @failed . ' of ' . @answers;
+    is scalar @still, 0, 'two zones: only clients whose slots migrate see it: ' . @failed . ' of ' . @answers;
     my @lines = grep { /\[error\].*redis "/ && !/TRYAGAIN/ } map { split /\n/, $_->error_log } @fleet;
-    is join("\n", @lines), '', 'nothing but TRYAGAIN is logged';
+    is join("\n", @lines), '', 'only TRYAGAIN is logged';
 };
 
 subtest 'limits in two slots while both move' => sub {
     my @pairs = map { [ '/apart', 'X-Client' => $names[$_], 'X-Other' => "other-$names[$_]" ] } 0 .. $#names;
-    # Half of the right limit is used up first, so that later the left one is charged, and has it given back.
+    # Half of the right limit is used first, so that later requests charge the left limit and give the charge back.
     my $half = load(requests => [ map { [ '/apart', 'X-Client' => "early-$_->[2]", 'X-Other' => $_->[4] ] } @pairs ], most => @pairs * $limit / 2);
     move_under(@pairs * $limit / 2, $half);
     my ($used) = tally(my @half = $half->stop);
@@ -149,8 +151,9 @@ subtest 'limits in two slots while both move' => sub {
         push @left,  $fleet[0]->get('/look/left',  'X-Client' => $pair->[2])->header('X-RateLimit-Remaining');
         push @right, $fleet[0]->get('/look/right', 'X-Other'  => $pair->[4])->header('X-RateLimit-Remaining');
     }
-    is join(' ', @right), join(' ', (0) x @pairs), 'the one that rejects is used up';
-    is join(' ', @left), join(' ', map { $limit - $admitted->{$_} } 0 .. $#pairs), 'the other was charged for what was admitted, and no more';
+    is join(' ', @right), join(' ', (0) x @pairs), 'the limit that rejects is exhausted';
+    is join(' ', @left), join(' ', map { $limit - $admitted->{$_} } 0 .. $#pairs),
+        'the other limit was charged for admitted requests only';
 };
 
 unlike $_->error_log, qr/\[(?:alert|crit|emerg)\]|exited on signal/, 'the log has no critical errors' for @fleet;

@@ -14,7 +14,7 @@ my $cluster = start_cluster(replicas => 0, node_timeout => 60_000, config => 'cl
 my $single  = start_redis();
 my @masters = $cluster->masters;
 my $seed    = $ENV{RL_SEED} // 40_127;
-my @keys    = qw(a b c);    # zones have these letters of their clients' headers in their names
+my @keys    = qw(a b c);    # the name of a zone contains the letters of its clients' headers
 note "RL_SEED=$seed repeats this";
 srand $seed;
 
@@ -51,7 +51,7 @@ $http .= "rate_limit_zone \$http_x_a zone=memory2:1m rate=2r/366d algorithm=slid
     . "rate_limit_zone \$http_x_a zone=memory5:1m rate=5r/366d algorithm=sliding_log;\n";
 $server .= "location = /look/$_ { rate_limit zone=$_ cost=0; empty_gif; }\n" for qw(memory2 memory5);
 
-# Every location that is named as the test goes along has to be there from the start.
+# The configuration must have all locations that the test uses later.
 my @sets = map { [ split /:/ ] } qw(
     alog5:blog2 alog2:blog5 abucket5:bwindow2 awindow2:bbucket5 afixed5:bparts2 aparts5:bfixed2
     alog5:blog5:clog2 alog5:blog2:clog5 alog2:blog5:clog5 abucket5:bwindow5:cfixed2
@@ -86,7 +86,7 @@ SERVER
 my $nginx  = start($cluster->url);
 my $oracle = start($single->url);
 
-# Clients for the three headers, in slots of different nodes, of one node, or anywhere.
+# Returns clients for the three headers, in slots of different nodes, of one node, or anywhere.
 sub clients {
     my ($where) = @_;
     my @nodes = $where eq 'nodes' ? shuffle(@masters) : $where eq 'node' ? ($masters[1]) x 3 : map { $masters[ rand 3 ] } 1 .. 3;
@@ -105,25 +105,28 @@ for my $number (0 .. 16) {
         my @clients = clients($where);
         my @answers = map { $nginx->get("/set/$number", @clients) } 1 .. 4;
         my $title   = join(' ', @zones) . ($where eq 'nodes' ? ', three nodes' : ', three slots of a node');
-        is statuses(@answers), '200 200 429 429', "$title: two are admitted";
+        is statuses(@answers), '200 200 429 429', "$title: two requests are admitted";
         my ($small) = grep {/2$/} @zones;
         is $answers[2]->header('X-Zone'), $small, "$title: the zone of two rejects";
-        is join(' ', map { $answers[$_]->header('X-RateLimit-Remaining') } 0, 1), '1 0', "$title: and binds from the first on";
-        is join(' ', map { left($nginx, $_, @clients) } @zones), join(' ', map { /2$/ ? 0 : 3 } @zones), "$title: nothing was charged in vain";
+        is join(' ', map { $answers[$_]->header('X-RateLimit-Remaining') } 0, 1), '1 0',
+            "$title: the zone of two is shown from the first request on";
+        is join(' ', map { left($nginx, $_, @clients) } @zones), join(' ', map { /2$/ ? 0 : 3 } @zones),
+            "$title: only admitted requests were charged";
     }
 }
 
-subtest 'min_interval is given back, too' => sub {
+subtest 'the charge of min_interval is given back too' => sub {
     for my $name (qw(sliding_log sliding_window fixed_window token_bucket)) {
         my %clients = clients('nodes');
         $nginx->get("/slow_then/$name", %clients, 'X-a' => ($cluster->clients_of($masters[0]))[0]) for 1, 2;
         is $nginx->get("/slow_then/$name", %clients)->{status}, 429, "$name: the second limit rejects";
-        is $nginx->get("/slow/$name",      %clients)->{status}, 200, "$name: the first has not seen the request";
-        is $nginx->get("/slow/$name",      %clients)->{status}, 429, "$name: until it has";
+        is $nginx->get("/slow/$name",      %clients)->{status}, 200, "$name: the first limit was not charged";
+        is $nginx->get("/slow/$name",      %clients)->{status}, 429,
+            "$name: the first limit rejects after an admitted request";
     }
 };
 
-subtest 'limits of a slot go together' => sub {
+subtest 'limits of one slot share a call' => sub {
     my ($number) = grep {"@{ $sets[$_] }" eq 'alog5 abucket5 blog2'} 0 .. $#sets;
     my @clients = clients('nodes');
     $cluster->reset_stats;
@@ -131,7 +134,7 @@ subtest 'limits of a slot go together' => sub {
     is $cluster->total('evalsha'), 2, 'two limits of a client and one of another are two calls';
 };
 
-subtest 'one Redis and a cluster decide the same' => sub {
+subtest 'a single Redis and a cluster give the same decisions' => sub {
     my ($asked, $admitted, $rejected, @wrong) = (0, 0, 0);
     for my $round (1 .. 160) {
         my @clients = clients((qw(nodes node anywhere))[ rand 3 ]);
@@ -150,9 +153,9 @@ subtest 'one Redis and a cluster decide the same' => sub {
         }
         my @zones = sort keys %zones;
         my ($here, $there) = map { my $server = $_; join ' ', map { "$_=" . left($server, $_, @clients) } @zones } $nginx, $oracle;
-        push @wrong, "round $round (" . join(', ', map {"@{ $sets[$_] }"} @trace) . "): $here are left instead of $there" if $here ne $there;
+        push @wrong, "round $round (" . join(', ', map {"@{ $sets[$_] }"} @trace) . "): $here remain instead of $there" if $here ne $there;
     }
-    is scalar @wrong, 0, "$asked requests, of which $admitted were admitted and $rejected rejected"
+    is scalar @wrong, 0, "$asked requests: $admitted admitted, $rejected rejected"
         or diag join "\n", @wrong[ 0 .. ($#wrong < 9 ? $#wrong : 9) ];
 };
 
@@ -168,20 +171,21 @@ subtest 'many at once' => sub {
     for my $group (0 .. $#groups) {
         my @clients = @{ $groups[$group] };
         my $more    = grep { $nginx->get("/set/$number", @clients)->{status} == 200 } 1 .. 3;
-        is $more + ($count{"200 $group"} // 0), 2, "group $group: nothing that was given back is missing";
-        is join(' ', map { left($nginx, $_, @clients) } @{ $sets[$number] }), '3 3 0', "group $group: nor charged in vain";
+        is $more + ($count{"200 $group"} // 0), 2, "group $group: no refund is missing";
+        is join(' ', map { left($nginx, $_, @clients) } @{ $sets[$number] }), '3 3 0',
+            "group $group: only admitted requests were charged";
     }
 };
 
-subtest 'a node is lost between two limits' => sub {
+subtest 'a node fails between two limits' => sub {
     my ($number) = grep {"@{ $sets[$_] }" eq 'alog5 blog2'} 0 .. $#sets;
     my @clients = clients('nodes');
     my %client  = @clients;
     my $second  = $cluster->node_of("{$client{'X-b'}}");
     is $nginx->get("/set/$number", @clients)->{status}, 200, 'both are there';
     $cluster->kill($second);
-    is $nginx->get("/set/$number", @clients)->{status}, 503, 'the second cannot be asked' for 1 .. 3;
-    is left($nginx, 'alog5', @clients), 4, 'and the first was not charged';
+    is $nginx->get("/set/$number", @clients)->{status}, 503, 'the second limit cannot be checked' for 1 .. 3;
+    is left($nginx, 'alog5', @clients), 4, 'the first limit was not charged';
 };
 
 unlike $nginx->error_log, qr/\[(?:alert|crit|emerg)\]|exited on signal/, 'the log has no critical errors';

@@ -13,7 +13,7 @@ my ($port) = split ' ', $ENV{RL_PORTS};
 my $files  = tls_files();
 my $user   = 'nginx on >secret ~rate_limit:* +evalsha +script|load +mget +set +del +time +cluster|slots +asking';
 
-# An nginx with a zone for each cluster, given as NAME => what follows it in rate_limit_redis.
+# Starts nginx with a zone for each cluster, given as NAME => the parameters of rate_limit_redis.
 sub start {
     my (%redis) = @_;
     my ($http, $server) = ('', "add_header X-Store \$rate_limit_store always;\nadd_header X-Error \$rate_limit_error always;\n");
@@ -33,7 +33,7 @@ sub seen {
     } 1 .. $count;
 }
 
-# Limits hold at every node, and wherever slots go.
+# Asserts that limits apply at every node, also after slots move.
 sub serves {
     my ($nginx, $cluster, $name, $title) = @_;
     my @masters  = $cluster->masters;
@@ -82,7 +82,7 @@ for my $kind (qw(redis valkey)) {
             none    => $open,
         );
         serves($nginx, $cluster, 'default', 'the default user');
-        serves($nginx, $cluster, 'user',    'a user who may do no more than is needed');
+        serves($nginx, $cluster, 'user',    'a user with only the documented rights');
         serves($nginx, $cluster, 'file',    'a password from a file');
         refuses($nginx, 'wrong', 'auth', 'another password');
         refuses($nginx, 'none',  'auth', 'no password');
@@ -90,7 +90,7 @@ for my $kind (qw(redis valkey)) {
     };
 }
 
-subtest 'a password that is changed' => sub {
+subtest 'a changed password' => sub {
     my $cluster = start_cluster(replicas => 0, node_timeout => 60_000, password => 'sesame');
     my $nginx   = start(main => $cluster->url);
     serves($nginx, $cluster, 'main', 'before');
@@ -102,7 +102,7 @@ subtest 'a password that is changed' => sub {
     wait_for('the change', sub { seen($nginx, 'main', $client, 1) =~ /^503 fallback (?:auth|unavailable)/ });
     $_->command('CONFIG', 'SET', 'requirepass', 'sesame') for $cluster->nodes;
     wait_for('the end of it', sub { !grep { seen($nginx, 'main', $cluster->clients_of($_), 1) ne '200 redis' } $cluster->masters });
-    serves($nginx, $cluster, 'main', 'when it is what it was');
+    serves($nginx, $cluster, 'main', 'the old password again');
     nothing_worse($nginx, 'sesame');
 };
 
@@ -123,8 +123,8 @@ subtest 'TLS' => sub {
     serves($nginx, $cluster, 'sni',     'by the name in sni=');
     serves($nginx, $cluster, 'off',     'without verification');
     refuses($nginx, 'unknown', 'tls', 'an unknown authority');
-    refuses($nginx, 'other',   'tls', 'another name than that in sni=');
-    like seen($nginx, 'plain', 'refused', 1), qr/^503 fallback \w+$/, 'no TLS where TLS is wanted';
+    refuses($nginx, 'other',   'tls', 'a certificate for another name than sni=');
+    like seen($nginx, 'plain', 'refused', 1), qr/^503 fallback \w+$/, 'no TLS on the client side';
     nothing_worse($nginx);
 };
 
@@ -134,12 +134,12 @@ subtest 'TLS, with certificates of clients, a password and Valkey' => sub {
         mutual => $cluster->url . " ca=$files->{ca} cert=$files->{client} key=$files->{client_key}",
         none   => $cluster->url . " ca=$files->{ca}",
     );
-    serves($nginx, $cluster, 'mutual', 'one that the nodes trust');
+    serves($nginx, $cluster, 'mutual', 'a client certificate that the nodes trust');
     like seen($nginx, 'none', 'refused', 1), qr/^503 fallback (?:tls|closed)$/, 'none';
     nothing_worse($nginx, 'sesame');
 };
 
-subtest 'nodes that go by names' => sub {
+subtest 'nodes that announce names' => sub {
     my $cluster = start_cluster(
         config => "cluster-announce-hostname localhost\ncluster-preferred-endpoint-type hostname\ncluster-require-full-coverage no",
         node_timeout => 60_000,
@@ -156,14 +156,14 @@ subtest 'nodes that go by names' => sub {
     my $promoted = spare_time();
     my $decided = eval { wait_for('limits', sub { seen($nginx, 'main', shift @names // die("no more names\n"), 1) eq '200 redis' }) };
     my $took = spare_time() - $promoted;
-    ok $decided && $took < 1, sprintf 'when the only seed is lost, another node tells who took over, %.2f s later', $took or diag $@;
+    ok $decided && $took < 1, sprintf 'when the only seed is lost, another node names the new master, %.2f s later', $took or diag $@;
     nothing_worse($nginx);
 };
 
-subtest 'nodes that do not say where they are' => sub {
+subtest 'nodes that do not announce their address' => sub {
     my $cluster = start_cluster(replicas => 0, node_timeout => 60_000, config => 'cluster-preferred-endpoint-type unknown-endpoint');
     my $nginx   = start(main => $cluster->url(nodes => [ ($cluster->nodes)[0] ]));
-    serves($nginx, $cluster, 'main', 'they are where the node is that was asked');
+    serves($nginx, $cluster, 'main', 'the address of the asked node is used');
     nothing_worse($nginx);
 };
 

@@ -14,7 +14,7 @@ use Time::HiRes qw(sleep time);
 my $timeout = 0.1;    # seconds
 my ($port)  = split ' ', $ENV{RL_PORTS};
 my $clients = 0;
-my ($at, $second, $dead) = map { redis_port() } 1 .. 3;    # of the nodes, one test after the other, and of nobody
+my ($at, $second, $dead) = map { redis_port() } 1 .. 3;    # of the nodes, and of no process
 
 sub start {
     my ($url, %more) = @_;
@@ -37,7 +37,7 @@ sub ask {
     return $nginx->get("/$mode", 'X-Client' => 'client' . ++$clients);
 }
 
-# Requests go by on_error in time, and the worker goes on.
+# Asserts that on_error applies in time, and that the worker keeps running.
 sub survives {
     my ($title, $url, $rounds) = @_;
     my $nginx = start($url);
@@ -53,19 +53,19 @@ sub survives {
             $longest = $took if $took > ($longest // -1);
         }
     }
-    is join(', ', sort keys %seen), 'closed 503 fallback, open 200 fallback', "$title: goes by on_error";
+    is join(', ', sort keys %seen), 'closed 503 fallback, open 200 fallback', "$title: on_error applies";
     cmp_ok $longest, '<', $timeout + 0.3, sprintf '%s: in %.0f ms', $title, 1000 * $longest;
-    is $nginx->get('/free')->{status}, 200, "$title: the worker goes on";
+    is $nginx->get('/free')->{status}, 200, "$title: the worker is still running";
     is join(' ', $nginx->workers), "@workers", "$title: the same";
     my $log = $nginx->error_log;
-    unlike $log, qr/\[(?:alert|crit|emerg)\]|exited on signal/, "$title: nothing worse is logged";
+    unlike $log, qr/\[(?:alert|crit|emerg)\]|exited on signal/, "$title: the log has no critical errors";
     $nginx->stop;
     return $log;
 }
 
 sub url { return 'redis+cluster://' . join ',', map { '127.0.0.1:' . $_->port } @_ }
 
-# A node that says that it has all slots, or what else is given.
+# Starts a node that claims to have all slots, or sends other answers.
 sub fake {
     my (%replies) = @_;
     my %more = (CLUSTER => [ [ 0, 16_383, [ '127.0.0.1', $at, 'x' x 40, [] ] ] ], ASKING => '+OK', SET => '+OK');
@@ -76,7 +76,7 @@ sub fake {
     return start_fake(port => $at, replies => \%more);
 }
 
-subtest 'redirections that lead nowhere' => sub {
+subtest 'redirects to nowhere' => sub {
     my %words = (
         'to itself'         => sub {"-MOVED 1 127.0.0.1:$_[0]"},
         'ask itself'        => sub {"-ASK 1 127.0.0.1:$_[0]"},
@@ -105,12 +105,13 @@ subtest 'redirections that lead nowhere' => sub {
     for my $title (sort keys %words) {
         my $fake  = fake(EVALSHA => $words{$title});
         survives($title, url($fake));
-        cmp_ok $fake->count('EVALSHA'), '<=', 120, "$title: and is not asked without end: " . $fake->count('EVALSHA') . ' times';
+        cmp_ok $fake->count('EVALSHA'), '<=', 120,
+            "$title: the number of calls is limited: " . $fake->count('EVALSHA') . ' times';
         $fake->stop;
     }
 };
 
-subtest 'two nodes that name each other' => sub {
+subtest 'two nodes that redirect to each other' => sub {
     my @ports = ($at, $second);
     for my $word (qw(MOVED ASK)) {
         my @fakes = map {
@@ -127,12 +128,12 @@ subtest 'two nodes that name each other' => sub {
         } 0, 1;
         survives($word, url(@fakes));
         my $calls = $fakes[0]->count('EVALSHA') + $fakes[1]->count('EVALSHA');
-        cmp_ok $calls, '<=', 240, "$word: the ball is not played without end: $calls times";
+        cmp_ok $calls, '<=', 240, "$word: the number of redirects is limited: $calls";
         $_->stop for @fakes;
     }
 };
 
-subtest 'maps that are none' => sub {
+subtest 'invalid slot maps' => sub {
     my $node = [ '127.0.0.1', $dead, 'x' x 40 ];
     my %maps = (
         'an error'           => '-ERR This instance has cluster support disabled',
@@ -152,7 +153,7 @@ subtest 'maps that are none' => sub {
         'port 0'             => [ [ 0, 16_383, [ '127.0.0.1', 0 ] ] ],
         'a large port'       => [ [ 0, 16_383, [ '127.0.0.1', 65_536 ] ] ],
         'a negative port'    => [ [ 0, 16_383, [ '127.0.0.1', -5 ] ] ],
-        'a port in words'    => [ [ 0, 16_383, [ '127.0.0.1', 'six' ] ] ],
+        'a port that is not a number'    => [ [ 0, 16_383, [ '127.0.0.1', 'six' ] ] ],
         'a wrong name'       => [ [ 0, 16_383, [ 'no.such.host.invalid', 6379 ] ] ],
         'a long name'        => [ [ 0, 16_383, [ 'x' x 100_000, 6379 ] ] ],
         'a name with a NUL'  => [ [ 0, 16_383, [ "127.0.0.1\0x", 6379 ] ] ],
@@ -160,7 +161,7 @@ subtest 'maps that are none' => sub {
         'slots below 0'      => [ [ -1, 16_383, $node ] ],
         'slots above'        => [ [ 0, 16_384, $node ] ],
         'slots far above'    => [ [ 0, 4_294_967_295, $node ] ],
-        'slots far, far off' => [ [ 0, '9223372036854775807', $node ] ],
+        'slots out of range' => [ [ 0, '9223372036854775807', $node ] ],
         'slots backwards'    => [ [ 16_383, 0, $node ] ],
         'slots in words'     => [ [ 'a', 'b', $node ] ],
         'many ranges'        => [ map { [ 0, 16_383, $node ] } 1 .. 20_000 ],
@@ -174,20 +175,21 @@ subtest 'maps that are none' => sub {
         my $fake  = fake(CLUSTER => $maps{$title}, EVALSHA => silence());
         my $began = time;
         survives($title, url($fake), 2);
-        # Requests and the other tasks have a map each, and ask for it every 50 ms at most.
+        # Requests and background tasks have one slot map each, and load it at most every 50 ms.
         my $most = 2 * (2 + (time - $began) / 0.05);
-        cmp_ok $fake->count('CLUSTER'), '<=', $most, "$title: and is not asked without end: " . $fake->count('CLUSTER') . ' times';
+        cmp_ok $fake->count('CLUSTER'), '<=', $most,
+            "$title: the number of calls is limited: " . $fake->count('CLUSTER') . ' times';
         $fake->stop;
     }
 };
 
-subtest 'a Redis that is no cluster' => sub {
+subtest 'a Redis without cluster mode' => sub {
     my $redis = start_redis();
     my $log   = survives('no cluster', url($redis));
-    like $log, qr/\[error\] .*redis "fleet" \S+: other \(.*cluster support disabled/, 'the log says so';
+    like $log, qr/\[error\] .*redis "fleet" \S+: other \(.*cluster support disabled/, 'the log has the reason';
 };
 
-subtest 'a redirection does not begin timeout= anew' => sub {
+subtest 'a redirect does not restart timeout=' => sub {
     my $mute  = start_fake(mode => 'mute');
     my $limit = 0.4;    # seconds
     for my $word (qw(MOVED ASK)) {
@@ -196,15 +198,15 @@ subtest 'a redirection does not begin timeout= anew' => sub {
         my $began = spare_time();
         my $first = ask($nginx, 'open');
         my $took  = spare_time() - $began;
-        is $first->header('X-Error'), 'timeout', "$word: no answer in time";
-        cmp_ok $first->{seconds}, '>', $limit - 0.05, "$word: it is waited for";
-        cmp_ok $took, '<', $limit + 0.15, "$word: but no longer than timeout=";
+        is $first->header('X-Error'), 'timeout', "$word: the request times out";
+        cmp_ok $first->{seconds}, '>', $limit - 0.05, "$word: the request waits for the node";
+        cmp_ok $took, '<', $limit + 0.15, "$word: the request waits no longer than timeout=";
         $nginx->stop;
         $fake->stop;
     }
 };
 
-subtest 'requests that are given up while they are sent from node to node' => sub {
+subtest 'requests that are cancelled while they are redirected' => sub {
     my $redis = start_redis(cluster => 1, config => 'cluster-announce-ip 127.0.0.1');
     for my $word (qw(MOVED ASK)) {
         my $fake  = fake(EVALSHA => after_ms(20, "-$word 1 127.0.0.1:" . $redis->port));
@@ -217,15 +219,16 @@ subtest 'requests that are given up while they are sent from node to node' => su
             sleep 0.003 * $round;
             $_->close for @leaving;
         }
-        is ask($nginx, 'open')->{status}, 200, "$word: the next is served";
-        is join(' ', $nginx->workers), "@workers", "$word: by the same worker";
-        unlike $nginx->error_log, qr/\[(?:alert|crit|emerg)\]|exited on signal/, "$word: nothing worse is logged";
+        is ask($nginx, 'open')->{status}, 200, "$word: the next request is served";
+        is join(' ', $nginx->workers), "@workers", "$word: the worker is still running";
+        unlike $nginx->error_log, qr/\[(?:alert|crit|emerg)\]|exited on signal/,
+            "$word: the log has no critical errors";
         $nginx->stop;
         $fake->stop;
     }
 };
 
-subtest 'a map that comes late' => sub {
+subtest 'a slot map that arrives late' => sub {
     my $redis = start_redis(cluster => 1, config => 'cluster-announce-ip 127.0.0.1');
     my $map   = [ [ 0, 16_383, [ '127.0.0.1', $redis->port, 'x' x 40 ] ] ];
     my $patient = 'timeout=10s connect_timeout=10s';
@@ -233,24 +236,24 @@ subtest 'a map that comes late' => sub {
     my $nginx = start(url($seed), words => $patient);
     my $first = ask($nginx, 'closed');
     is join(' ', $first->{status}, $first->header('X-Store')), '200 redis', 'is waited for';
-    cmp_ok $first->{seconds}, '>', 0.09, 'by the first request';
+    cmp_ok $first->{seconds}, '>', 0.09, 'the first request uses it';
     $nginx->stop;
     $seed->stop;
 
-    # Each slot a range of its own: what many moves may leave behind.
+    # Each slot is a range of its own, as after many moves.
     $seed  = start_fake(replies => { CLUSTER => [ map { [ $_, $_, $map->[0][2] ] } 0 .. 16_383 ] });
     $nginx = start(url($seed), words => $patient);
     wait_for('a long map', sub { ask($nginx, 'open')->header('X-Store') eq 'redis' });
-    is ask($nginx, 'closed')->{status}, 200, 'is read however long it is';
+    is ask($nginx, 'closed')->{status}, 200, 'a long map is read completely';
     $nginx->stop;
     $seed->stop;
 
     $seed  = start_fake(replies => {}, phases => [ { CLUSTER => silence() }, { CLUSTER => $map } ]);
     $nginx = start(url($seed), words => 'timeout=10s connect_timeout=500ms');
-    is ask($nginx, 'closed')->{status}, 503, 'or not at all';
+    is ask($nginx, 'closed')->{status}, 503, 'an incomplete map is ignored';
     $seed->phase(1);
     wait_for('the map', sub { ask($nginx, 'open')->header('X-Store') eq 'redis' });
-    is ask($nginx, 'closed')->{status}, 200, 'and is asked for again';
+    is ask($nginx, 'closed')->{status}, 200, 'the map is loaded again';
     $nginx->stop;
 };
 

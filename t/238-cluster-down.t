@@ -38,7 +38,7 @@ sub ask {
     return join ', ', map { seen($nginx->get("/$mode", 'X-Client' => $client)) } 1 .. $count;
 }
 
-# Traffic of clients of some nodes.
+# Starts traffic of clients of some nodes.
 sub traffic {
     my (@nodes) = @_;
     my @names = map { $cluster->clients_of($_, 20) } @nodes;
@@ -59,19 +59,20 @@ subtest 'a master is killed' => sub {
     my @answers = $load->stop;
     my @wrong   = grep { $_->{store} ne 'redis' } @answers;
     my %errors  = map { ("$_->{status} $_->{error}" => 1) } @wrong;
-    is scalar(grep { !/^503 (?:clusterdown|unavailable)$/ } keys %errors), 0, 'clients of others see nothing but that the cluster is down: '
+    is scalar(grep { !/^503 (?:clusterdown|unavailable)$/ } keys %errors), 0,
+        'clients of other nodes see no error but CLUSTERDOWN: '
         . join ', ', sort keys %errors;
     my $last = @wrong ? max(map { $_->{spare} } @wrong) - $up : 0;
-    cmp_ok $last, '<', 1, sprintf '%d of %d, the last of them %.2f s after it is up', scalar @wrong, scalar @answers, $last;
-    is scalar(grep { $_->{waited} > 0.25 } @answers), 0, sprintf 'none waits, the slowest takes %.0f ms', 1000 * max(map { $_->{waited} } @answers);
+    cmp_ok $last, '<', 1, sprintf '%d of %d, the last %.2f s after the cluster is up', scalar @wrong, scalar @answers, $last;
+    is scalar(grep { $_->{waited} > 0.25 } @answers), 0, sprintf 'no request waits, the slowest takes %.0f ms', 1000 * max(map { $_->{waited} } @answers);
     my %admitted;
     $admitted{ $_->{request} }++ for grep { $_->{status} == 200 } @answers;
-    is join(' ', values %admitted), join(' ', (3) x 40), 'each is admitted as often as it may';
-    # A node that was down when it was last asked is asked again after a while.
+    is join(' ', values %admitted), join(' ', (3) x 40), 'each client is admitted exactly its limit';
+    # A node that replied CLUSTERDOWN is asked again after some time.
     my @others = map { $cluster->clients_of($_) } @left;
     wait_for('limits', sub { return !grep { seen($nginx->get('/open', 'X-Client' => $_)) !~ /redis$/ } @others });
     my $took = spare_time() - $up;
-    cmp_ok $took, '<', 2, sprintf 'limits hold again %.2f s after the cluster is up', $took;
+    cmp_ok $took, '<', 2, sprintf 'limits apply again %.2f s after the cluster is up', $took;
     $cluster->revive($lost);
     $cluster->wait_until_ok;
     is ask($cluster->clients_of($_), 4, 'closed'), $enforced, 'limits hold' for $cluster->masters;
@@ -84,15 +85,17 @@ subtest 'a master and its replica are killed' => sub {
     my @others    = map { $cluster->clients_of($_, 3) } @left;
     $cluster->kill($_) for $replica, $lost;
     $cluster->wait_for_state('fail', @left);
-    is ask(shift @its,    4, $_), $goes{$_}, "clients of the node go by on_error=$_" for sort keys %goes;
-    is ask(shift @others, 4, $_), $goes{$_}, "those of others, too: $_" for (sort keys %goes) x 2;
+    is ask(shift @its,    4, $_), $goes{$_}, "on_error=$_ applies to clients of the node" for sort keys %goes;
+    is ask(shift @others, 4, $_), $goes{$_}, "on_error=$_ applies to other clients too" for (sort keys %goes) x 2;
     my $answer = $nginx->get('/open', 'X-Client' => ($cluster->clients_of($left[0]))[0]);
     like $answer->header('X-Error') // '', qr/^(?:clusterdown|unavailable)$/, '$rate_limit_error';
-    like $nginx->error_log, qr/\[error\] .*redis "fleet" 127\.0\.0\.1:\d+: clusterdown \(.*CLUSTERDOWN/, 'the log has the words of Redis';
+    like $nginx->error_log, qr/\[error\] .*redis "fleet" 127\.0\.0\.1:\d+: clusterdown \(.*CLUSTERDOWN/,
+        'the log has the error of Redis';
     my $fresh = start_nginx(http => "rate_limit_redis fleet @{[ $cluster->url ]} timeout=10s prefix=fresh:;\n$http", server => $server);
-    is seen($fresh->get('/closed', 'X-Client' => $cluster->clients_of($_))), '503 fallback', 'a new nginx has nobody to ask, either' for @left;
+    is seen($fresh->get('/closed', 'X-Client' => $cluster->clients_of($_))), '503 fallback',
+        'a new nginx cannot load a slot map' for @left;
     $answer = $fresh->get('/open', 'X-Client' => 'x');
-    is seen($answer), '200 fallback', 'and goes by on_error';
+    is seen($answer), '200 fallback', 'on_error applies';
 
     my %names = map { $_->port => [ $cluster->clients_of($_, 1000) ] } $lost, @left;
     $cluster->revive($_) for $lost, $replica;
@@ -103,7 +106,7 @@ subtest 'a master and its replica are killed' => sub {
             return !grep { seen($server->get('/open', 'X-Client' => shift @{ $names{ $_->port } })) ne '200 redis' } $lost, @left;
         });
         my $took = spare_time() - $up;
-        cmp_ok $took, '<', 2, sprintf 'limits hold again %.2f s after the cluster is up', $took;
+        cmp_ok $took, '<', 2, sprintf 'limits apply again %.2f s after the cluster is up', $took;
     }
     $cluster->wait_until_ok;
     is ask($cluster->clients_of($_), 4, 'closed'), $enforced, 'exactly' for $cluster->masters;
@@ -112,5 +115,5 @@ subtest 'a master and its replica are killed' => sub {
 
 unlike $nginx->error_log, qr/\[(?:alert|crit|emerg)\]|exited on signal/, 'the log has no critical errors';
 my @lines = grep {/redis "fleet"/} split /\n/, $nginx->error_log;
-cmp_ok scalar @lines, '<=', 40, 'few lines tell it' or diag join "\n", @lines;
+cmp_ok scalar @lines, '<=', 40, 'few lines are logged' or diag join "\n", @lines;
 done_testing;

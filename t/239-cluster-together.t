@@ -33,7 +33,7 @@ SERVER
     );
 }
 
-# "STATUS STORE REMAINING" of requests that a worker takes up in one turn, one of each client, in their order.
+# Returns "STATUS STORE REMAINING" of requests that a worker processes in one turn, one of each client, in order.
 sub at_once {
     my ($nginx, $path, @clients) = @_;
     my @connections = map { RateLimit::Async->new($nginx->port) } @clients;
@@ -47,7 +47,7 @@ sub at_once {
         map { ($_->answers)[-1] } @connections;
 }
 
-# The calls that nodes have had: "KEYS DECLARED/CLIENTS NAMED", those of a node after the other's.
+# Returns the calls to the nodes, one node after the other: "DECLARED KEYS/NAMED CLIENTS".
 sub calls {
     my (@monitors) = @_;
     my @calls;
@@ -73,7 +73,7 @@ sub nothing_logged {
 }
 
 for my $kind (qw(redis valkey)) {
-    subtest "$kind: many clients in a call" => sub {
+    subtest "$kind: many clients in one call" => sub {
         my $cluster = start_cluster(server => $kind, masters => 2, replicas => 0, node_timeout => 60_000);
         my @masters = $cluster->masters;
         my $nginx   = start($cluster->url);
@@ -83,19 +83,20 @@ for my $kind (qw(redis valkey)) {
         my @monitors = map { $_->monitor } @masters;
         my @clients  = map { $cluster->clients_of($_, 20) } @masters;
         is join(', ', at_once($nginx, '/one', @clients)), join(', ', ("200 redis @{[ $limit - 1 ]}") x 40), 'all are admitted';
-        is calls(@monitors), '0/20, 0/20', 'by one call to each node';
+        is calls(@monitors), '0/20, 0/20', 'each node gets one call';
         undef @monitors;
 
-        # A key that is no string counts for none, as it does elsewhere.
+        # A key that is not a string counts as absent.
         my ($odd, @others) = $cluster->clients_of($masters[0], 3);
         $masters[0]->command('RPUSH', "rate_limit:one:sliding_window:{$odd}", 'x');
-        is join(', ', at_once($nginx, '/one', $odd, @others)), join(', ', ("200 redis @{[ $limit - 1 ]}") x 3), 'and none fails for another';
+        is join(', ', at_once($nginx, '/one', $odd, @others)), join(', ', ("200 redis @{[ $limit - 1 ]}") x 3),
+            'the other clients of the call are not affected';
         is remaining($nginx, $odd, @others), join(' ', ($limit - 1) x 3), 'all are charged';
         nothing_logged($nginx);
         $nginx->stop;
     };
 
-    subtest "$kind: a call that has a key of a slot on its way changes nothing" => sub {
+    subtest "$kind: a call with a key of a migrating slot changes nothing" => sub {
         my $cluster = start_cluster(server => $kind, masters => 2, replicas => 0, node_timeout => 60_000);
         my ($from, $to) = $cluster->masters;
         my $nginx = start($cluster->url);
@@ -107,28 +108,28 @@ for my $kind (qw(redis valkey)) {
         $cluster->begin_move($slot, $to);
         my ($here, $there) = map { $_->monitor } $from, $to;
         is join(', ', at_once($nginx, '/one', @clients)), join(', ', ("200 redis @{[ $limit - 1 ]}") x 10), 'ASK: nobody notices';
-        # MONITOR does not show what is redirected.
-        is calls($here), '0/10' . ', 1/1' x 9, 'they were asked for together, then each by itself';
-        is calls($there), '1/1', 'and the one at the new node';
+        # MONITOR does not show redirected calls.
+        is calls($here), '0/10' . ', 1/1' x 9, 'one call for all clients, then one for each';
+        is calls($there), '1/1', 'the moved client at the new node';
         my @written = grep { $_->{client} eq 'lua' && $_->{words}[0] =~ /^(?:set|del)$/i } $here->commands;
-        is scalar(@written), 9, 'where it failed, nothing was written';
-        is remaining($nginx, @clients), join(' ', ($limit - 1) x 10), 'each is charged once';
+        is scalar(@written), 9, 'the failed call wrote nothing';
+        is remaining($nginx, @clients), join(' ', ($limit - 1) x 10), 'each client is charged once';
 
-        # What is not known yet to have moved.
+        # The worker does not know yet that the slot has moved.
         $cluster->finish_move($slot);
         sleep 1.2;
         is join(', ', at_once($nginx, '/one', @clients)), join(', ', ("200 redis @{[ $limit - 2 ]}") x 10), 'MOVED: nobody notices';
-        is remaining($nginx, @clients), join(' ', ($limit - 2) x 10), 'each is charged once';
+        is remaining($nginx, @clients), join(' ', ($limit - 2) x 10), 'each client is charged once';
 
         sleep 1.2;
         ($here, $there) = map { $_->monitor } $from, $to;
         is join(', ', at_once($nginx, '/one', @clients)), join(', ', ("200 redis @{[ $limit - 3 ]}") x 10), 'later';
-        is calls($here, $there), '0/9, 0/1', 'they are asked for together again';
+        is calls($here, $there), '0/9, 0/1', 'one call for all clients again';
         nothing_logged($nginx);
         $nginx->stop;
     };
 
-    subtest "$kind: slots move while many ask at once" => sub {
+    subtest "$kind: slots move while many clients send" => sub {
         my $cluster = start_cluster(server => $kind, masters => 2, replicas => 0, node_timeout => 60_000);
         my ($from, $to) = $cluster->masters;
         my @fleet = map { start($cluster->url, port => $_) } @ports[ 0, 1 ];
@@ -162,7 +163,7 @@ for my $kind (qw(redis valkey)) {
         $_->stop for @fleet;
     };
 
-    subtest "$kind: a user who may not GET" => sub {
+    subtest "$kind: a user without the right to GET" => sub {
         my $cluster = start_cluster(server => $kind, masters => 1, replicas => 0, node_timeout => 60_000,
             acl => "less on >secret $least\nenough on >secret $least +get");
         my ($node) = $cluster->masters;

@@ -14,7 +14,7 @@ use RateLimit::Twins qw(hold_worker);
 use Test::More;
 use Time::HiRes qw(sleep time);
 
-# Each admits twenty, and practically no more.
+# Each zone admits twenty requests, and practically no more.
 my %zones = (
     token_bucket    => 'algorithm=token_bucket rate=1r/d capacity=20',
     leaky_bucket    => 'algorithm=leaky_bucket rate=1r/d burst=19',
@@ -37,7 +37,7 @@ sub key_of {
     return "rate_limit:$zone:$algorithm{$zone}:{$client}";
 }
 
-# Waits until an instance sees so many left; says what it sees instead if it does not come to that.
+# Waits until an instance reports the given remaining count. Returns the count that it reports at the end.
 sub sees {
     my ($nginx, $zone, $client, $count, $title) = @_;
     my $last;
@@ -54,36 +54,37 @@ for my $kind (qw(redis valkey)) {
     my ($first, $second) = @fleet;
     my $exact = start_nginx(zone_config($redis->url, \%zones, port => $ports[2], http => $rate, words => 'deny_cache=off'));
 
-    subtest "$kind: what one instance admits counts at the others" => sub {
+    subtest "$kind: requests that one instance admits count at the others" => sub {
         for my $zone (@names) {
             my @answers = ask($first, $zone, 'alice', 3);
             is statuses(@answers), '200 200 200', "$zone: the first instance admits three";
-            is join(' ', map { $_->header('X-RateLimit-Remaining') } @answers), '19 18 17', "$zone: and says what is left";
-            is join(' ', map { $_->header('X-Store') } @answers), 'memory memory memory', "$zone: by its memory";
-            is ask($second, $zone, 'alice', 2)->{status}, 200, "$zone: the second admits two";
+            is join(' ', map { $_->header('X-RateLimit-Remaining') } @answers), '19 18 17',
+                "$zone: the first instance reports what remains";
+            is join(' ', map { $_->header('X-Store') } @answers), 'memory memory memory', "$zone: memory decides";
+            is ask($second, $zone, 'alice', 2)->{status}, 200, "$zone: the second instance admits two";
         }
         for my $zone (@names) {
-            sees($exact, $zone, 'alice', 15, "$zone: an instance without sync= finds five in Redis");
+            sees($exact, $zone, 'alice', 15, "$zone: an instance without sync= sees five in Redis");
             my $ttl = $redis->command('PTTL', key_of($zone, 'alice'));
-            cmp_ok $ttl, '>', 0, "$zone: in a key with the usual name, which expires";
+            cmp_ok $ttl, '>', 0, "$zone: the key has the usual name, and expires";
         }
         ask($second, $_, 'alice') for @names;
-        sees($second, $_, 'alice', 14, "$_: the second knows of the first") for @names;
-        sees($exact, $_, 'alice', 14, "$_: and has told Redis of its own") for @names;
+        sees($second, $_, 'alice', 14, "$_: the second instance knows the count of the first") for @names;
+        sees($exact, $_, 'alice', 14, "$_: the second instance has sent its own count") for @names;
         ask($first, $_, 'alice') for @names;
-        sees($first, $_, 'alice', 13, "$_: the first knows of the second") for @names;
+        sees($first, $_, 'alice', 13, "$_: the first instance knows the count of the second") for @names;
         ask($exact, $_, 'alice', 3) for @names;
         ask($first, $_, 'alice') for @names;
         for my $zone (@names) {
-            sees($first, $zone, 'alice', 9, "$zone: the first knows of what was asked without sync=");
+            sees($first, $zone, 'alice', 9, "$zone: the first instance knows the count of the instance without sync=");
             my @answers = ask($first, $zone, 'alice', 11);
-            is statuses(@answers), '200 ' x 9 . '429 429', "$zone: nine are left, and no more";
-            is $answers[10]->header('X-RateLimit-Remaining'), 0, "$zone: and a rejection says so";
-            like $answers[10]->header('Retry-After'), qr/^[1-9]\d*$/, "$zone: and when to come again";
+            is statuses(@answers), '200 ' x 9 . '429 429', "$zone: exactly nine more are admitted";
+            is $answers[10]->header('X-RateLimit-Remaining'), 0, "$zone: a rejection reports the limit";
+            like $answers[10]->header('Retry-After'), qr/^[1-9]\d*$/, "$zone: a rejection has Retry-After";
         }
         for my $zone (@names) {
-            sees($exact, $zone, 'alice', 0, "$zone: without sync= none is left");
-            is ask($exact, $zone, 'alice')->{status}, 429, "$zone: and it rejects";
+            sees($exact, $zone, 'alice', 0, "$zone: without sync= none remains");
+            is ask($exact, $zone, 'alice')->{status}, 429, "$zone: the instance without sync= rejects";
         }
     };
     next if $kind eq 'valkey';
@@ -91,17 +92,18 @@ for my $kind (qw(redis valkey)) {
     subtest 'cost=' => sub {
         for my $zone (@names) {
             my @answers = map { ask($first, $zone, 'costly', 1, $_) } 5, 0, 7, 9, 8;
-            is statuses(@answers), '200 200 200 429 200', "$zone: 5, 0, 7 and 8 of 20 are admitted, 9 are not";
-            sees($exact, $zone, 'costly', 0, "$zone: and that is what Redis knows");
+            is statuses(@answers), '200 200 200 429 200',
+                "$zone: costs of 5, 0, 7 and 8 of 20 are admitted, 9 is rejected";
+            sees($exact, $zone, 'costly', 0, "$zone: Redis has the same count");
         }
     };
 
-    subtest 'a rejected request costs nothing' => sub {
+    subtest 'a rejected request is not charged' => sub {
         for my $zone (@names) {
             ask($first, $zone, 'rejected', 1, 15);
-            is ask($first, $zone, 'rejected', 3, 6)->{status}, 429, "$zone: three are rejected";
+            is ask($first, $zone, 'rejected', 3, 6)->{status}, 429, "$zone: three requests are rejected";
             ask($first, $zone, 'rejected', 1, 1);
-            sees($exact, $zone, 'rejected', 4, "$zone: and not charged in Redis");
+            sees($exact, $zone, 'rejected', 4, "$zone: rejected requests are not charged in Redis");
         }
     };
 
@@ -112,8 +114,9 @@ for my $kind (qw(redis valkey)) {
             my $title = length $client > 40 ? length($client) . ' bytes' : $client =~ s/[^ -~]/?/gr;
             ask($first,  'token_bucket', $client, 2);
             ask($second, 'token_bucket', $client);
-            sees($exact, 'token_bucket', $client, 17, "$title: three are found in Redis");
-            is $redis->command('EXISTS', key_of('token_bucket', $key{$client})), 1, "$title: under the usual name";
+            sees($exact, 'token_bucket', $client, 17, "$title: three requests are counted in Redis");
+            is $redis->command('EXISTS', key_of('token_bucket', $key{$client})), 1,
+                "$title: the key has the usual name";
         }
     };
 
@@ -125,29 +128,29 @@ for my $kind (qw(redis valkey)) {
         wait_for('four in Redis', sub {
             $rated->($exact, '/look/variable_rate?rate=9r/366d')->header('X-RateLimit-Remaining') == 5;
         });
-        pass 'what was admitted at two rates is charged';
+        pass 'requests admitted at two rates are charged';
         $rated->($second, '/variable_rate?rate=9r/366d');
         wait_for('five', sub { $rated->($second, '/look/variable_rate?rate=9r/366d')->header('X-RateLimit-Remaining') == 4 });
-        is $rated->($second, '/variable_rate?rate=5r/366d')->{status}, 429, 'and holds for a lower one';
-        is $rated->($second, '/variable_rate?rate=off')->{status}, 200, 'none is no limit';
+        is $rated->($second, '/variable_rate?rate=5r/366d')->{status}, 429, 'the charges count at a lower rate';
+        is $rated->($second, '/variable_rate?rate=off')->{status}, 200, 'no rate is no limit';
         is $rated->($second, '/variable_rate?rate=nonsense')->{status}, $rated->($exact, '/variable_rate?rate=nonsense')->{status},
-            'and nonsense is treated as without sync=';
+            'an invalid rate is handled as without sync=';
     };
 
-    subtest 'keys live as long as without sync=' => sub {
+    subtest 'keys expire as without sync=' => sub {
         for my $zone (@names) {
             my $began = time;
             ask($first, $zone, 'lives', 4);
             ask($exact, $zone, 'lives exactly', 4);
-            sees($exact, $zone, 'lives', 16, "$zone: four are there");
+            sees($exact, $zone, 'lives', 16, "$zone: four requests are counted");
             my ($synced, $asked) = map { $redis->command('PTTL', key_of($zone, $_)) } 'lives', 'lives exactly';
-            # One was charged later than the other, but no longer than all of this took.
+            # One key was charged later than the other, by at most the time of this block.
             my $most = 1000 * (1 + time - $began);
-            cmp_ok abs($synced - $asked), '<', $most, "$zone: and expire when they would otherwise ($synced, $asked)";
+            cmp_ok abs($synced - $asked), '<', $most, "$zone: the key expires as without sync= ($synced, $asked)";
         }
     };
 
-    subtest 'the same answers to the same requests as from a zone in memory alone' => sub {
+    subtest 'the same responses to the same requests as from a zone in memory' => sub {
         my %both = map { $_ => $zones{$_} } @names;
         $both{interval}      = 'algorithm=token_bucket rate=20r/d min_interval=1h';
         $both{every_counted} = 'algorithm=fixed_window align=first rate=20r/d count=all';
@@ -162,7 +165,7 @@ for my $kind (qw(redis valkey)) {
                 redis => 'prefix=twin:'));
         for my $zone (sort keys %both) {
             my (@wrong, %statuses);
-            my $apart = 0;    # seconds by which one was asked after the other, at most
+            my $apart = 0;    # the largest difference in seconds between the two requests
             for my $cost (3, 0, 2, 5, 1, 11, 0, 4, 1, 6, 4, 1, 0) {
                 my $began   = time;
                 my @answers = map { ask($nginx, $_, 'twin', 1, $cost) } "${zone}_m", $zone;
@@ -178,14 +181,14 @@ for my $kind (qw(redis valkey)) {
                     push @wrong, "cost=$cost: $header $one, synced $other" if abs($one - $other) > 1 + $apart;
                 }
                 $statuses{ $answers[1]{status} }++;
-                sleep 0.01;    # some are sent between two requests
+                sleep 0.01;    # some counts are sent between two requests
             }
             is_deeply \@wrong, [], "$zone: no difference";
-            is join(' ', sort keys %statuses), '200 429', "$zone: some were admitted, some were not";
+            is join(' ', sort keys %statuses), '200 429', "$zone: some requests were admitted, some were rejected";
         }
     };
 
-    subtest 'options of a zone hold for all instances' => sub {
+    subtest 'options of a zone apply to all instances' => sub {
         my %options = (
             interval => 'algorithm=token_bucket rate=20r/d min_interval=1h',
             counted  => 'algorithm=fixed_window align=first rate=20r/d count=all',
@@ -204,7 +207,7 @@ for my $kind (qw(redis valkey)) {
         $_->stop for $nginx, $reader;
     };
 
-    subtest 'with other limits all or nothing holds' => sub {
+    subtest 'with other limits, all are charged or none' => sub {
         my $server = <<'SERVER';
 location = /two { rate_limit zone=synced; rate_limit zone=other; empty_gif; }
 location = /owt { rate_limit zone=other; rate_limit zone=synced; empty_gif; }
@@ -225,22 +228,25 @@ SERVER
             return statuses(map { $nginx->get($path, 'X-Client' => $client, 'X-Other' => $other // $client) } 1 .. $count);
         };
         for my $path (qw(/two /owt)) {
-            is $request->($path, 7, $path), '200 ' x 5 . '429 429', "$path: the one in Redis rejects after five";
-            sees($reader, 'synced', $path, 4, "$path: and the other is charged for five");
-            is $request->($path, 5, $path, "$path-again"), '200 200 200 200 429', "$path: which rejects after four more";
+            is $request->($path, 7, $path), '200 ' x 5 . '429 429', "$path: the zone in Redis rejects after five";
+            sees($reader, 'synced', $path, 4, "$path: the other zone is charged for five");
+            is $request->($path, 5, $path, "$path-again"), '200 200 200 200 429',
+                "$path: the other zone rejects after four more";
             my $left = $nginx->get('/look/other', 'X-Other' => "$path-again")->header('X-RateLimit-Remaining');
-            is $left, 1, "$path: and then Redis is charged for four";
+            is $left, 1, "$path: Redis is charged for four more";
         }
-        is $request->('/three', 6, 'three'), '200 200 200 200 429 429', 'of four the slowest decides';
-        sees($reader, 'synced', 'three', 5, 'and the one is charged for four');
-        sees($reader, 'slower', 'three', 0, 'as is the other');
-        is $nginx->get('/look/memory', 'X-Client' => 'three')->header('X-RateLimit-Remaining'), 5, 'that in memory, too';
-        is $nginx->get('/look/other', 'X-Other' => 'three')->header('X-RateLimit-Remaining'), 1, 'and that in Redis';
-        is $request->('/dry', 11, 'dry'), join(' ', (200) x 11), 'a dry run rejects none';
-        sees($reader, 'synced', 'dry', 0, 'and counts those that it would admit');
+        is $request->('/three', 6, 'three'), '200 200 200 200 429 429', 'the tightest of four zones decides';
+        sees($reader, 'synced', 'three', 5, 'the first zone with sync= is charged for four');
+        sees($reader, 'slower', 'three', 0, 'the second zone with sync= is charged for four');
+        is $nginx->get('/look/memory', 'X-Client' => 'three')->header('X-RateLimit-Remaining'), 5,
+            'the zone in memory is charged for four';
+        is $nginx->get('/look/other', 'X-Other' => 'three')->header('X-RateLimit-Remaining'), 1,
+            'the zone in Redis is charged for four';
+        is $request->('/dry', 11, 'dry'), join(' ', (200) x 11), 'a dry run rejects no request';
+        sees($reader, 'synced', 'dry', 0, 'a dry run counts the requests that it would admit');
     };
 
-    subtest 'requests over the burst wait their turn, in a queue that all instances share' => sub {
+    subtest 'requests over the burst are delayed in a queue that all instances share' => sub {
         my %queue = (fast => 'algorithm=leaky_bucket rate=2r/s burst=9', queue => 'algorithm=leaky_bucket rate=1r/d burst=9');
         my ($one, $other) = map {
             start_nginx(zone_config($redis->url, \%queue, port => $_, words => 'sync=10ms',
@@ -256,9 +262,10 @@ SERVER
         my $took  = spare_time() - $began;
         my @answers = map { $_->answers } @connections;
         my @after   = sort { $a <=> $b } map { $_->{after} } @answers;
-        is join(' ', sort map { $_->header('X-Status') } @answers), 'DELAYED DELAYED PASSED', 'two of three wait';
+        is join(' ', sort map { $_->header('X-Status') } @answers), 'DELAYED DELAYED PASSED',
+            'two of three requests are delayed';
         cmp_ok $after[$_], '>', $_ * 0.5 - 0.02, 'not before ' . $_ * 0.5 . " s one is let through ($after[$_])" for 0 .. 2;
-        cmp_ok $took, '<', 1.25, 'and soon after that';
+        cmp_ok $took, '<', 1.25, 'the last request is not delayed longer';
 
         ask($one, 'queue', 'shared', 1, 4);
         wait_for('them in Redis', sub { $redis->command('EXISTS', 'rate_limit:queue:leaky_bucket:{shared}') });
@@ -267,7 +274,8 @@ SERVER
         my $waiting = $other->connect;
         $waiting->send("GET /wait/queue HTTP/1.1\r\nHost: localhost\r\nX-Client: shared\r\n\r\n");
         my $excess = $other->wait_for_log(qr/delaying request, excess: ([\d.]+)[^\n]*zone "queue"/);
-        cmp_ok abs($excess - 5), '<', 0.1, "one comes to the other instance, and waits for those of the first, too ($excess)";
+        cmp_ok abs($excess - 5), '<', 0.1,
+            "a request to the other instance is delayed behind those of the first ($excess)";
         $waiting->close;
     };
 

@@ -12,7 +12,7 @@ use RateLimit::SpareTime qw(spare_time);
 use Test::More;
 use Time::HiRes qw(sleep);
 
-my $limit = 5000;    # far more than is asked for
+my $limit = 5000;    # far more than the test sends
 my %zones = (
     token_bucket    => "algorithm=token_bucket rate=1r/d capacity=$limit",
     leaky_bucket    => 'algorithm=leaky_bucket rate=1r/d burst=' . ($limit - 1),
@@ -31,17 +31,18 @@ my @fleet   = map { start_nginx(zone_config($proxy->url, \%zones, %conf, port =>
 my $reader  = start_nginx(zone_config($redis->url, \%zones, port => $ports[7], words => 'deny_cache=off on_error=closed'));
 my $run     = 0;
 
-# A load that has clients of its own, with something that happens halfway; told of in the end. Nobody may have noticed.
+# Runs a load with its own clients, and an event in the middle. Asserts that no client noticed the event, and that all
+# counts were sent in the end.
 sub survives {
     my ($title, $zone, %more) = @_;
     $run++;
     my $after    = delete $more{after};
     my @some     = map {"$_-$run"} @clients;
     my $admitted = load(\@fleet, $zone, \@some, 60, %more);
-    is delete $admitted->{other}, 0, "$title, $zone: all are decided by memory";
-    is sum0(values %{$admitted}), 300, "$title, $zone: and admitted";
+    is delete $admitted->{other}, 0, "$title, $zone: memory decides all requests";
+    is sum0(values %{$admitted}), 300, "$title, $zone: all requests are admitted";
     $after->() if $after;
-    told($limit, $reader, $zone, $admitted, "$title, $zone: Redis is told of each exactly once");
+    told($limit, $reader, $zone, $admitted, "$title, $zone: Redis counts each request exactly once");
     return;
 }
 
@@ -67,7 +68,7 @@ subtest 'replies come late' => sub {
     }
 };
 
-subtest 'what is admitted while a call is under way counts on' => sub {
+subtest 'requests admitted during a call are counted later' => sub {
     my $nginx = start_nginx(zone_config($proxy->url, \%zones, %conf, words => 'sync=200ms', redis => 'timeout=10s', port => $ports[2]));
     for my $zone (@names) {
         $proxy->hold_replies(EVALSHA => 1);
@@ -80,7 +81,7 @@ subtest 'what is admitted while a call is under way counts on' => sub {
             $seen{ left($nginx, $zone, 'meanwhile') } = 1;
             return left($reader, $zone, 'meanwhile') == $limit - 7;
         });
-        is join(' ', keys %seen), $limit - 7, "$zone: at no time is more left than without all seven";
+        is join(' ', keys %seen), $limit - 7, "$zone: the remaining count never includes any of the seven";
     }
     $nginx->stop;
 };
@@ -96,7 +97,7 @@ subtest 'scripts are forgotten' => sub {
     survives('forgotten', 'gcra', during => sub { $redis->command('SCRIPT', 'FLUSH') });
 };
 
-subtest 'Redis has no memory for more' => sub {
+subtest 'Redis is out of memory' => sub {
     survives(
         'full', 'sliding_buckets',
         during => sub { $redis->command('CONFIG', 'SET', 'maxmemory', 1) },
@@ -110,62 +111,62 @@ subtest 'Redis stands still' => sub {
     }
 };
 
-subtest 'Redis is killed, and comes back with its data' => sub {
+subtest 'Redis is killed, and restarted with its data' => sub {
     for my $zone (qw(gcra fixed_window sliding_window)) {
         survives('killed', $zone, during => sub { $redis->kill }, after => sub { $redis->restart });
     }
 };
 
-subtest 'nobody waits or notices' => sub {
+subtest 'no client waits or sees an error' => sub {
     $redis->pause;
     my $began   = spare_time();
     my @answers = map { ask($fleet[0], $_, 'unaware', 20) } @names;
     my $took    = spare_time() - $began;
     is join(' ', map { $_->{status} } @answers), join(' ', (200) x @answers), 'all are admitted';
-    cmp_ok $took, '<', @answers * 0.05, 'none waits for the time-out';
-    is scalar(grep { $_->count('X-Error') } @answers), 0, 'none sees an error';
+    cmp_ok $took, '<', @answers * 0.05, 'no request waits for the timeout';
+    is scalar(grep { $_->count('X-Error') } @answers), 0, 'no client sees an error';
     is scalar(grep { $_->header('X-Status') ne 'PASSED' } @answers), 0, 'all have passed';
     is ask($fleet[0], 'gcra', 'unaware', 1, $limit)->{status}, 429, 'the limit holds';
     $redis->resume;
-    told($limit, $reader, $_, { unaware => 20 }, "$_: and all is told of in the end") for @names;
+    told($limit, $reader, $_, { unaware => 20 }, "$_: all counts are sent in the end") for @names;
 };
 
-# A new sender is found within this time, in seconds.
+# A new sender is elected within this time, in seconds.
 my $patience = 5;
 
-# With RL_LONG=1 one more algorithm is tried.
+# With RL_LONG=1 one more algorithm is tested.
 my @more = $ENV{RL_LONG} ? 'sliding_window' : ();
 
-# An nginx that has told Redis, by a proxy if one is given, of twenty requests of a client, the worker that did it, and a
-# monitor. Each of an instance's tasks may fall to another worker.
+# Starts an nginx that has sent twenty requests of a client to Redis, through a proxy if one is given. Returns nginx,
+# the worker that sent them, and a monitor. Each background task of an instance may run in another worker.
 sub start_sender {
     my ($zone, $client, $own) = @_;
     my $monitor = $redis->monitor;
     my $nginx   = start_nginx(zone_config(($own // $redis)->url, { $zone => $zones{$zone} }, %conf, redis => 'timeout=10s', port => $ports[2]));
     ask($nginx, $zone, $client, 20);
-    told($limit, $reader, $zone, { $client => 20 }, "$zone: twenty are told of");
+    told($limit, $reader, $zone, { $client => 20 }, "$zone: twenty requests are sent");
     my @pids = $own ? worker_at($nginx, ($own->callers('EVALSHA'))[-1]) : tellers($nginx, $zone, $monitor);
-    is scalar @pids, 1, "$zone: by one worker";
+    is scalar @pids, 1, "$zone: one worker sends";
     return ($nginx, $pids[0], $redis->monitor);
 }
 
-subtest 'the worker that sends is killed' => sub {
+subtest 'the sending worker is killed' => sub {
     for my $zone (qw(gcra fixed_window), @more) {
         my ($nginx, $old, $monitor) = start_sender($zone, "killed-$zone");
         kill 'KILL', $old;
         wait_for('another worker', sub { my @pids = $nginx->workers; @pids == 3 && !grep { $_ == $old } @pids });
         my $began = spare_time();
         ask($nginx, $zone, "killed-$zone", 20);
-        told($limit, $reader, $zone, { "killed-$zone" => 40 }, "$zone: and twenty more by another");
+        told($limit, $reader, $zone, { "killed-$zone" => 40 }, "$zone: another worker sends twenty more");
         my $took = spare_time() - $began;
         cmp_ok $took, '<', $patience, sprintf '%s: after %.1f s', $zone, $took;
         my @new = tellers($nginx, $zone, $monitor);
-        ok @new == 1 && $new[0] != $old, "$zone: which is another indeed";
+        ok @new == 1 && $new[0] != $old, "$zone: the sender is another worker";
         $nginx->stop;
     }
 };
 
-subtest 'the worker that sends is killed while it waits for a reply' => sub {
+subtest 'the sending worker is killed while it waits for a reply' => sub {
     my %fate = (applied => 'hold_replies', 'not applied' => 'lose_calls');
     for my $zone (qw(token_bucket fixed_window), @more) {
         for my $fate (sort keys %fate) {
@@ -180,22 +181,23 @@ subtest 'the worker that sends is killed while it waits for a reply' => sub {
             kill 'KILL', $old;
             $own->release;
             ask($nginx, $zone, $client, 3);
-            told($limit, $reader, $zone, { $client => 35 }, "$zone: the call was $fate, and fifteen are told of by another");
+            told($limit, $reader, $zone, { $client => 35 },
+                "$zone: the call was $fate, and another worker sends fifteen");
             $nginx->stop;
         }
     }
 };
 
-subtest 'the worker that sends stands still for a while' => sub {
+subtest 'the sending worker is suspended for a while' => sub {
     my ($nginx, $old) = start_sender('gcra', 'still');
     kill 'STOP', $old;
     wait_for('a stopped worker', sub { slurp("/proc/$old/stat") =~ /\) T / });
-    # It takes no connection now.
+    # A suspended worker accepts no connection.
     my @answers = ask($nginx, 'gcra', 'still', 20);
     is scalar(grep { $_->{status} == 200 && $_->header('X-Worker') != $old } @answers), 20, 'others admit more';
     kill 'CONT', $old;
     ask($nginx, 'gcra', 'still', 20);
-    told($limit, $reader, 'gcra', { still => 60 }, 'Redis is told of each exactly once');
+    told($limit, $reader, 'gcra', { still => 60 }, 'Redis counts each request exactly once');
     $nginx->stop;
 };
 

@@ -11,7 +11,7 @@ use RateLimit::Redis qw(start_redis);
 use Test::More;
 use Time::HiRes qw(time);
 
-my $limit = 5000;    # far more than is asked for
+my $limit = 5000;    # far more than the test sends
 
 my %zones = (
     token_bucket    => "algorithm=token_bucket rate=1r/d capacity=$limit",
@@ -33,7 +33,7 @@ sub start_instances {
     } 0 .. $count - 1;
 }
 
-# Calls that MONITOR has seen from clients, not from scripts.
+# Returns the calls of clients, not of scripts, that MONITOR has shown.
 sub calls {
     my ($monitor) = @_;
     return grep { $_->{client} ne 'lua' && $_->{words}[0] =~ /^EVALSHA$/i } $monitor->commands;
@@ -48,9 +48,9 @@ subtest 'the sum of two instances of three workers' => sub {
     my @many  = map {"many$_"} 1 .. 150;
     for my $zone (@names) {
         my %admitted = (%{ load(\@fleet, $zone, \@few, 400) }, %{ load(\@fleet, $zone, \@many, 4) });
-        is delete $admitted{other}, 0, "$zone: all are decided by memory";
+        is delete $admitted{other}, 0, "$zone: memory decides all requests";
         is sum0(values %admitted), 1800, "$zone: and admitted";
-        told($limit, $reader, $zone, \%admitted, "$zone: each client is charged exactly what it was admitted");
+        told($limit, $reader, $zone, \%admitted, "$zone: each client is charged exactly its admitted requests");
     }
     my ($forever) = $redis->command('EVAL', <<'LUA', 0);
 local without = 0
@@ -61,9 +61,9 @@ return without
 LUA
     is $forever, 0, 'every key expires';
     my @others = grep { !/^rate_limit:(?:sync:.*|\w+:\w+:\{\w+\})\z/ } @{ $redis->command('KEYS', '*') };
-    is_deeply \@others, [], 'and there is none but of clients and of what was told';
-    is metric($_, 'rate_limiter_sync_overshoot_total', 'gcra'), 0, 'nothing was beyond a limit' for @fleet;
-    # Of an instance's tasks, each may fall to another worker, but always to the same.
+    is_deeply \@others, [], 'Redis has no keys but those of clients and of sent batches';
+    is metric($_, 'rate_limiter_sync_overshoot_total', 'gcra'), 0, 'no overshoot is counted' for @fleet;
+    # Each background task of an instance may run in another worker, but always in the same.
     my $monitor = $redis->monitor;
     for my $round (1 .. 5) {
         for my $zone (@names) {
@@ -72,10 +72,11 @@ LUA
         }
     }
     for my $nginx (@fleet) {
-        is_deeply [ map { scalar tellers($nginx, $_, $monitor) } @names ], [ (1) x @names ], 'one worker of an instance tells of a zone';
+        is_deeply [ map { scalar tellers($nginx, $_, $monitor) } @names ], [ (1) x @names ],
+            'one worker of an instance sends the counts of a zone';
         my %connections;
         $connections{$_}++ for senders($nginx, $redis);
-        is join(' ', uniq(values %connections)), 1, 'and has one connection for all that it does';
+        is join(' ', uniq(values %connections)), 1, 'the worker has one connection for all background tasks';
     }
     unlike $_->error_log, qr/redis "|\[(?:alert|crit|emerg)\]/, 'the log has no critical errors' for @fleet;
 };
@@ -84,7 +85,8 @@ subtest 'many clients in a call, and no call without new requests' => sub {
     $redis->command('FLUSHALL');
     my ($nginx) = start_instances($redis->url, 1, 'sync=300ms');
     my @clients = map {"client$_"} 1 .. 500;
-    ok wait_for('greetings', sub { $redis->clients == 1 }), 'there is no connection before there is a request, but for changed rates';
+    ok wait_for('greetings', sub { $redis->clients == 1 }),
+        'before the first request, the only connection is for changed rates';
     my $monitor  = $redis->monitor;
     my $began    = time;
     my $admitted = load([$nginx], 'sliding_window', \@clients, 2);
@@ -95,9 +97,10 @@ subtest 'many clients in a call, and no call without new requests' => sub {
     is scalar(uniq(map { $_->{client} } @calls)), 1, 'over one connection';
     my $named = grep {/^rate_limit:sliding_window:/} map { @{ $_->{words} } } @calls;
     cmp_ok $named, '>=', 500, 'each is named';
-    cmp_ok $named, '<=', 500 * $turns, 'and only once for each time at which it was told of';
+    cmp_ok $named, '<=', 500 * $turns, 'each client is charged once for each batch';
 
-    # What is rejected, or only looked at, is nothing to tell. Another client shows that the time has come.
+    # Rejected requests, and requests with cost=0, are not sent. Another client's count shows that the time of a batch
+    # has come.
     ask($nginx, 'sliding_window', 'full', 1, $limit);
     wait_for('the full one', sub { left($reader, 'sliding_window', 'full') == 0 });
     $monitor = $redis->monitor;
@@ -108,35 +111,36 @@ subtest 'many clients in a call, and no call without new requests' => sub {
         $monitor->wait_for(qr/"EVALSHA" .*\{beat$beat\}/);
     }
     my @told = grep {/EVALSHA/ && /sliding_window/} $monitor->lines;
-    is_deeply \@told, [], 'no call for what is rejected or looked at';
+    is_deeply \@told, [], 'no call for rejected requests or cost=0';
     $monitor = $redis->monitor;
-    # Twice a second it asks for changed rates: the third time comes after three times of sync=.
+    # nginx asks for changed rates twice a second: the third question comes after three intervals of sync=.
     wait_for('questions for rates', sub { 3 <= grep { /"EVAL"/ && /"rate_limit:rates"/ } $monitor->lines });
-    is_deeply [ grep { !/"AUTH"|"EVAL"| lua\]/ } $monitor->lines ], [], 'and none while nobody asks, but for changed rates';
+    is_deeply [ grep { !/"AUTH"|"EVAL"| lua\]/ } $monitor->lines ], [],
+        'without requests, nginx asks only for changed rates';
 };
 
-subtest 'a zone of its own pace' => sub {
+subtest 'zones with different intervals' => sub {
     my %paces = (fast => 'algorithm=gcra rate=1r/d burst=99 sync=10ms', slow => 'algorithm=gcra rate=1r/d burst=99 sync=1h',
         plain => 'algorithm=gcra rate=1r/d burst=99 deny_cache=off');
     my $nginx = start_nginx(zone_config($redis->url, \%paces, port => $ports[0], redis => 'prefix=pace: timeout=5s', workers => 2));
     my @answers = map { ask($nginx, $_, 'a', 3) } qw(slow plain fast);
     is join(' ', map { $_->header('X-Store') } @answers), 'memory memory memory redis redis redis memory memory memory', 'who decides';
     wait_for('the fast one', sub { $redis->command('EXISTS', 'pace:fast:gcra:{a}') });
-    is $redis->command('EXISTS', 'pace:plain:gcra:{a}'), 1, 'that without sync= is there';
-    is $redis->command('EXISTS', 'pace:slow:gcra:{a}'), 0, 'the slow one is not there yet';
+    is $redis->command('EXISTS', 'pace:plain:gcra:{a}'), 1, 'the count of the zone without sync= is in Redis';
+    is $redis->command('EXISTS', 'pace:slow:gcra:{a}'), 0, 'the count of the slow zone is not in Redis yet';
     is left($nginx, 'slow', 'a'), 97, 'but counts';
 };
 
-subtest 'a Cluster of three' => sub {
+subtest 'a Cluster of three nodes' => sub {
     my $cluster  = start_cluster(replicas => 0, node_timeout => 60_000);
     my $looker   = start_nginx(zone_config($cluster->url, \%zones, port => $ports[6], words => 'deny_cache=off'));
     my @fleet    = start_instances($cluster->url, 2, 'sync=20ms');
     my @clients  = map {"client$_"} 1 .. 90;
     for my $zone (qw(gcra fixed_first sliding_buckets)) {
         my $admitted = load(\@fleet, $zone, \@clients, 10);
-        is delete $admitted->{other}, 0, "$zone: all are decided by memory";
+        is delete $admitted->{other}, 0, "$zone: memory decides all requests";
         is sum0(values %{$admitted}), 900, "$zone: and admitted";
-        told($limit, $looker, $zone, $admitted, "$zone: each client is charged exactly what it was admitted");
+        told($limit, $looker, $zone, $admitted, "$zone: each client is charged exactly its admitted requests");
     }
     unlike $_->error_log, qr/redis "|\[(?:alert|crit|emerg)\]/, 'the log has no critical errors' for @fleet;
 };

@@ -35,13 +35,13 @@ sub conf {
 }
 my $reader = start_nginx(conf(limits($limit), 'deny_cache=off on_error=closed', port => $ports[7]));
 
-subtest 'the same configuration again' => sub {
+subtest 'a reload without a change' => sub {
     my $nginx = start_nginx(conf(limits($limit), 'sync=100ms', port => $ports[0]));
     ask($nginx, $_, 'same', 5) for @names;
     $nginx->reload(conf(limits($limit), 'sync=100ms', port => $ports[0]));
-    is left($nginx, $_, 'same'), $limit - 5, "$_: what was used stays used" for @names;
+    is left($nginx, $_, 'same'), $limit - 5, "$_: used requests stay used" for @names;
     ask($nginx, $_, 'same', 5) for @names;
-    told($limit, $reader, $_, { same => 10 }, "$_: Redis is told of what was admitted before and after") for @names;
+    told($limit, $reader, $_, { same => 10 }, "$_: Redis counts the requests before and after the reload") for @names;
     $nginx->stop;
 };
 
@@ -53,7 +53,7 @@ subtest 'reloads under load' => sub {
         $nginx->signal('HUP');
         my $over;
         while (!$over) {
-            # A reload may take long, and no more than the limit is admitted.
+            # A reload may take long. No more than the limit is sent.
             my $count = $sent < $limit ? 10 : 0;
             my @answers =
                 exchange($nginx->port, map { [ 'GET', '/gcra', [ 'X-Client' => 'loaded' ] ] } 1 .. $count);
@@ -63,7 +63,7 @@ subtest 'reloads under load' => sub {
             $over = @now == 2 && !grep { $old{$_} } @now;
         }
     }
-    is $admitted, $sent, "all $sent are admitted";
+    is $admitted, $sent, "all $sent requests are admitted";
     told($limit, $reader, 'gcra', { loaded => $admitted }, 'and told of');
     unlike $nginx->error_log, qr/\[(?:alert|crit|emerg)\]|open socket/, 'the log has no critical errors';
     $nginx->stop;
@@ -75,12 +75,12 @@ subtest 'another rate' => sub {
     $nginx->reload(conf(limits(20), 'sync=100ms', port => $ports[0]));
     $reader->reload(conf(limits(20), 'deny_cache=off on_error=closed', port => $ports[7]));
     ask($nginx, $_, 'rate', 5) for @names;
-    told(20, $reader, $_, { rate => 10 }, "$_: all ten count at the lower one") for @names;
+    told(20, $reader, $_, { rate => 10 }, "$_: all ten requests count at the lower rate") for @names;
     is left($nginx, $_, 'rate'), 10, "$_: here, too" for @names;
     $nginx->reload(conf(limits($limit), 'sync=100ms', port => $ports[0]));
     $reader->reload(conf(limits($limit), 'deny_cache=off on_error=closed', port => $ports[7]));
     ask($nginx, $_, 'rate', 5) for @names;
-    told($limit, $reader, $_, { rate => 15 }, "$_: and fifteen at the higher one") for @names;
+    told($limit, $reader, $_, { rate => 15 }, "$_: fifteen requests count at the higher rate") for @names;
     $nginx->stop;
 };
 
@@ -93,7 +93,7 @@ subtest 'another algorithm' => sub {
     is left($nginx, 'zone', 'algorithm'), 100, 'it begins anew';
     ask($nginx, 'zone', 'algorithm', 3);
     my $other = start_nginx(conf(\%other, '', port => $ports[1]));
-    told(100, $other, 'zone', { algorithm => 3 }, 'and tells of what it admits');
+    told(100, $other, 'zone', { algorithm => 3 }, 'the new zone sends its counts');
     is $redis->command('EXISTS', 'rate_limit:zone:gcra:{algorithm}'), 1, 'under another key';
     unlike $nginx->error_log, qr/\[(?:alert|crit|emerg)\]|redis "/, 'the log has no critical errors';
     $_->stop for $nginx, $other;
@@ -114,7 +114,7 @@ subtest 'sync= comes and goes' => sub {
     told($limit, $look, 'zone', { goes => 10 }, 'at another pace');
     $nginx->reload(conf(\%zones, 'deny_cache=off', port => $ports[0]));
     is ask($nginx, 'zone', 'goes', 2)->header('X-Store'), 'redis', 'it goes';
-    told($limit, $look, 'zone', { goes => 12 }, 'and all are counted');
+    told($limit, $look, 'zone', { goes => 12 }, 'all requests are counted');
     unlike $nginx->error_log, qr/\[(?:alert|crit|emerg)\]|redis "/, 'the log has no critical errors';
     $_->stop for $nginx, $look;
 };
@@ -122,38 +122,39 @@ subtest 'sync= comes and goes' => sub {
 subtest 'a reload while Redis is down' => sub {
     my $nginx = start_nginx(conf(limits($limit), 'sync=50ms', port => $ports[0]));
     ask($nginx, $_, 'down', 5) for @names;
-    told($limit, $reader, $_, { down => 5 }, "$_: five are told of") for @names;
+    told($limit, $reader, $_, { down => 5 }, "$_: five requests are sent") for @names;
     $redis->kill;
     ask($nginx, $_, 'down', 5) for @names;
     $nginx->wait_for_log(qr/redis "fleet"/);
     $nginx->reload(conf(limits($limit), 'sync=50ms', port => $ports[0]));
     ask($nginx, $_, 'down', 5) for @names;
-    is left($nginx, $_, 'down'), $limit - 15, "$_: fifteen are counted" for @names;
+    is left($nginx, $_, 'down'), $limit - 15, "$_: fifteen requests are counted" for @names;
     $redis->restart;
-    told($limit, $reader, $_, { down => 15 }, "$_: and are told of when it is back") for @names;
+    told($limit, $reader, $_, { down => 15 }, "$_: the counts are sent when Redis is back") for @names;
     $nginx->stop;
 };
 
 subtest 'Redis begins anew' => sub {
     my $nginx = start_nginx(conf(limits($limit), 'sync=50ms', port => $ports[0]));
     ask($nginx, $_, 'anew', 20) for @names;
-    told($limit, $reader, $_, { anew => 20 }, "$_: twenty are told of") for @names;
+    told($limit, $reader, $_, { anew => 20 }, "$_: twenty requests are sent") for @names;
     $redis->command('FLUSHALL');
     ask($nginx, $_, 'anew', 3) for @names;
-    told($limit, $reader, $_, { anew => 3 }, "$_: then Redis forgets them, and is told of three") for @names;
+    told($limit, $reader, $_, { anew => 3 }, "$_: Redis loses its data, and gets three new requests") for @names;
     for my $zone (grep {/window|buckets/} @names) {
         wait_for('its own view', sub { left($nginx, $zone, 'anew') == $limit - 3 });
-        pass "$zone: the instance, too, knows of three";
+        pass "$zone: the instance counts three requests too";
     }
     $redis->kill;
     ask($nginx, $_, 'anew', 4) for @names;
     unlink glob $redis->dir . '/appendonlydir/*';
     $redis->restart;
-    told($limit, $reader, $_, { anew => 4 }, "$_: and a new Redis is told of what was admitted meanwhile") for @names;
+    told($limit, $reader, $_, { anew => 4 },
+        "$_: a new Redis gets the requests that were admitted meanwhile") for @names;
     $nginx->stop;
 };
 
-subtest 'what is not told yet when the configuration changes' => sub {
+subtest 'unsent counts when the configuration changes' => sub {
     my %zone = (gcra => 'algorithm=gcra ' . $limited{gcra}->($limit));
     my %next = (
         'the same'          => [ \%zone, 'sync=1h' ],
@@ -169,15 +170,15 @@ subtest 'what is not told yet when the configuration changes' => sub {
         my $client = $title =~ s/\W/-/gr;
         my $nginx  = start_nginx(conf(\%zone, 'sync=1h', port => $ports[0]));
         ask($nginx, 'gcra', $client, 5);
-        is left($reader, 'gcra', $client), $limit, "$title: nothing is told yet";
+        is left($reader, 'gcra', $client), $limit, "$title: nothing is sent yet";
         $nginx->reload(conf($zones, $words, port => $ports[0], %more));
-        told($limit, $reader, 'gcra', { $client => 5 }, "$title: the old workers tell of it");
-        unlike $nginx->error_log, qr/\[(?:alert|crit|emerg)\]|open socket/, "$title: nothing worse is logged";
+        told($limit, $reader, 'gcra', { $client => 5 }, "$title: the old workers send the counts");
+        unlike $nginx->error_log, qr/\[(?:alert|crit|emerg)\]|open socket/, "$title: the log has no critical errors";
         $nginx->stop;
     }
 };
 
-# Waits for the end of nginx after a signal; returns how much spare time it took.
+# Waits for the end of nginx after a signal. Returns the spare time that it took.
 sub end_by {
     my ($nginx, $signal) = @_;
     my $began = spare_time();
@@ -189,18 +190,18 @@ sub end_by {
 subtest 'nginx ends' => sub {
     my $nginx = start_nginx(conf(limits($limit), 'sync=1h', port => $ports[0]));
     ask($nginx, $_, 'quit', 5) for @names;
-    cmp_ok end_by($nginx, 'QUIT'), '<', 3, 'nginx -s quit: soon';
-    told($limit, $reader, $_, { quit => 5 }, "$_: and what it admitted is told of") for @names;
+    cmp_ok end_by($nginx, 'QUIT'), '<', 3, 'nginx -s quit: nginx exits soon';
+    told($limit, $reader, $_, { quit => 5 }, "$_: the counts are sent before the exit") for @names;
     unlike $nginx->error_log, qr/\[(?:alert|crit|emerg)\]|open socket/, 'the log has no critical errors';
     for my $signal (qw(QUIT TERM)) {
         $nginx = start_nginx(conf(limits($limit), 'sync=20ms', port => $ports[0], redis => 'timeout=1s'));
         ask($nginx, $_, "first-$signal", 5) for @names;
-        told($limit, $reader, $_, { "first-$signal" => 5 }, "$_: Redis is told of five") for @names;
+        told($limit, $reader, $_, { "first-$signal" => 5 }, "$_: Redis gets five requests") for @names;
         $redis->pause;
         ask($nginx, $_, $signal, 5) for @names;
-        cmp_ok end_by($nginx, $signal), '<', 5, "$signal: nginx ends when Redis does not answer";
+        cmp_ok end_by($nginx, $signal), '<', 5, "$signal: nginx exits although Redis does not answer";
         $redis->resume;
-        unlike $nginx->error_log, qr/\[(?:alert|crit|emerg)\]|open socket/, "$signal: nothing worse is logged";
+        unlike $nginx->error_log, qr/\[(?:alert|crit|emerg)\]|open socket/, "$signal: the log has no critical errors";
     }
 };
 

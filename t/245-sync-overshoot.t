@@ -21,7 +21,7 @@ sub start_three {
     } 0 .. 2;
 }
 
-subtest 'three instances admit the whole limit each before they know of each other' => sub {
+subtest 'each of three instances admits the whole limit before the first exchange' => sub {
     my %zones = (
         token_bucket    => 'algorithm=token_bucket rate=1r/d capacity=100',
         leaky_bucket    => 'algorithm=leaky_bucket rate=1r/d burst=99',
@@ -38,25 +38,26 @@ subtest 'three instances admit the whole limit each before they know of each oth
     $redis->pause;
     for my $zone (@names) {
         my @admitted = map { load([$_], $zone, ['hot'], 110)->{hot} } @fleet;
-        is "@admitted", '100 100 100', "$zone: each admits a hundred";
-        is sum_metric($overshoot, $zone, @fleet), 0, "$zone: and nobody knows yet";
+        is "@admitted", '100 100 100', "$zone: each instance admits a hundred";
+        is sum_metric($overshoot, $zone, @fleet), 0, "$zone: no overshoot is counted yet";
     }
     $redis->resume;
     for my $zone (@names) {
         wait_for('all to have told', sub { sum_metric($overshoot, $zone, @fleet) >= 200 });
-        is sum_metric($overshoot, $zone, @fleet), 200, "$zone: two hundred were beyond the limit";
-        is left($exact, $zone, 'hot'), 0, "$zone: in Redis nothing is left";
-        is join(' ', map { ask($_, $zone, 'hot')->{status} } @fleet, $exact), '429 429 429 429', "$zone: and no more is admitted";
-        is load(\@fleet, $zone, ['calm'], 90)->{calm}, 90, "$zone: but to another client";
+        is sum_metric($overshoot, $zone, @fleet), 200, "$zone: an overshoot of two hundred is counted";
+        is left($exact, $zone, 'hot'), 0, "$zone: nothing remains in Redis";
+        is join(' ', map { ask($_, $zone, 'hot')->{status} } @fleet, $exact), '429 429 429 429',
+            "$zone: no further request is admitted";
+        is load(\@fleet, $zone, ['calm'], 90)->{calm}, 90, "$zone: another client is admitted";
     }
     ask($fleet[0], $_, 'last') for @names;
     wait_for('the others to be told', sub { left($exact, $names[-1], 'last') == 99 });
-    is sum_metric($overshoot, $_, @fleet), 200, "$_: which was not beyond the limit" for @names;
+    is sum_metric($overshoot, $_, @fleet), 200, "$_: the other client causes no overshoot" for @names;
     $_->stop for @fleet, $exact;
 };
 
-# sync= goes by the clock of Redis, so hours pass as fast as the test likes.
-subtest 'a client that never rests, at three instances' => sub {
+# sync= uses the clock of Redis, so the test can advance by hours.
+subtest 'a client that sends without a pause, at three instances' => sub {
     my %zones = (
         token_bucket   => 'algorithm=token_bucket rate=20r/h',
         leaky_bucket   => 'algorithm=leaky_bucket rate=20r/h burst=19',
@@ -69,7 +70,7 @@ subtest 'a client that never rests, at three instances' => sub {
     my $exact  = start_nginx(zone_config($server->url, \%zones, port => $ports[7], words => 'deny_cache=off'));
     my ($ticks, $hours, $rounds, %admitted) = (0, 5, 20);
 
-    # Each instance has told all that it had to, and has learned the time, when it tells of another client once more.
+    # When an instance sends the count of another client, it has sent all earlier counts and knows the time.
     my $settle = sub {
         for my $zone (@names, @names) {
             $ticks++;
@@ -77,7 +78,7 @@ subtest 'a client that never rests, at three instances' => sub {
             wait_for('all to have told', sub { left($exact, $zone, "tick$ticks") == 17 });
         }
     };
-    # The first window begins with an hour.
+    # The first window begins at a whole hour.
     my ($now)  = @{ $server->command('TIME') };
     my $offset = 3600 - $now % 3600;
     for my $round (0 .. $rounds) {
@@ -90,13 +91,13 @@ subtest 'a client that never rests, at three instances' => sub {
         }
         $settle->();
     }
-    # The rate, once what each of the three has at once, and what a sliding window makes of it an hour later. Without debt
-    # it would be three times as much in all.
+    # The rate, plus the whole limit at each of the three instances, plus the excess of a sliding window an hour later.
+    # Without payback it would be three times the rate.
     my $most  = 20 * $hours + 4 * 20;
     my $least = 20 * $hours * 0.85;
     for my $zone (@names) {
         cmp_ok $admitted{$zone}, '<=', $most,  sprintf '%s: %d of at most %d in %d hours', $zone, $admitted{$zone}, $most, $hours;
-        cmp_ok $admitted{$zone}, '>=', $least, "$zone: and not much less than the limit";
+        cmp_ok $admitted{$zone}, '>=', $least, "$zone: not much less than the limit";
     }
     $_->stop for @fleet, $exact;
 };
@@ -118,11 +119,11 @@ subtest 'metrics' => sub {
         }
         elsif ($line ne '')                                         { push @wrong, $line }
     }
-    is_deeply \@wrong, [], 'every line is one of HELP, TYPE or a value, in this order';
-    like $answer->{body}, qr/^# TYPE $overshoot counter\n$overshoot\{zone="synced"\} 0$/m, 'the counter of what is beyond the limit';
-    unlike $answer->{body}, qr/a client/, 'no client is named';
-    like $answer->{body}, qr/\n\z/, 'the last line ends';
-    is scalar(my @zeros = $answer->{body} =~ /^$overshoot\{/mg), 1, 'a zone without sync= has none';
+    is_deeply \@wrong, [], 'every line is HELP, TYPE or a value, in this order';
+    like $answer->{body}, qr/^# TYPE $overshoot counter\n$overshoot\{zone="synced"\} 0$/m, 'the overshoot counter';
+    unlike $answer->{body}, qr/a client/, 'no client name';
+    like $answer->{body}, qr/\n\z/, 'the last line has a newline';
+    is scalar(my @zeros = $answer->{body} =~ /^$overshoot\{/mg), 1, 'a zone without sync= has no overshoot counter';
     $nginx->stop;
 };
 

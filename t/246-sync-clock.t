@@ -10,7 +10,7 @@ use RateLimit::Redis qw(start_redis);
 use Test::More;
 use Time::HiRes qw(time);
 
-# Each admits four in an hour; the words, and the most that a client has to wait who has just used them.
+# Each zone admits four requests in an hour: its parameters, and the longest wait of a client that has just used them.
 my %zones = (
     token_bucket    => [ 'rate=4r/h', 900 ],
     leaky_bucket    => [ 'rate=4r/h burst=3', 900 ],
@@ -30,7 +30,7 @@ my ($run, $ticks) = (0, 0);
 
 sub redis_time { my ($seconds, $micros) = @{ $redis->command('TIME') }; return $seconds + $micros / 1e6 }
 
-# A new client, at so many seconds after a whole hour of Redis, which is about so much ahead of this host.
+# Starts a new client, a number of seconds after a whole hour of Redis, whose clock is ahead of this host.
 sub begin {
     my ($ahead, $into) = @_;
     $run++;
@@ -42,8 +42,8 @@ sub begin {
     return $offset;
 }
 
-# Every instance learns the time with each call: requests of other clients make it call. It has had the answer to a first
-# call when it makes a second.
+# An instance learns the time from each call. Requests of other clients cause calls. When the second call is sent, the
+# first has been answered.
 sub learn {
     for my $zone (@names, @names) {
         $ticks++;
@@ -71,12 +71,13 @@ for my $ahead (0, 5 * 3600, -5 * 3600, 400 * 86_400, 1, -1) {
             wait_for('the second instance', sub { left($fleet[1], $zone, $client) == 1 });
             my $asked = time;
             push @answers, ask($fleet[1], $zone, $client, 3);
-            is statuses(@answers), '200 200 200 200 429 429', "$zone: four of six are admitted";
+            is statuses(@answers), '200 200 200 200 429 429', "$zone: four of six requests are admitted";
             synced($zone, $client, 0);
             my ($late) = ask($exact, $zone, $client);
             my ($wait, $want) = map { $_->header('Retry-After') } $answers[5], $late;
-            my $passed = time - $asked;    # seconds from one question to the other, at most
-            cmp_ok abs($wait - $want), '<=', 1 + $passed, "$zone: Retry-After is that of an instance without sync= ($wait, $want)";
+            my $passed = time - $asked;    # the longest time between the two requests in seconds
+            cmp_ok abs($wait - $want), '<=', 1 + $passed,
+                "$zone: Retry-After equals that of an instance without sync= ($wait, $want)";
         }
     };
 }
@@ -89,17 +90,19 @@ subtest 'an instance that has just started' => sub {
         ask($fresh, $_, "$client-before") for @names;
         wait_for('all to be told', sub { left($exact, $_, "$client-before") == 3 }) for @names;
         agrees($fresh, $_, "$client-before") for @names;
-        is statuses(ask($fresh, $_, $client, 5)), '200 200 200 200 429', "$_, $ahead: four of five are admitted" for @names;
+        is statuses(ask($fresh, $_, $client, 5)), '200 200 200 200 429',
+            "$_, $ahead: four of five requests are admitted" for @names;
         for my $zone (@names) {
             synced($zone, $client, 0);
             my ($got, $want) = agrees($fresh, $zone, $client);
-            cmp_ok abs($got - $want), '<=', 1, "$zone, $ahead: and it says what an instance without sync= does ($got, $want)";
+            cmp_ok abs($got - $want), '<=', 1,
+                "$zone, $ahead: the wait equals that of an instance without sync= ($got, $want)";
         }
         $fresh->stop;
     }
 };
 
-# Waits until an instance says the same as one without sync=, of when a client may come again; returns what both say.
+# Waits until an instance reports the same wait of a client as an instance without sync=. Returns both waits.
 sub agrees {
     my ($nginx, $zone, $client) = @_;
     my @said;
@@ -112,7 +115,7 @@ sub agrees {
     return @said;
 }
 
-subtest 'time passes in Redis, and clients have their quota again' => sub {
+subtest 'after time has passed in Redis, clients have their quota again' => sub {
     my $base = begin(0, 0);
     my %wait;
     for my $zone (@names) {
@@ -120,9 +123,9 @@ subtest 'time passes in Redis, and clients have their quota again' => sub {
         is statuses(@answers), '200 200 200 200 429', "$zone: used up";
         synced($zone, "client$run", 0);
         $wait{$zone} = $answers[4]->header('Retry-After');
-        cmp_ok $wait{$zone}, '<=', $zones{$zone}[1], "$zone: and nobody waits too long";
+        cmp_ok $wait{$zone}, '<=', $zones{$zone}[1], "$zone: no client waits too long";
     }
-    # Time only passes: what has ended does not come back. So zones that wait about as long take these steps together.
+    # The clock only advances, so zones with similar waits share these steps.
     my @order = sort { $wait{$a} <=> $wait{$b} } @names;
     while (my $first = $order[0]) {
         my @zones = grep { $wait{$_} < $wait{$first} + 120 } @order;
@@ -147,11 +150,12 @@ for my $step (1, 60, 3600, 86_400) {
         $redis->clock($base - $step);
         learn();
         for my $zone (@names) {
-            is left($fleet[0], $zone, $client), 2, "$zone: two are still used";
+            is left($fleet[0], $zone, $client), 2, "$zone: two requests are still counted";
             my @answers = ask($fleet[0], $zone, $client, 4);
-            is statuses(@answers), '200 200 429 429', "$zone: the limit is neither open nor closed";
+            is statuses(@answers), '200 200 429 429', "$zone: two more requests are admitted";
             synced($zone, $client, 0);
-            cmp_ok $answers[3]->header('Retry-After'), '<=', $zones{$zone}[1] + 1, "$zone: nobody waits longer than after using all";
+            cmp_ok $answers[3]->header('Retry-After'), '<=', $zones{$zone}[1] + 1,
+                "$zone: the wait is at most that of an exhausted quota";
         }
     };
 }

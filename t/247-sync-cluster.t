@@ -19,7 +19,7 @@ my @names = sort keys %zones;
 my @ports = split ' ', $ENV{RL_PORTS};
 my $run   = 0;
 
-# With RL_LONG=1 one more algorithm is tried while nodes fail.
+# With RL_LONG=1 one more algorithm is tested while nodes fail.
 
 sub start_all {
     my ($cluster) = @_;
@@ -31,17 +31,17 @@ sub start_all {
     return ($reader, @fleet);
 }
 
-# A load of clients, some of whom are given, with something that happens halfway; told of in the end.
+# Runs a load with some given clients, and an event in the middle. Asserts that all counts were sent in the end.
 sub survives {
     my ($title, $zone, $reader, $fleet, $given, %more) = @_;
     $run++;
     my $after    = delete $more{after};
     my @clients  = (@{$given}, map {"client$run-$_"} 1 .. 20);
     my $admitted = load($fleet, $zone, \@clients, 20, %more);
-    is delete $admitted->{other}, 0, "$title, $zone: all are decided by memory";
-    is sum0(values %{$admitted}), 20 * @clients, "$title, $zone: and admitted";
+    is delete $admitted->{other}, 0, "$title, $zone: memory decides all requests";
+    is sum0(values %{$admitted}), 20 * @clients, "$title, $zone: all requests are admitted";
     $after->() if $after;
-    told($limit, $reader, $zone, $admitted, "$title, $zone: the cluster is told of each exactly once");
+    told($limit, $reader, $zone, $admitted, "$title, $zone: the cluster counts each request exactly once");
     return;
 }
 
@@ -53,16 +53,16 @@ subtest 'a slot moves' => sub {
     for my $zone (@names) {
         my $slot   = $cluster->first_slot($from) + 1 + $run;
         my ($name) = $cluster->key_of($slot) =~ /{(.*)}/;
-        # Redis may let a call wait that has a client's first key and its sender's, until the slot has moved.
+        # A call with a client's first key and the key of its sender may wait until the slot has moved.
         survives('moving', $zone, $reader, \@fleet, [$name], during => sub { $cluster->begin_move($slot, $to) },
             after => sub { $cluster->finish_move($slot) });
         ask($_, $zone, $name, 5) for @fleet;
-        told($limit, $reader, $zone, { $name => 30 }, "$zone: and after it has moved");
+        told($limit, $reader, $zone, { $name => 30 }, "$zone: after the slot has moved");
     }
 };
 
-subtest 'a master hands over' => sub {
-    # Others do not vote about the same master twice in a while.
+subtest 'a planned failover' => sub {
+    # Nodes do not vote twice about the same master within some time.
     my @masters = $cluster->masters;
     for my $zone ($ENV{RL_LONG} ? @names : @names[ 0, 1 ]) {
         my $master = shift @masters;
@@ -74,7 +74,7 @@ unlike $_->error_log, qr/\[(?:alert|crit|emerg)\]/, 'the log has no critical err
 $_->stop for $reader, @fleet;
 undef $cluster;
 
-subtest 'a node is killed, and comes back with its data' => sub {
+subtest 'a node is killed, and restarted with its data' => sub {
     my $kept = start_cluster(replicas => 0, node_timeout => 60_000,
         config => "cluster-require-full-coverage no\nappendonly yes\nappendfsync always\nauto-aof-rewrite-percentage 0");
     ($reader, @fleet) = start_all($kept);
@@ -86,7 +86,7 @@ subtest 'a node is killed, and comes back with its data' => sub {
             during => sub { $kept->kill($node) },
             after  => sub {
                 ask($fleet[0], $zone, $there, 3);
-                told($limit, $reader, $zone, { $there => 3 }, "$zone: other nodes are told of theirs meanwhile");
+                told($limit, $reader, $zone, { $there => 3 }, "$zone: other nodes get their counts meanwhile");
                 $kept->revive($node);
                 $kept->wait_until_ok;
             }

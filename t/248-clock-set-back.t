@@ -7,7 +7,7 @@ use RateLimit qw(start_nginx);
 use RateLimit::Async qw(statuses);
 use Test::More;
 
-# Each admits five in an hour.
+# Each zone admits five requests in an hour.
 my %words = (
     token_bucket    => 'rate=5r/h',
     leaky_bucket    => 'rate=5r/h burst=4',
@@ -29,9 +29,9 @@ for my $zone (@zones) {
     $server .= "location = /$zone { rate_limit zone=$zone $nodelay; empty_gif; }\n"
         . "location = /look/$zone { rate_limit zone=$zone cost=0 $nodelay; empty_gif; }\n";
 }
-# Only the time of day stands still: nginx can tell that it was set back.
+# Only the time of day is frozen, not the monotonic clock: nginx can detect that the time was set back.
 my $nginx = start_nginx(http => $http, server => $server, workers => 2, clock => 'day');
-my $run   = 0;    # a new one has a new client
+my $run   = 0;    # each run has a new client
 
 sub ask {
     my ($zone, $count) = @_;
@@ -58,7 +58,7 @@ for my $back (7 * 3600, 6 * 3600, 5.9 * 3600, 30 * 86_400) {
         is left($_), 5, "$_: the quota is back" for @zones;
         $nginx->advance(-$back);
         is left($_), 5, "$_: and stays" for @zones;
-        is statuses(ask($_, 6)), '200 200 200 200 200 429', "$_: the limit holds" for @zones;
+        is statuses(ask($_, 6)), '200 200 200 200 200 429', "$_: the limit applies" for @zones;
     };
 }
 
@@ -69,8 +69,8 @@ for my $back (60, 7 * 3600) {
         $nginx->advance(-$back);
         for my $zone (@zones) {
             my ($answer) = ask($zone, 1);
-            is $answer->{status}, 429, "$zone: what was used stays used";
-            cmp_ok $answer->header('Retry-After'), '<=', 7200, "$zone: and nobody waits for the clock to come back";
+            is $answer->{status}, 429, "$zone: used requests stay used";
+            cmp_ok $answer->header('Retry-After'), '<=', 7200, "$zone: the wait does not include the step of the clock";
         }
     };
 }

@@ -29,7 +29,7 @@ my @fleet = map {
 } 0 .. 1;
 wait_for('both instances', sub { !grep { (metrics($_)->{'rate_limiter_instances{redis="fleet"}'} // 0) != 2 } @fleet });
 
-# So many requests of a client, in turns at both instances; returns how many were admitted.
+# Sends $count requests of a client, alternately to both instances. Returns how many were admitted.
 sub ask {
     my ($zone, $client, $count) = @_;
     my @answers = map { $fleet[ $_ % 2 ]->get("/$zone", 'X-Client' => $client) } 1 .. $count;
@@ -42,7 +42,7 @@ sub lose_redis {
     return;
 }
 
-# A request opens the breaker of an instance that still believes in Redis.
+# Sends a request that opens the breaker of an instance.
 sub opened {
     my ($nginx) = @_;
     $nginx->get('/token_bucket', 'X-Client' => 'nobody');
@@ -62,14 +62,14 @@ is_deeply \%admitted, { map { $_ => 60 } keys %zones }, 'sixty are admitted befo
 lose_redis();
 $admitted{$_} += ask($_, 'alice', 150) for keys %zones;
 for my $zone (sort keys %zones) {
-    cmp_ok $admitted{$zone}, '>=', 98,  "$zone: what was left is admitted without Redis";
-    cmp_ok $admitted{$zone}, '<=', 102, "$zone: and no more";
+    cmp_ok $admitted{$zone}, '>=', 98,  "$zone: the remaining requests are admitted without Redis";
+    cmp_ok $admitted{$zone}, '<=', 102, "$zone: no further request is admitted";
 }
 find_redis();
 $admitted{$_} += ask($_, 'alice', 50) for keys %zones;
-cmp_ok $admitted{$_}, '<=', 102, "$_: nor when Redis is back" for sort keys %zones;
+cmp_ok $admitted{$_}, '<=', 102, "$_: no further request is admitted when Redis is back" for sort keys %zones;
 
-# New clients meet a Redis that comes and goes.
+# New clients while Redis comes and goes.
 my %flapping = map { $_ => 0 } keys %zones;
 for my $round (1 .. 4) {
     $flapping{$_} += ask($_, 'bob', 16) for keys %zones;
@@ -78,11 +78,11 @@ for my $round (1 .. 4) {
     find_redis();
 }
 
-# Until each instance knows that the other has told Redis what it admitted, both hold back a part of what is left.
+# Until each instance knows that the other has sent its counts, both hold back a part of the remaining limit.
 for my $zone (sort keys %zones) {
     wait_for("the whole quota of $zone", sub { ($flapping{$zone} += ask($zone, 'bob', 20)) >= 100 });
     $flapping{$zone} += ask($zone, 'bob', 50);
-    cmp_ok $flapping{$zone}, '<=', 115, "$zone: a Redis that comes and goes takes nothing, and gives little more";
+    cmp_ok $flapping{$zone}, '<=', 115, "$zone: a Redis that comes and goes loses no request, and admits few more";
 }
 
 done_testing;

@@ -16,7 +16,7 @@ my $redis = start_redis();
 my $url   = $redis->url;
 my $zones = 0;
 
-# A zone of its own for each part.
+# Each part of the test has its own zone.
 sub zone { $zones++; return "z$zones" }
 
 sub key { my ($zone, $client, $algorithm) = @_; return "rate_limit:$zone:" . ($algorithm // 'sliding_window') . ":{$client}" }
@@ -26,13 +26,13 @@ sub ask {
     return scalar grep { $nginx->get($path // '/', 'X-Client' => $client)->{status} == 200 } 1 .. $count;
 }
 
-# What a client has left by an instance that asks Redis each time.
+# Returns the remaining count of a client, from an instance that calls Redis for each request.
 sub left {
     my ($nginx, $client) = @_;
     return $nginx->get('/look', 'X-Client' => $client)->header('X-RateLimit-Remaining');
 }
 
-# Ends an nginx gracefully; returns how much spare time that took.
+# Stops an nginx gracefully. Returns the spare time that it took.
 sub quit {
     my ($nginx) = @_;
     my ($pid, $start) = ($nginx->pid, spare_time());
@@ -43,7 +43,7 @@ sub quit {
 
 sub clean {
     my ($nginx, $what) = @_;
-    unlike $nginx->error_log, qr/open socket|\[alert\]|\[emerg\]|\[crit\]/, "$what: nothing is left behind";
+    unlike $nginx->error_log, qr/open socket|\[alert\]|\[emerg\]|\[crit\]/, "$what: nothing is leaked";
     return;
 }
 
@@ -62,7 +62,7 @@ sub config {
     );
 }
 
-subtest 'what nobody uses costs no connection but for changed rates, and helpers and nginx -t make none' => sub {
+subtest 'an unused Redis gets only the connection for changed rates, and none of helpers and nginx -t' => sub {
     my $before = $redis->info('total_connections_received');
     my $zone   = zone();
     is check_config(config($zone, 'redis=fleet sync=10ms'))->{exit}, 0, 'nginx -t';
@@ -74,27 +74,27 @@ subtest 'what nobody uses costs no connection but for changed rates, and helpers
     $nginx->wait_for_log(qr/start cache manager process/);
     wait_for('questions for rates', sub { 2 <= grep { /"EVAL"/ && /"rate_limit:rates"/ } $monitor->lines });
     is $redis->clients, 0, 'nobody has come';
-    is $redis->connections, 1, 'but one for changed rates';
+    is $redis->connections, 1, 'one connection for changed rates';
     is ask($nginx, 'alice', 3), 3, 'admitted';
     wait_for('the key', sub { $redis->command('EXISTS', key($zone, 'alice')) });
-    is scalar(my @pids = tellers($nginx, $zone, $monitor)), 1, 'one worker tells of it';
+    is scalar(my @pids = tellers($nginx, $zone, $monitor)), 1, 'one worker sends the counts';
     my %connections;
     $connections{$_}++ for senders($nginx, $redis);
-    is_deeply [ grep { $_ != 1 } values %connections ], [], 'a worker has one connection for all that it does';
+    is_deeply [ grep { $_ != 1 } values %connections ], [], 'a worker has one connection for all background tasks';
     cmp_ok quit($nginx), '<', 2, 'quits at once';
     clean($nginx, 'quit');
     wait_for('connections to go', sub { $redis->connections == 0 });
     pass 'and is gone';
 };
 
-subtest 'what is owed leaves before the end' => sub {
+subtest 'unsent counts are sent before the exit' => sub {
     my $zone  = zone();
     my $nginx = start_nginx(config($zone, 'redis=fleet sync=1h'));
     ask($nginx, "client$_", 2) for 1 .. 300;
-    is $redis->command('EXISTS', key($zone, 'client1')), 0, 'it is not time yet';
+    is $redis->command('EXISTS', key($zone, 'client1')), 0, 'the counts are not sent yet';
     cmp_ok quit($nginx), '<', 3, 'quits soon';
     clean($nginx, 'quit');
-    is scalar(grep { $redis->command('EXISTS', key($zone, "client$_")) } 1 .. 300), 300, 'all are in Redis';
+    is scalar(grep { $redis->command('EXISTS', key($zone, "client$_")) } 1 .. 300), 300, 'all counts are in Redis';
 
     $zone  = zone();
     $nginx = start_nginx(config($zone, 'redis=fleet sync=1h', timeout => '100ms'));
@@ -102,16 +102,16 @@ subtest 'what is owed leaves before the end' => sub {
     $redis->pause;
     my $seconds = quit($nginx);
     $redis->resume;
-    cmp_ok $seconds, '<', 5, 'a Redis that hangs does not keep it for long';
+    cmp_ok $seconds, '<', 5, 'a Redis that does not answer does not delay the exit much';
     clean($nginx, 'quit without an answer');
 
     $nginx = start_nginx(config($zone, 'redis=fleet sync=1h', timeout => '100ms', url => 'redis://127.0.0.1:' . $ports[-1]));
     ask($nginx, 'alice', 5);
-    cmp_ok quit($nginx), '<', 3, 'nor does one that is not there';
+    cmp_ok quit($nginx), '<', 3, 'a missing Redis does not delay the exit much';
     clean($nginx, 'quit without a server');
 };
 
-subtest 'an old worker that lives on leaves the work to the new ones' => sub {
+subtest 'an old worker that is still running leaves the background tasks to new ones' => sub {
     my $zone  = zone();
     my $other = start_redis();
     my %old   = config($zone, 'redis=fleet sync=20ms', workers => 1, rate => 'rate=10r/h');
@@ -134,8 +134,8 @@ subtest 'an old worker that lives on leaves the work to the new ones' => sub {
     is $admitted, 100, 'the new rate';
     wait_for('the key at the new server', sub { $other->command('EXISTS', key($zone, 'bob')) });
     wait_for('the instance there', sub { $other->command('ZCARD', 'rate_limit:instances') });
-    is $redis->command('EXISTS', key($zone, 'bob')), 0, 'the old one hears nothing more';
-    is scalar(grep { $_ == $worker } $nginx->workers), 1, 'though the old worker is still there';
+    is $redis->command('EXISTS', key($zone, 'bob')), 0, 'the old server gets no more counts';
+    is scalar(grep { $_ == $worker } $nginx->workers), 1, 'the old worker is still running';
     $slow->close;
     wait_for('its end', sub { !grep { $_ == $worker } $nginx->workers });
     quit($nginx);
@@ -155,12 +155,12 @@ subtest 'a location may have a larger burst than its zone' => sub {
             $total += ask($nginx, 'alice', 25) + ask($nginx, 'alice', 1, '/narrow');
             sleep 0.1;
         }
-        cmp_ok $total, '<=', 21, "$algorithm: each sync leaves it as it is";
-        cmp_ok $total, '>=', 20, 'and admits it once';
+        cmp_ok $total, '<=', 21, "$algorithm: sync leaves the count unchanged";
+        cmp_ok $total, '>=', 20, 'the larger burst is admitted once';
     }
 };
 
-subtest 'one nginx is one instance, whatever it calls its servers' => sub {
+subtest 'one nginx is one instance, with any names of its servers' => sub {
     my ($one, $two) = (zone(), zone());
     my %conf = config($one, 'redis=fleet on_error=local', rate => 'rate=10r/h');
     $conf{http} .= "rate_limit_redis again $url timeout=10s;\nrate_limit_zone \$http_x_client zone=$two:1m rate=10r/h redis=again on_error=local;\n";
@@ -169,16 +169,16 @@ subtest 'one nginx is one instance, whatever it calls its servers' => sub {
     my $nginx  = start_nginx(%conf);
     wait_for('two words', sub { $redis->commandstats('zadd') >= $before + 2 });
     my $told = qr/^rate_limiter_instances\{redis="fleet"\} 1\nrate_limiter_instances\{redis="again"\} 1$/m;
-    ok wait_for('it to know', sub { $nginx->get('/metrics')->{body} =~ $told }), 'it says that it is one';
+    ok wait_for('it to know', sub { $nginx->get('/metrics')->{body} =~ $told }), 'it counts as one instance';
     is $redis->command('ZCARD', 'rate_limit:instances'), 1, 'one member';
     my ($member) = @{ $redis->command('ZRANGE', 'rate_limit:instances', 0, -1) };
     $nginx->reload(%conf);
     $redis->command('DEL', 'rate_limit:instances');
     wait_for('another word', sub { $redis->command('ZCARD', 'rate_limit:instances') });
-    is_deeply $redis->command('ZRANGE', 'rate_limit:instances', 0, -1), [$member], 'a reload makes no other of it';
+    is_deeply $redis->command('ZRANGE', 'rate_limit:instances', 0, -1), [$member], 'a reload does not add an instance';
 };
 
-subtest 'a zone may change where it lives' => sub {
+subtest 'a zone may change its store' => sub {
     my $zone = zone();
     my @ways = (
         '', 'redis=fleet sync=20ms', 'redis=fleet on_error=local deny_cache=off', 'redis=fleet sync=20ms', '',
@@ -222,7 +222,7 @@ SERVER
     $h2->request('GET', '/', headers => [ 'x-client' => 'alice' ]) for 1 .. 10;
     ok $h2->send->await(10), 'ten streams';
     $count += 10;
-    # What is told of later than a request has all that came before it.
+    # Counts that are sent after a request include all requests before it.
     wait_for('all to arrive', sub { left($exact, 'alice') <= 1000 - $count });
     ask($nginx, 'later', 1, '/missing');
     wait_for('what comes later', sub { left($exact, 'later') == 999 });

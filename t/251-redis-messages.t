@@ -20,7 +20,7 @@ sub zone {
     return "rate_limit_zone \$http_x_client zone=$name:1m rate=2r/d $words;\n";
 }
 
-# An nginx with one zone, `a`, in a Redis named fleet, given by its URL and options.
+# Starts nginx with one zone, `a`, in a Redis named fleet, given by its URL and options.
 sub start {
     my ($redis, $words, %more) = @_;
     return start_nginx(
@@ -40,13 +40,13 @@ sub write_file {
     return "$dir/$name";
 }
 
-# Lines of error.log that tell of this Redis, from its name on.
+# Returns the lines of error.log about this Redis, from its name on.
 sub lines { my ($nginx) = @_; return $nginx->error_log =~ /(redis "fleet".*)/g }
 
 my $open  = 'requests are not limited (on_error=open)';
 my $more = qr/, \d+ more times? since the last line/;
 
-subtest 'a line names zones by what happens to their requests, and its end' => sub {
+subtest 'a line lists zones by the effect on their requests, and so does the line of the recovery' => sub {
     my $redis = start_redis();
     my $at    = '127.0.0.1:' . $redis->port;
     my @rest  = map {"z$_"} 1 .. 15;
@@ -63,7 +63,7 @@ subtest 'a line names zones by what happens to their requests, and its end' => s
         server => "location = /a { rate_limit zone=api; rate_limit_shadow zone=next; empty_gif; }\n",
     );
     $nginx->get('/a', 'X-Client' => 'x');
-    is_deeply [ lines($nginx) ], [], 'nothing is logged while all is well';
+    is_deeply [ lines($nginx) ], [], 'nothing is logged while Redis works';
     $redis->kill;
     wait_for('a line', sub { $nginx->get('/a', 'X-Client' => 'x'); $nginx->error_log =~ /redis "fleet" \S+: refused / });
     my ($line) = grep {/ refused /} lines($nginx);
@@ -75,10 +75,10 @@ subtest 'a line names zones by what happens to their requests, and its end' => s
     my $back = qr/redis "fleet" \Q$at\E: answers again; (.*)/;
     wait_for('its end', sub { $nginx->get('/a', 'X-Client' => 'x'); $nginx->error_log =~ $back });
     is(($nginx->error_log =~ $back)[0], 'zones api, login, pay, home, synced and 16 more: limits are enforced again', 'and its end');
-    is scalar(grep {/elsewhere|plain/} lines($nginx)), 0, 'zones that do not use it are not named';
+    is scalar(grep {/elsewhere|plain/} lines($nginx)), 0, 'zones of another Redis are not listed';
 };
 
-subtest 'a long name of a zone does not fill the line' => sub {
+subtest 'a long zone name does not fill the line' => sub {
     my $long  = 'x' x 300;
     my $nginx = start_nginx(
         port => $port,
@@ -102,7 +102,8 @@ subtest 'where it was' => sub {
     is $node->get('/a', 'X-Client' => $client)->header('X-Error'), undef, 'a cluster answers';
     $cluster->kill($lost);
     wait_for('a line', sub { $node->get('/a', 'X-Client' => $client); $node->error_log =~ /: refused / });
-    like $node->error_log, qr/redis "fleet" 127\.0\.0\.1:@{[ $lost->port ]}: refused \(Connection refused\)(?:$more)?; zone a: \Q$open\E\n/, 'a node of it';
+    like $node->error_log, qr/redis "fleet" 127\.0\.0\.1:@{[ $lost->port ]}: refused \(Connection refused\)(?:$more)?; zone a: \Q$open\E\n/,
+        'a node of the cluster';
     $node->stop;
     my $alone = start('redis+cluster://127.0.0.1:1', '');
     $alone->get('/a', 'X-Client' => 'x');
@@ -122,14 +123,14 @@ subtest 'where it was' => sub {
     my $lost_all = start($sentinels->url . ' timeout=1s', '');
     $lost_all->get('/a', 'X-Client' => 'x');
     ok $lost_all->wait_for_log(qr/redis "fleet" Sentinel 127\.0\.0\.1:\d+: refused \(Connection refused\)(?:$more)?; zone a: \Q$open\E\n/),
-        'and while it is not';
+        'a Sentinel, while no primary is known';
 };
 
-subtest 'a wrong password is told when nginx starts, and nothing hides it' => sub {
+subtest 'a wrong password is logged when nginx starts, and no other line hides it' => sub {
     my $redis = start_redis(password => 'sesame');
     my $url   = $redis->url(password => 'open-says-me');
     for my $words ('', 'on_error=local', 'sync=1s') {
-        my $nginx = start($url, $words, clock => 1);    # which stands still: no line is due a second time
+        my $nginx = start($url, $words, clock => 1);    # frozen: no line is due a second time
         ok $nginx->wait_for_log(qr/\[error\] .*redis "fleet" 127\.0\.0\.1:@{[ $redis->port ]}: auth \(WRONGPASS: the user or the password is wrong\); zone a: /),
             "\"$words\": without any request";
         $nginx->get('/a', 'X-Client' => 'x');
@@ -171,7 +172,7 @@ subtest 'TLS and plain ports' => sub {
     }
 };
 
-subtest 'a server that repeats what AUTH was given' => sub {
+subtest 'a server that repeats the arguments of AUTH' => sub {
     my @words = ('s3same', 's3s' . 'q' x 200);
     for my $password (@words) {
         my $shown = substr $password, 0, 128;
@@ -180,12 +181,12 @@ subtest 'a server that repeats what AUTH was given' => sub {
         my $nginx = start("redis://127.0.0.1:" . $fake->port . " user=app password_file=$file timeout=10s", '');
         $nginx->get('/a', 'X-Client' => 'x');
         ok $nginx->wait_for_log(qr/redis "fleet" 127\.0\.0\.1:\d+: other \(ERR unknown command: the server does not know AUTH\); zone a: /), 'says so';
-        unlike $nginx->error_log, qr/s3s|qqqq/, 'and has no password';
+        unlike $nginx->error_log, qr/s3s|qqqq/, 'the line has no password';
         $nginx->stop;
         my $sentinel = start("redis+sentinel://127.0.0.1:@{[ $fake->port ]}/limits sentinel_user=app sentinel_password_file=$file timeout=1s", '');
         $sentinel->get('/a', 'X-Client' => 'x');
         ok $sentinel->wait_for_log(qr/redis "fleet" Sentinel 127\.0\.0\.1:\d+: other \(ERR unknown command: the server does not know AUTH\).*; zone a: /), 'a Sentinel, too';
-        unlike $sentinel->error_log, qr/s3s|qqqq/, 'and has no password';
+        unlike $sentinel->error_log, qr/s3s|qqqq/, 'the line has no password';
         $sentinel->stop;
         $fake->stop;
     }
@@ -208,8 +209,8 @@ subtest 'nginx -t shows no word that may be a password' => sub {
     );
     for my $words (sort keys %shown) {
         my $check = check_config(http => "rate_limit_redis main redis://127.0.0.1 $words;");
-        like $check->{emerg}[0] // '', qr/\Q$shown{$words}\E/, "$words: what is said" or diag $check->{stderr};
-        unlike $check->{stderr}, qr/s3same/i, "$words: it is not shown";
+        like $check->{emerg}[0] // '', qr/\Q$shown{$words}\E/, "$words: the message" or diag $check->{stderr};
+        unlike $check->{stderr}, qr/s3same/i, "$words: no password is shown";
     }
     my %urls = (
         'redis://:s3same'               => '"redis://:***" is not a URL',
@@ -221,12 +222,12 @@ subtest 'nginx -t shows no word that may be a password' => sub {
     );
     for my $url (sort keys %urls) {
         my $check = check_config(http => "rate_limit_redis main $url;");
-        like $check->{emerg}[0] // '', qr/\Q$urls{$url}\E/, "$url: what is said" or diag $check->{stderr};
+        like $check->{emerg}[0] // '', qr/\Q$urls{$url}\E/, "$url: the message" or diag $check->{stderr};
         unlike $check->{stderr}, qr/s3same/i, "$url: no password is shown";
     }
 };
 
-subtest 'a password that every user may read' => sub {
+subtest 'a password file that all users may read' => sub {
     my %urls = (
         password_file          => 'redis://127.0.0.1',
         sentinel_password_file => 'redis+sentinel://127.0.0.1/limits',
@@ -238,12 +239,12 @@ subtest 'a password that every user may read' => sub {
             my $title = sprintf '%s of mode %04o', $option, $mode;
             is $check->{exit}, 0, "$title: passes" or diag $check->{stderr};
             my $warns = $check->{stderr} =~ /\[warn\] .*"rate_limit_redis": every user may read the password in "$option=\Q$file\E"/ ? 1 : 0;
-            is $warns, $mode & 4 ? 1 : 0, "$title: warns if others may read it";
+            is $warns, $mode & 4 ? 1 : 0, "$title: a warning if others may read the file";
         }
     }
 };
 
-# Each directive that reads a file, without its name.
+# Each directive that reads a file, without the file name.
 my %readers = (
     password_file          => 'rate_limit_redis main redis://127.0.0.1 password_file=',
     sentinel_password_file => 'rate_limit_redis main redis+sentinel://127.0.0.1/limits sentinel_password_file=',
@@ -254,27 +255,27 @@ my %readers = (
     jwks                   => 'rate_limit_jwt_key jwks ',
 );
 
-subtest 'only regular files are read, and a pipe holds up nobody' => sub {
+subtest 'only regular files are read, and a pipe does not block' => sub {
     my $pipe = "$dir/pipe";
     mkfifo($pipe, 0600) or die "$pipe: $!\n";
     my %content = (ca => slurp($files->{ca}), cert => slurp($files->{client}), key => slurp($files->{client_key}));
     for my $reader (sort keys %readers) {
-        # With somebody who writes, who would be believed.
+        # With a writer, whose content would be used.
         open my $both, '+<', $pipe or die "$pipe: $!\n";
         syswrite $both, $content{$reader} // "s3same\n";
         my $check = check_config(http => "$readers{$reader}$pipe;");
-        isnt $check->{exit}, 0, "$reader: a pipe with something in it is refused";
-        is scalar @{ $check->{emerg} }, 1, "$reader: in one line" or diag $check->{stderr};
+        isnt $check->{exit}, 0, "$reader: a pipe with content is refused";
+        is scalar @{ $check->{emerg} }, 1, "$reader: one line" or diag $check->{stderr};
         close $both or die "$pipe: $!\n";
-        # Without anybody; nginx would wait until one comes.
+        # Without a writer, for which nginx would wait.
         my $waits = 0;
         local $SIG{ALRM} = sub { $waits = 1; open my $end, '+<', $pipe or die "$pipe: $!\n"; close $end or die "$pipe: $!\n" };
         alarm 60;
         my $alone = check_config(http => "$readers{$reader}$pipe;");
         alarm 0;
-        ok !$waits && $alone->{exit}, "$reader: so is one that nobody writes to";
+        ok !$waits && $alone->{exit}, "$reader: a pipe without a writer is refused";
         my $device = check_config(http => "$readers{$reader}/dev/zero;");
-        isnt $device->{exit}, 0, "$reader: and a device without an end";
+        isnt $device->{exit}, 0, "$reader: an endless device is refused";
     }
     my $large = write_file('large', 's' x 5000, oct 600);
     for my $reader (qw(password_file sentinel_password_file)) {
