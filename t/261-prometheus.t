@@ -37,8 +37,8 @@ subtest 'promtool check metrics' => sub {
     is $exit, 0,  'accepts them';
     is $said, '', 'without a warning';
     ($exit, $said) = promtool("# TYPE requests counter\nrequests 1\n", qw(check metrics));
-    isnt $exit, 0, 'as it would not anything';
-    unlike $text, qr/secret/, 'no client is named';
+    isnt $exit, 0, 'promtool warns of a metric without help';
+    unlike $text, qr/secret/, 'no client name';
     my %help;
     $help{$_}++ for $text =~ /^# HELP (\S+)/mg;
     is_deeply [ grep { $help{$_} != 1 } keys %help ], [], 'each metric begins once';
@@ -46,7 +46,7 @@ subtest 'promtool check metrics' => sub {
 
 my %known = map { $_ => 1 } $text =~ /^# TYPE (\S+)/mg;
 
-# Names of metrics in an expression, without what histograms add to them.
+# Returns the names of metrics in an expression, without the suffixes of histograms.
 sub unknown_in {
     my ($expression, @recorded) = @_;
     my %recorded = map { $_ => 1 } @recorded;
@@ -69,7 +69,7 @@ subtest 'the rules' => sub {
     my $rules    = slurp('docs/prometheus/rules.yml');
     my @recorded = $rules =~ /record: (\S+)/g;
     cmp_ok scalar @recorded, '>', 3, 'some are recorded';
-    is_deeply [ unknown_in($rules, @recorded) ], [], 'and all that they use is there';
+    is_deeply [ unknown_in($rules, @recorded) ], [], 'all metrics in the rules exist';
     my @untested = grep { slurp('docs/prometheus/rules_test.yml') !~ /alertname: $_\b/ } $rules =~ /alert: (\S+)/g;
     is_deeply \@untested, [], 'each alert is tested';
 };
@@ -83,17 +83,17 @@ subtest 'the dashboard' => sub {
     open my $out, '>', $file or die "$file: $!\n";
     print {$out} "groups:\n- name: dashboard\n  rules:\n";
     for my $number (0 .. $#expressions) {
-        # What Grafana puts in place of its variables.
+        # Replaces the variables of Grafana.
         my $expression = $expressions[$number] =~ s/\$__rate_interval/1m/gr =~ s/\$\w+/.*/gr =~ s/'/''/gr;
         print {$out} "  - record: panel:$number\n    expr: '$expression'\n";
     }
     close $out or die "$file: $!\n";
     my ($exit, $said) = promtool('', 'check', 'rules', $file);
-    is $exit, 0, 'whose expressions Prometheus can read' or diag $said;
-    is_deeply [ map { unknown_in($_) } @expressions ], [], 'and whose metrics are there';
+    is $exit, 0, 'Prometheus can parse all expressions' or diag $said;
+    is_deeply [ map { unknown_in($_) } @expressions ], [], 'all metrics in the dashboard exist';
     my %ids;
     $ids{ $_->{id} }++ for @panels;
-    is scalar keys %ids, scalar @panels, 'each panel has a number of its own';
+    is scalar keys %ids, scalar @panels, 'each panel has its own id';
 };
 
 # Starts Prometheus, and waits until it answers.
@@ -123,7 +123,7 @@ YAML
     return $pid;
 }
 
-# The only value of a query; undef while there is none.
+# Returns the only value of a query; undef while there is none.
 sub query {
     my ($port, $expression) = @_;
     my $escaped = $expression =~ s/([^A-Za-z0-9_])/sprintf '%%%02X', ord $1/ger;
@@ -152,7 +152,8 @@ subtest 'a real Prometheus' => sub {
     }
     $nginx->get('/memory', 'X-Client' => 'another') for 1 .. 4;
     my $new = 'rate_limiter_requests_total{zone="memory",allowed="true"}';
-    ok eval { wait_for('the next scrape', sub { (query($port, $new) // 0) == 6 }) }, 'what is new comes with the next scrape';
+    ok eval { wait_for('the next scrape', sub { (query($port, $new) // 0) == 6 }) },
+        'the next scrape has the new value';
     my $recorded = 'zone:rate_limiter_requests:rate5m{zone="memory"}';
     ok eval { wait_for('a rule', sub { defined query($port, "sum($recorded)") }) }, 'a recorded rule has a value';
     kill 'TERM', $pid;

@@ -26,15 +26,15 @@ HTTP
     servers => "server { listen 127.0.0.1:$h2 http2; $place }",
 );
 
-# A problem is a whole one.
+# Asserts that a response is a complete problem document.
 sub is_problem {
     my ($answer, $status, $detail, $title) = @_;
     my $json = eval { decode_json($answer->{body}) } // {};
     is $answer->{status}, $status, "$title: $status";
     is $answer->header('Content-Type'), 'application/problem+json', "$title: a problem";
-    is_deeply [ sort keys %{$json} ], [qw(detail status title type)], "$title: a whole one";
-    is "$json->{type} $json->{status}", "about:blank $status", "$title: of its kind";
-    like $json->{detail}, $detail, "$title: that says what is wrong";
+    is_deeply [ sort keys %{$json} ], [qw(detail status title type)], "$title: a complete problem document";
+    is "$json->{type} $json->{status}", "about:blank $status", "$title: the content type";
+    like $json->{detail}, $detail, "$title: the reason";
     unlike $answer->{body}, qr/[^\x20-\x7e\n]/, "$title: in plain ASCII";
     return;
 }
@@ -97,16 +97,21 @@ subtest 'arguments' => sub {
             $nginx->request(method => 'DELETE', path => "/api/reset$query") if $query !~ /permits/;
         }
     }
-    is_problem($nginx->get('/api/remaining?zone=one&key=a&permits=1'), 400, qr/"permits" is not known; accepted are zone, key and rate, each once/, 'remaining takes no permits');
+    is_problem($nginx->get('/api/remaining?zone=one&key=a&permits=1'), 400, qr/"permits" is not known; accepted are zone, key and rate, each once/,
+        'inspect accepts no permits');
     is_problem($nginx->get("/api/$_?x=1"), 400, qr/"x" is not known; accepted is none/, "$_ takes nothing") for qw(zones health zones/one);
     is_problem($nginx->request(method => 'DELETE', path => '/api/reset?zone=one'), 400, qr/key is missing/, 'reset without a key');
-    is_problem($nginx->request(method => 'DELETE', path => '/api/reset?zone=one&key=a&rate=1r/s'), 400, qr/"rate" is not known; accepted are zone and key, each once/, 'reset takes no rate');
+    is_problem($nginx->request(method => 'DELETE', path => '/api/reset?zone=one&key=a&rate=1r/s'), 400, qr/"rate" is not known; accepted are zone and key, each once/,
+        'reset accepts no rate');
     for my $call (qw(check remaining)) {
         my $ask = sub { my ($query) = @_; return $nginx->get("/api/$call?$query", 'X-Rate-Limit-Api' => 1) };
-        is_problem($ask->('zone=one&key=a&rate=1r/s'), 400, qr/^argument rate is for a zone whose rate is a variable; that of zone "one" is 5r\/m for every client$/, "$call takes a rate only where there are several");
-        is_problem($ask->('zone=plan&key=a&rate=1r/s&rate=2r/s'), 400, qr/^argument "rate" is given twice/, "$call takes one rate");
+        is_problem($ask->('zone=one&key=a&rate=1r/s'), 400, qr/^argument rate is for a zone whose rate is a variable; that of zone "one" is 5r\/m for every client$/,
+            "$call accepts a rate only for a zone with a variable rate");
+        is_problem($ask->('zone=plan&key=a&rate=1r/s&rate=2r/s'), 400, qr/^argument "rate" is given twice/,
+            "$call accepts one rate parameter");
         is_problem($ask->("zone=plan&key=a&rate=$_"), 400, qr/^rate ".*" is wrong: .*; accepted are rates such as/, "$call: rate \"$_\"") for '', 'fast', '$plan', '0r/s', '%22%00';
-        is_problem($ask->('zone=plan&key=a&rate=1r/s,2r/m,3r/h,4r/d,5r/w'), 400, qr/^rate ".*" does not fit: the zone has no room for so many rates/, "$call: more rates than there is room for");
+        is_problem($ask->('zone=plan&key=a&rate=1r/s,2r/m,3r/h,4r/d,5r/w'), 400, qr/^rate ".*" does not fit: the zone has no room for so many rates/,
+            "$call: more rates than the zone has room for");
     }
 };
 
@@ -157,13 +162,14 @@ subtest 'bodies' => sub {
             my $answer = patch($zone, $body);
             $detail ? is_problem($answer, $status, $detail, $title) : is $answer->{status}, $status, $title;
         }
-        is decode_json($nginx->get("/api/zones/$zone")->{body})->{rate}, '6r/m', "$zone: only what was right has an effect";
+        is decode_json($nginx->get("/api/zones/$zone")->{body})->{rate}, '6r/m',
+            "$zone: only valid requests have an effect";
         is $nginx->request(method => 'DELETE', path => "/api/zones/$zone")->{status}, 200, "$zone: which ends";
     }
-    is_problem(patch('log', '{"rate":"6r/m"}'), 400, qr/log has no room/, 'more than a log has room for');
+    is_problem(patch('log', '{"rate":"6r/m"}'), 400, qr/log has no room/, 'more than the log has room for');
     is patch('log', '{"rate":"4r/m"}')->{status}, 200, 'but not less';
     is patch('two', '{"rate":"4r/s"}')->{status}, 200, 'fewer rates';
-    is patch('none', 'x')->{status}, 404, 'a zone that is not there';
+    is patch('none', 'x')->{status}, 404, 'an undefined zone';
 };
 
 subtest 'types' => sub {
@@ -178,7 +184,7 @@ subtest 'types' => sub {
     }
 };
 
-subtest 'bodies in chunks, in pieces, in files, and where there should be none' => sub {
+subtest 'bodies in chunks, in pieces, in files, and unexpected ones' => sub {
     my @chunked = ('Content-Type' => 'application/json', 'Transfer-Encoding' => 'chunked');
     is patch('one', "8\r\n{\"rate\":\r\n7\r\n\"8r/m\"}\r\n0\r\n\r\n", headers => \@chunked)->{status}, 200, 'chunks';
     is_problem(patch('one', join('', map {"400\r\n" . ' ' x 1024 . "\r\n"} 1 .. 5) . "0\r\n\r\n", headers => \@chunked), 413, qr/4096/, 'too many of them');
@@ -202,12 +208,12 @@ subtest 'bodies in chunks, in pieces, in files, and where there should be none' 
         my $first = $keep->receive;
         cmp_ok $first->{status}, '<', 300, "$method $path: a body is ignored";
         $keep->send(format_request(path => '/api/health'));
-        is $keep->receive->{status}, 200, 'and is not taken for the next request';
+        is $keep->receive->{status}, 200, 'the body is not read as the next request';
     }
 };
 
 subtest 'HTTP/2' => sub {
-    is $nginx->get('/api/check?zone=red&key=reset2', 'X-Rate-Limit-Api' => 1)->{status}, 200, 'a client is known';
+    is $nginx->get('/api/check?zone=red&key=reset2', 'X-Rate-Limit-Api' => 1)->{status}, 200, 'a client is stored';
     my $stream = RateLimit::HTTP2->new($h2);
     my @streams = map { $stream->request(@{$_}) } ([ GET => '/api/check?zone=red&key=h2', headers => [ 'x-rate-limit-api' => 1 ] ], [ DELETE => '/api/reset?zone=red&key=reset2' ],
         [ GET => '/api/zones' ], [ POST => '/api/check?zone=red' ]);

@@ -45,7 +45,8 @@ sub forget {
     return $nginx->request(method => 'DELETE', path => "/api/reset?zone=$zone&key=$client")->{status};
 }
 
-# Waits until so many instances have asked Redis for rates and resets twice more: the first answer is known by then.
+# Waits until a number of instances have asked Redis for rates and resets twice: they have processed the first answer by
+# then.
 sub wait_for_questions {
     my ($redis, $instances) = @_;
     my $node    = $redis->can('node_of') ? $redis->node_of('rate_limit:rates') : $redis;
@@ -62,11 +63,11 @@ for my $kind (qw(redis cluster)) {
     my $redis = $kind eq 'redis' ? start_redis() : start_cluster(replicas => 0, node_timeout => 60_000);
     my @fleet = map { start_nginx(conf($redis->url, $_)) } @ports[ 0, 1 ];
     wait_for('a first answer', sub { left($_, 'plain', 'nobody') == 5 }) for @fleet;
-    wait_for_questions($redis, 2);    # both follow
+    wait_for_questions($redis, 2);    # both instances follow
 
     for my $zone (qw(plain deny local gcra fixed)) {
         subtest "$kind: $zone" => sub {
-            # With RL_LONG=1 a long name is tried in every zone, and else in one of each kind.
+            # With RL_LONG=1 a long name is tested in every zone, otherwise in one zone of each kind.
             my @long = $ENV{RL_LONG} || $zone =~ /^(?:plain|gcra)$/ ? 'x' x 300 : ();
             for my $client ('alice', @long) {
                 ask($fleet[0], $zone, $client, 5);
@@ -75,31 +76,31 @@ for my $kind (qw(redis cluster)) {
                 is ask($_, $zone, 'bystander'), 1, 'another client is admitted' for @fleet;
                 my $began = spare_time();
                 is forget($fleet[0], $zone, $client), 204, 'the client is reset';
-                is left($fleet[0], $zone, $client), 5, 'it has its whole quota here at once';
+                is left($fleet[0], $zone, $client), 5, 'the client has its whole quota on this instance at once';
                 wait_for('the other to follow', sub { ask($fleet[1], $zone, $client) });
                 my $took = spare_time() - $began;
-                cmp_ok $took, '<', 1.3, sprintf 'and there after %.2f s', $took;
-                sleep 0.2;    # for ten times of sync=
-                cmp_ok left($fleet[0], $zone, $client), '>=', 3, 'nothing of before comes back';
-                cmp_ok left($_, $zone, 'bystander'), '<=', 4, 'nobody else is reset' for @fleet;
+                cmp_ok $took, '<', 1.3, sprintf 'the client has its whole quota on the other instance after %.2f s', $took;
+                sleep 0.2;    # ten intervals of sync=
+                cmp_ok left($fleet[0], $zone, $client), '>=', 3, 'earlier counts do not come back';
+                cmp_ok left($_, $zone, 'bystander'), '<=', 4, 'no other client is reset' for @fleet;
             }
         };
     }
 
-    subtest "$kind: what an instance had not told of yet does not come back" => sub {
+    subtest "$kind: unsent counts of before the reset do not come back" => sub {
         ask($_, 'lazy', 'late', 5) for @fleet;
-        is ask($_, 'lazy', 'late'), 0, 'each has admitted all' for @fleet;
+        is ask($_, 'lazy', 'late'), 0, 'each instance has admitted the whole limit' for @fleet;
         is forget($fleet[0], 'lazy', 'late'), 204, 'the client is reset';
         wait_for('the other to forget it', sub { left($fleet[1], 'lazy', 'late') == 5 });
         is left($fleet[0], 'lazy', 'late'), 5, 'both have';
-        $_->reload(conf($redis->url, $_->port)) for @fleet;    # which tells all that there is to tell
+        $_->reload(conf($redis->url, $_->port)) for @fleet;    # a reload sends all unsent counts
         wait_for_questions($redis, 2);
-        is left($_, 'lazy', 'late'), 5, 'and nothing was left to tell' for @fleet;
+        is left($_, 'lazy', 'late'), 5, 'there were no unsent counts' for @fleet;
     };
 
-    subtest "$kind: one reset is one" => sub {
+    subtest "$kind: a reset applies once" => sub {
         ask($fleet[0], 'gcra', 'once', 5);
-        # A count that is on its way to Redis while the client is reset would arrive after it.
+        # A count that is in flight to Redis during the reset would arrive after it.
         wait_for('Redis to know of all', sub { ask($fleet[1], 'gcra', 'once', 1); left($fleet[1], 'gcra', 'once') == 0 });
         forget($fleet[0], 'gcra', 'once');
         wait_for_questions($redis, 2);
@@ -108,12 +109,13 @@ for my $kind (qw(redis cluster)) {
         is ask($fleet[0], 'gcra', 'once', 3), 0, 'and not again';
         my $fresh = start_nginx(conf($redis->url, $ports[2]));
         wait_for('it to know', sub { ask($fresh, 'gcra', 'once', 1); sleep 0.05; left($fresh, 'gcra', 'once') == 0 });
-        pass 'an instance that starts does not repeat it';
+        pass 'a new instance does not repeat the reset';
         wait_for_questions($redis, 3);
         is ask($fleet[0], 'gcra', 'once', 3), 0, 'nor do others';
     };
 
-    unlike $_->error_log, qr/\[(?:alert|crit|emerg)\]|exited on signal/, "$kind: nothing worse is logged" for @fleet;
+    unlike $_->error_log, qr/\[(?:alert|crit|emerg)\]|exited on signal/,
+        "$kind: the log has no critical errors" for @fleet;
 }
 
 done_testing;

@@ -27,12 +27,12 @@ my $nginx = start_nginx(http => $http, server => $server);
 
 sub encode { my ($text) = @_; return $text =~ s/([^A-Za-z0-9_.~-])/sprintf '%%%02X', ord $1/ger }
 
-# Uses up a quota by requests, and takes the key from the log.
+# Exhausts a quota, and returns the key from the log.
 sub logged_key {
     my ($zone, $path, @headers) = @_;
     my $at = length $nginx->error_log;
     my @statuses = map { $nginx->get("/$path", @headers)->{status} } 1 .. 3;
-    is "@statuses", '200 200 429', "$zone: two are admitted";
+    is "@statuses", '200 200 429', "$zone: two requests are admitted";
     my ($key) = substr($nginx->error_log, $at) =~ /limiting requests, .* by zone "\Q$zone\E", client: [^,]+, key "(.*?)", algorithm/;
     return $key;
 }
@@ -42,13 +42,14 @@ sub names_the_client {
     my $query  = "zone=$zone&key=" . encode($key);
     my $answer = $nginx->get("/api/remaining?$query");
     my $json   = decode_json($answer->{body});
-    is $json->{remaining}, 0, "$title: it has nothing left";
-    is $json->{key}, $key, "$title: and is called the same";
-    is $nginx->get("/api/check?$query", 'X-Rate-Limit-Api' => 1)->{status}, 429, "$title: a check is refused";
-    is $nginx->request(method => 'DELETE', path => "/api/reset?$query")->{status}, 204, "$title: it is reset";
+    is $json->{remaining}, 0, "$title: nothing remains";
+    is $json->{key}, $key, "$title: the API returns the same name";
+    is $nginx->get("/api/check?$query", 'X-Rate-Limit-Api' => 1)->{status}, 429, "$title: a check is rejected";
+    is $nginx->request(method => 'DELETE', path => "/api/reset?$query")->{status}, 204, "$title: the client is reset";
     is $nginx->get("/$path", @headers)->{status}, 200, "$title: and admitted";
-    is $nginx->get("/api/check?$query", 'X-Rate-Limit-Api' => 1)->{status}, 200, "$title: a check takes the other";
-    is $nginx->get("/$path", @headers)->{status}, 429, "$title: and then none is left for a request";
+    is $nginx->get("/api/check?$query", 'X-Rate-Limit-Api' => 1)->{status}, 200,
+        "$title: a check charges the second request";
+    is $nginx->get("/$path", @headers)->{status}, 429, "$title: no request remains";
     $nginx->request(method => 'DELETE', path => "/api/reset?$query");
     return;
 }
@@ -80,7 +81,7 @@ for my $store (qw(m r)) {
         is $key, '127.0.0.1', 'is logged so';
         names_the_client('address', "${store}_address", $key, "${store}_address");
     };
-    subtest "$store: a key that carries its source" => sub {
+    subtest "$store: a key with its source" => sub {
         my $key = logged_key("${store}_tagged", "${store}_tagged", 'X-Client' => "a\"b\xff");
         is $key, 'header:x-client:a\x22b\xFF', 'is logged so';
         names_the_client('tagged', "${store}_tagged", $key, "${store}_tagged", 'X-Client' => "a\"b\xff");
@@ -89,21 +90,23 @@ for my $store (qw(m r)) {
         names_the_client('address', "${store}_tagged", $key, "${store}_tagged");
         my $path = "${store}_argument?who=a%00b%0A%25";
         $key = logged_key("${store}_argument", $path);
-        is $key, 'arg:who:a%00b%0A%25', 'control characters are as they are logged';
+        is $key, 'arg:who:a%00b%0A%25', 'control characters have the escapes of the log';
         names_the_client('argument', "${store}_argument", $key, $path);
     };
     subtest "$store: a long name" => sub {
         for my $length (129, 8000) {
             my ($zone, $name) = ("${store}_header", "\xe9" . 'n' x ($length - 1));
             my $logged = logged_key($zone, $zone, 'X-Client' => $name);
-            is $logged, 'sha256:' . sha256_hex($name), "$length bytes: is logged as its digest";
+            is $logged, 'sha256:' . sha256_hex($name), "$length bytes: the log has the digest";
             names_the_client("$length bytes", $zone, $logged, $zone, 'X-Client' => $name);
             my $query = "zone=$zone&key=" . encode($name);
-            is $nginx->get("/api/check?$query&permits=2", 'X-Rate-Limit-Api' => 1)->{status}, 200, "$length bytes: its whole name is the same";
+            is $nginx->get("/api/check?$query&permits=2", 'X-Rate-Limit-Api' => 1)->{status}, 200,
+                "$length bytes: the whole name is the same client";
             is $nginx->get("/$zone", 'X-Client' => $name)->{status}, 429, "$length bytes: client";
-            is $nginx->get("/$zone", 'X-Client' => $logged)->{status}, 200, "$length bytes: but no other client can pass for it";
+            is $nginx->get("/$zone", 'X-Client' => $logged)->{status}, 200,
+                "$length bytes: no other client has this digest";
             $nginx->request(method => 'DELETE', path => "/api/reset?zone=$zone&key=$logged");
-            is $nginx->get("/$zone", 'X-Client' => $name)->{status}, 200, "$length bytes: its digest resets it";
+            is $nginx->get("/$zone", 'X-Client' => $name)->{status}, 200, "$length bytes: the digest resets the client";
             $nginx->request(method => 'DELETE', path => "/api/reset?$query");
         }
     };

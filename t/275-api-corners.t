@@ -40,33 +40,36 @@ SERVER
 );
 $nginx->write_file('include.txt', join '', map {"<!--# include virtual=\"/api/$_\" -->"} 'check?zone=red&key=ssi', 'zones/red', 'remaining?zone=mem&key=ssi');
 
-subtest 'paths that were rewritten' => sub {
+subtest 'rewritten paths' => sub {
     for my $place (qw(cut pattern named)) {
         my %status = (zones => 200, health => 200, 'zones/mem' => 200, 'zones/none' => 404, check => 400, nonsense => 404);
         is $nginx->get("/$place/$_", 'X-Rate-Limit-Api' => 1)->{status}, $status{$_}, "$place: $_" for sort keys %status;
     }
     is $nginx->request(method => 'DELETE', path => '/named/zones/mem')->{status}, 200, 'a named location';
     is decode_json($nginx->get('/error/x')->{body})->{zones}[0]{zone}, 'mem', 'an error page';
-    is $nginx->get("/api/$_")->{status}, 404, "no call is /$_" for '/zones', '//zones', 'zones//mem', '/health';
+    is $nginx->get("/api/$_")->{status}, 404, "/$_ is not a call" for '/zones', '//zones', 'zones//mem', '/health';
 };
 
-subtest 'what a subrequest asks is no limit of its request' => sub {
+subtest 'a check in a subrequest does not limit its request' => sub {
     for my $store (qw(mem red)) {
         my @answers = map { $nginx->get("/guarded.$store", 'X-Client' => 'alice') } 1 .. 3;
-        is join(' ', map { $_->{status} } @answers), '200 200 200', "$store: who asks is admitted";
-        is join(' ', map { $_->header('X-RateLimit-Remaining') } @answers), '4 3 2', "$store: and told of its own limits";
+        is join(' ', map { $_->{status} } @answers), '200 200 200', "$store: the request is admitted";
+        is join(' ', map { $_->header('X-RateLimit-Remaining') } @answers), '4 3 2',
+            "$store: the headers show the limits of the request";
         my %left = map { $_ => decode_json($nginx->get("/api/remaining?zone=$store&key=$_")->{body})->{remaining} } qw(alice tenant);
-        is_deeply \%left, { alice => 2, tenant => 2 }, "$store: which were charged, beside what was asked";
+        is_deeply \%left, { alice => 2, tenant => 2 },
+            "$store: the limits of the request and of the check were charged";
     }
     my @parts = split /\n/, $nginx->get('/include')->{body};
-    is join(' ', map { decode_json($_)->{zone} } @parts), 'red red mem', 'pages are made of answers';
+    is join(' ', map { decode_json($_)->{zone} } @parts), 'red red mem', 'replies can be parts of a page';
 };
 
-subtest 'text of the configuration that is no UTF-8' => sub {
-    is decode_json($nginx->get('/api/zones/latin')->{body})->{key}, 'caf\\xE9 $http_x_client', 'is shown as it is logged';
+subtest 'configured text that is not UTF-8' => sub {
+    is decode_json($nginx->get('/api/zones/latin')->{body})->{key}, 'caf\\xE9 $http_x_client',
+        'has the escapes of the log';
 };
 
-subtest 'limits of outside hold for all but the API' => sub {
+subtest 'outer limits do not apply to the API' => sub {
     my $outside = start_nginx(
         http   => "rate_limit_zone all zone=a:1m rate=1r/h;\nrate_limit_zone all zone=b:1m rate=1r/h;\nrate_limit_zone all zone=c:1m rate=1r/h;\nrate_limit_zone all zone=d:1m rate=1r/h;\nrate_limit zone=a;",
         server => <<'SERVER',
@@ -77,13 +80,13 @@ location /off/ { rate_limit off; location /off/api/ { rate_limit_api; location =
 SERVER
     );
     my $twice = sub { my ($path) = @_; return join ' ', map { $outside->get($path)->{status} } 1, 2 };
-    is $twice->('/api/health'), '200 200', 'the API is not limited by them';
-    is $twice->('/api/page'), '200 429', 'a location inside it is';
-    is $twice->('/own/health'), '200 429', 'its own limits hold for it';
+    is $twice->('/api/health'), '200 200', 'outer limits do not apply to the API';
+    is $twice->('/api/page'), '200 429', 'outer limits apply to a nested location';
+    is $twice->('/own/health'), '200 429', 'limits of the API location apply to it';
     is $twice->('/own/page'), '429 429', 'and inside it';
-    is $twice->('/two/api/health'), '200 200', 'the API is not limited by a location around it';
-    is $twice->('/two/api/page'), '200 429', 'but a location inside it is';
-    is $twice->('/off/api/page'), '200 200', 'unless that has none';
+    is $twice->('/two/api/health'), '200 200', 'limits of an enclosing location do not apply to the API';
+    is $twice->('/two/api/page'), '200 429', 'limits of an enclosing location apply to a nested location';
+    is $twice->('/off/api/page'), '200 200', 'rate_limit off applies to a nested location';
 };
 
 subtest 'without a Host, as in HTTP/3, a browser says itself whether a page is of the same origin' => sub {
@@ -116,7 +119,7 @@ subtest 'a pipeline' => sub {
     is join(' ', map { $pipe->receive->{status} } @requests), join(' ', map { $_->[0] } @requests), 'is answered in turn';
 };
 
-subtest 'a Redis that lets nobody read rates is up all the same' => sub {
+subtest 'a Redis user without the right to read rates does not affect health' => sub {
     my $server = start_redis(acl => 'app on >x ~rate_limit:* +evalsha +script|load +mget +set +del +time +select');
     my $denied = start_nginx(
         http   => "rate_limit_redis fleet @{[ $server->url(user => 'app', password => 'x') ]} timeout=10s;\nrate_limit_zone \$http_x_client zone=a:1m rate=5r/m redis=fleet on_error=closed;",
@@ -127,18 +130,18 @@ subtest 'a Redis that lets nobody read rates is up all the same' => sub {
     my $began = time;
     while (time < $began + 3.5) {
         my $status = $denied->get('/api/health')->{status};
-        # After a second in which the worker had no turn, it may not have asked for a while.
+        # A worker that had no CPU time for a second may not have sent a check for a while.
         $seen{$status}++ if time - ($last // $began) < 1;
         $last = time;
         sleep 0.05;
     }
-    is join(' ', keys %seen), 200, 'health is fine for longer than a silence of three seconds';
-    is $denied->get('/api/check?zone=a&key=k', 'X-Rate-Limit-Api' => 1)->{status}, 200, 'and so are limits';
+    is join(' ', keys %seen), 200, 'health stays good for more than three seconds';
+    is $denied->get('/api/check?zone=a&key=k', 'X-Rate-Limit-Api' => 1)->{status}, 200, 'limits apply';
     $server->kill;
-    ok wait_for('health', sub { $denied->get('/api/health')->{status} == 503 }), 'until it is gone';
+    ok wait_for('health', sub { $denied->get('/api/health')->{status} == 503 }), 'health fails when Redis stops';
 };
 
-# Calls that wait for a Redis which has stopped.
+# Starts calls that wait for a stopped Redis.
 sub start_calls {
     my ($port) = @_;
     my @calls = map { RateLimit::Async->new($port) } 1 .. 6;
@@ -151,7 +154,7 @@ sub start_calls {
     return @calls;
 }
 
-subtest 'clients that leave, and what follows their requests' => sub {
+subtest 'clients that disconnect, and pipelined requests' => sub {
     $redis->pause;
     start_calls($nginx->port) for 1 .. 5;
     sleep 0.2;
@@ -161,8 +164,8 @@ subtest 'clients that leave, and what follows their requests' => sub {
 
 for my $kind ([ 'a master' => '' ], [ 'one process' => 'master_process off;' ]) {
     my ($title, $main) = @{$kind};
-    for my $signal ($main ? () : 'HUP', qw(QUIT TERM)) {    # nginx itself does not serve after HUP without a master
-        subtest "$title: $signal while Redis is asked" => sub {
+    for my $signal ($main ? () : 'HUP', qw(QUIT TERM)) {    # without a master, nginx does not serve after HUP
+        subtest "$title: $signal during a Redis call" => sub {
             my $server = start_redis();
             my %conf   = (
                 main   => $main,
@@ -186,7 +189,8 @@ for my $kind ([ 'a master' => '' ], [ 'one process' => 'master_process off;' ]) 
                 sleep 0.3;
                 $server->resume;
                 ok wait_for('an answer', sub { $other->get('/api/check?zone=red&key=other', 'X-Rate-Limit-Api' => 1)->{status} == 200 }), 'others are answered';
-                ok wait_for('new workers', sub { $other->get('/api/zones/here')->{status} == 200 }), 'by the new configuration';
+                ok wait_for('new workers', sub { $other->get('/api/zones/here')->{status} == 200 }),
+                    'the new configuration applies';
                 $other->signal('QUIT');
             } else {
                 $other->signal($signal);
@@ -194,9 +198,9 @@ for my $kind ([ 'a master' => '' ], [ 'one process' => 'master_process off;' ]) 
             sleep 0.2;
             $server->resume;
             await_answers(30, @calls);
-            $_->close for @calls;    # nginx would wait for that
+            $_->close for @calls;    # nginx would wait for these
             wait_for('the end', sub { waitpid($other->pid, 1) != 0 });
-            unlike $other->error_log, qr/open socket|\[(?:alert|crit|emerg)\]|exited on signal/, 'nothing is left behind';
+            unlike $other->error_log, qr/open socket|\[(?:alert|crit|emerg)\]|exited on signal/, 'nothing is leaked';
             delete $other->{pid};
         };
     }

@@ -24,25 +24,25 @@ sub left {
     return decode_json($nginx->get("/api/remaining?zone=z&key=$key")->{body})->{remaining};
 }
 
-subtest 'a call that charges says that no other site sent it' => sub {
+subtest 'a call that charges must prove that no other site sent it' => sub {
     my @mark  = ('X-Rate-Limit-Api' => 1);
     my @tries = (
-        [ 403, GET  => 'a GET says nothing' ],
-        [ 403, HEAD => 'nor does a HEAD' ],
-        [ 403, GET  => 'whatever a browser says of itself', 'Sec-Fetch-Site' => 'none' ],
-        [ 403, GET  => 'or of its page', 'Sec-Fetch-Site' => 'same-origin', Origin => 'http://localhost' ],
-        [ 403, GET  => 'or says by headers that it may always send', Accept => 'application/json', 'Content-Type' => 'text/plain' ],
-        [ 200, GET  => 'a header that it may not', @mark ],
-        [ 200, HEAD => 'for HEAD as well', @mark ],
-        [ 200, GET  => 'whatever its value', 'x-rate-limit-api' => '' ],
-        [ 403, GET  => 'unless the browser says that it was another site', @mark, 'Sec-Fetch-Site' => 'cross-site' ],
-        [ 403, GET  => 'or names it', @mark, Origin => 'http://other.test' ],
+        [ 403, GET  => 'a GET without a header' ],
+        [ 403, HEAD => 'a HEAD without a header' ],
+        [ 403, GET  => 'a GET with Sec-Fetch-Site: none', 'Sec-Fetch-Site' => 'none' ],
+        [ 403, GET  => 'a GET of the same origin', 'Sec-Fetch-Site' => 'same-origin', Origin => 'http://localhost' ],
+        [ 403, GET  => 'headers that a page may send to any site', Accept => 'application/json', 'Content-Type' => 'text/plain' ],
+        [ 200, GET  => 'a header that requires a preflight', @mark ],
+        [ 200, HEAD => 'a HEAD with the header', @mark ],
+        [ 200, GET  => 'the header with an empty value', 'x-rate-limit-api' => '' ],
+        [ 403, GET  => 'the header, but Sec-Fetch-Site of another site', @mark, 'Sec-Fetch-Site' => 'cross-site' ],
+        [ 403, GET  => 'the header, but Origin of another site', @mark, Origin => 'http://other.test' ],
         [ 200, POST => 'a POST by a program' ],
-        [ 200, POST => 'or by a page of its own', Origin => 'http://localhost' ],
-        [ 403, POST => 'but not by another site', Origin => 'http://other.test' ],
-        [ 403, POST => 'or by one that does not say who it is', Origin => 'null' ],
-        [ 403, POST => 'or by one that the browser does not name', 'Sec-Fetch-Site' => 'cross-site' ],
-        [ 403, POST => 'with the header or without', @mark, Origin => 'null' ],
+        [ 200, POST => 'a POST by a page of the same origin', Origin => 'http://localhost' ],
+        [ 403, POST => 'a POST by another site',  Origin => 'http://other.test' ],
+        [ 403, POST => 'a POST of an opaque origin', Origin => 'null' ],
+        [ 403, POST => 'a POST with Sec-Fetch-Site: cross-site', 'Sec-Fetch-Site' => 'cross-site' ],
+        [ 403, POST => 'a POST of an opaque origin with the header', @mark, Origin => 'null' ],
     );
     my $number = 0;
     for my $try (@tries) {
@@ -53,14 +53,15 @@ subtest 'a call that charges says that no other site sent it' => sub {
         is left($key), $status == 200 ? 4 : 5, $status == 200 ? 'is charged' : 'is not charged';
     }
     my $refused = $nginx->get('/api/check?zone=z&key=a');
-    is decode_json($refused->{body})->{detail}, "another site's page may have sent this; accepted are POST, and GET with the header X-Rate-Limit-Api, whatever its value", 'the refusal says what to do';
+    is decode_json($refused->{body})->{detail}, "another site's page may have sent this; accepted are POST, and GET with the header X-Rate-Limit-Api, whatever its value",
+        'the refusal tells what to do';
     my $posted = $nginx->request(method => 'POST', path => '/api/check?zone=z&key=posted&permits=2', body => 'key=other&permits=5', headers => [ 'Content-Type' => 'application/x-www-form-urlencoded' ]);
-    is decode_json($posted->{body})->{remaining}, 3, 'a POST takes the arguments of its path, and no others';
+    is decode_json($posted->{body})->{remaining}, 3, 'a POST reads the arguments of its path, not of its body';
     is $nginx->get('/guarded')->{status}, 200, 'a subrequest is the configuration\'s own';
     is left('subrequest'), 4, 'and is charged';
 };
 
-# In a browser. A name that is not of this machine is no secure context: there browsers do not send Sec-Fetch-Site.
+# In a browser. A host name that is not local is not a secure context, where browsers do not send Sec-Fetch-Site.
 my %ways = (
     image      => 'url => { document.body.append(Object.assign(new Image(), { src: url })); }',
     script     => 'url => { document.body.append(Object.assign(document.createElement("script"), { src: url })); }',
@@ -103,7 +104,7 @@ subtest 'a page of another site' => sub {
         wait_for("the request by $way", sub { $nginx->access_log =~ /key=$way HTTP/ });
         my ($method, $status) = $nginx->access_log =~ m{"(\w+) /api/check\?zone=z&key=$way HTTP/\S+" (\d+)};
         is $status, $method eq 'OPTIONS' ? 405 : 403, "$way: $method is refused";
-        is left($way), 5, "$way: nobody is charged";
+        is left($way), 5, "$way: no client is charged";
         $page->close;
     }
 };
@@ -111,7 +112,7 @@ subtest 'a page of another site' => sub {
 subtest 'a page of the same origin' => sub {
     my $page  = open_page('http://limits.test:' . $nginx->port . '/page');
     my $fetch = 'async options => (await fetch("/api/check?zone=z&key=own", options)).status';
-    is $page->evaluate($fetch, {}), 403, 'it has to say that it is one, too';
+    is $page->evaluate($fetch, {}), 403, 'a page of the same origin needs the header too';
     is $page->evaluate($fetch, { headers => { 'X-Rate-Limit-Api' => '1' } }), 200, 'by the header';
     is $page->evaluate($fetch, { method => 'POST' }), 200, 'or by POST';
     is left('own'), 3, 'and then charges';
