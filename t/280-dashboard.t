@@ -38,7 +38,7 @@ SERVER
 my $nginx = start_nginx(%conf);
 my $site  = 'http://127.0.0.1:' . $nginx->port;
 
-# The status of a request to a zone.
+# Returns the status of a request to a zone.
 sub ask {
     my ($zone, $client) = @_;
     return $nginx->get("/$zone", 'X-Client' => $client)->{status};
@@ -46,7 +46,7 @@ sub ask {
 
 sub zone { my ($name) = @_; return qq([data-zone="$name"]) }
 
-# A page whose first numbers are there, with a zone open if one is named.
+# Opens the page, and waits for its first numbers, with a zone open if one is named.
 sub look {
     my ($path, $zone, %options) = @_;
     my $page = open_page("$site$path" . ($zone ? "#$zone" : ''), %options);
@@ -55,21 +55,21 @@ sub look {
     return $page;
 }
 
-# What a table of clients says of one; '' if it is not there.
+# Returns the row of a client in the table of clients; '' if there is none.
 sub rejections {
     my ($page, $client) = @_;
     my %count = map { split /\t/ } grep {/\t/} map { join "\t", (split /\t/)[ 0, 1 ] } $page->texts('#limited tbody tr');
     return $count{$client} // '';
 }
 
-# Whether the browser has the focus on an element.
+# Returns true if an element has the focus.
 sub has_focus {
     my ($page, $selector) = @_;
     return $page->evaluate('selector => document.activeElement !== null && document.activeElement.matches(selector)',
         $selector);
 }
 
-# Presses Tab until an element has the focus, as people do; how often that was, or 0 after a hundred.
+# Presses Tab until an element has the focus. Returns how often, or 0 after a hundred times.
 sub tab_to {
     my ($page, $selector) = @_;
     for my $count (1 .. 100) {
@@ -79,7 +79,7 @@ sub tab_to {
     return 0;
 }
 
-subtest 'the page is served with headers that confine it' => sub {
+subtest 'the page has headers that restrict it' => sub {
     my $answer = $nginx->get('/limits/');
     is $answer->{status}, 200, 'status';
     is $answer->header('Content-Type'), 'text/html; charset=utf-8', 'Content-Type';
@@ -93,24 +93,24 @@ subtest 'the page is served with headers that confine it' => sub {
     is $answer->header('Cache-Control'),          'no-cache',    'Cache-Control';
     like $answer->{body}, qr{^<!doctype html>.*</html>\n\z}s, 'a whole page';
     unlike $answer->{body}, qr{(?:src|href)="(?!#)|\bon\w+="|style="|://(?!www\.w3\.org/2000/svg)},
-        'which refers to nothing outside, and has neither handlers nor styles in attributes';
+        'the page has no external references, and no handlers or styles in attributes';
     my $again = $nginx->get('/limits/', 'If-None-Match' => $answer->header('ETag'));
-    is $again->{status}, 304, 'who has it is told so';
+    is $again->{status}, 304, 'an unchanged page is 304';
     my $head = $nginx->request(method => 'HEAD', path => '/limits/');
     is $head->{status}, 200, 'HEAD';
     is $head->header('Content-Length'), length $answer->{body}, 'its length';
     my $post = $nginx->request(method => 'POST', path => '/limits/', body => 'x');
     is $post->{status}, 405, 'POST is not allowed';
-    is $post->header('Allow'), 'GET, HEAD', 'and what is, is told';
-    is $nginx->get('/limits/?x=1')->{status}, 200, 'arguments do not matter';
+    is $post->header('Allow'), 'GET, HEAD', 'the Allow header';
+    is $nginx->get('/limits/?x=1')->{status}, 200, 'arguments are ignored';
     my $short = $nginx->get('/limits');
     is $short->{status}, 301, 'without the last slash';
-    like $short->header('Location'), qr{/limits/$}, 'the way to it is told';
+    like $short->header('Location'), qr{/limits/$}, 'a redirect to the slash';
     is $nginx->get('/denied/')->{status}, 403, 'deny holds';
-    is $nginx->get('/denied/zones')->{status}, 403, 'for the API below as well';
+    is $nginx->get('/denied/zones')->{status}, 403, 'a redirect for the API below';
 };
 
-subtest 'wrong directives stop nginx' => sub {
+subtest 'invalid directives make nginx -t fail' => sub {
     my %wrong = (
         'location /x { rate_limit_dashboard; }'      => qr{"rate_limit_dashboard": location "/x" is not .* ends in /},
         'location = /x/ { rate_limit_dashboard; }'   => qr{"rate_limit_dashboard": location "/x/" is not},
@@ -123,7 +123,7 @@ subtest 'wrong directives stop nginx' => sub {
     for my $server (sort keys %wrong) {
         my $check = check_config(server => $server);
         is scalar @{ $check->{emerg} }, 1, "one line for $server";
-        like $check->{emerg}[0], $wrong{$server}, 'which says what is wrong';
+        like $check->{emerg}[0], $wrong{$server}, 'the line has the reason';
     }
 };
 
@@ -151,22 +151,22 @@ subtest 'numbers and lines follow the traffic' => sub {
         return $page->text(zone('slow') . ' [data-value=delayed]') =~ /[1-9]/;
     });
     like $page->do(zone('slow') . ' .spark', 'getAttribute', 'aria-label'),
-        qr/^Last two minutes: allowed [\d.]+, at most [\d.]+; rejected/, 'the chart in words';
+        qr/^Last two minutes: allowed [\d.]+, at most [\d.]+; rejected/, 'the chart as text';
     my $server = '[data-redis="fleet"]';
     wait_for('round trips', sub {
         ask('api', "trip$_") for 1 .. 3;
         return $page->text("$server [data-value=p99]") =~ /^[\d.]+ (?:µs|ms|s)$/;
     });
     is $page->text("$server [data-value=up]"),      'up',     'Redis is up';
-    is $page->text("$server [data-value=breaker]"), 'closed', 'its breaker is closed';
-    like $page->text("$server [data-value=batch]"), qr/^\d+\.\d$/, 'how many checks a call has';
+    is $page->text("$server [data-value=breaker]"), 'closed', 'the breaker is closed';
+    like $page->text("$server [data-value=batch]"), qr/^\d+\.\d$/, 'checks per call';
     $page->do('#table-button', 'click');
     is scalar(my @rows = $page->texts('#history tbody tr')), 12, 'a table of two minutes in steps of ten seconds';
     is_deeply [ $page->problems ], [], 'the browser reports no problem';
     $page->close;
 };
 
-subtest 'lines are told apart without colour' => sub {
+subtest 'lines differ without colour' => sub {
     my $page = look('/limits/', 'free');
     wait_for('lines', sub { ask('free', 'lines'); $page->evaluate('() => document.querySelectorAll(".chart path").length > 3') });
     my $dashes = $page->evaluate('() => ["allowed", "rejected", "delayed"].map(name =>
@@ -180,19 +180,19 @@ subtest 'lines are told apart without colour' => sub {
     $page->close;
 };
 
-subtest 'a rate that is changed on the page takes effect, and so does the return' => sub {
+subtest 'a rate that is changed on the page takes effect, and can be undone' => sub {
     for my $zone (qw(login api)) {
         my $page = look('/limits/', $zone);
         ask($zone, 'changer') for 1 .. 3;
         is ask($zone, 'changer'), 429, "$zone: a client is over its limit";
-        is $page->visible('#rate-return'), 0, 'there is nothing to return from';
+        is $page->visible('#rate-return'), 0, 'there is no live rate to undo';
         $page->do('#rate-input', 'fill', '50r/h');
         $page->do('text=Change rate', 'click');
         wait_for('the answer', sub { $page->text('#rate-said') eq 'The rate is now 50r/h.' });
         wait_for('the new rate to hold', sub { ask($zone, 'changer') == 200 });
         pass 'the same client is admitted';
         wait_for('the new rate to be shown', sub { $page->text(zone($zone) . ' [data-value=rate]') eq '50r/h' });
-        is $page->visible(zone($zone) . ' [data-value=live]'), 1, 'as a live rate';
+        is $page->visible(zone($zone) . ' [data-value=live]'), 1, 'the rate is shown as a live rate';
         $page->do('#rate-return', 'click');
         my $configured = $zone eq 'api' ? '3r/d' : '2r/d';
         wait_for('the old rate to be shown', sub { $page->text(zone($zone) . ' [data-value=rate]') eq $configured });
@@ -203,15 +203,15 @@ subtest 'a rate that is changed on the page takes effect, and so does the return
     }
 };
 
-subtest 'a rate that is refused says why' => sub {
+subtest 'an invalid rate shows the reason' => sub {
     my $page = look('/limits/', 'login');
     $page->do('#rate-input', 'fill', '5r/fortnight');
     $page->do('#rate-input', 'press', 'Enter');
     wait_for('the reason', sub { $page->text('#rate-said') =~ /^(?:⚠ )?Not changed: .*5r\/fortnight.* \(400\)$/ });
-    is $page->do('#rate-input', 'inputValue'), '5r/fortnight', 'what was written is still there to be mended';
+    is $page->do('#rate-input', 'inputValue'), '5r/fortnight', 'the input is kept for correction';
     is $page->do('#rate-input', 'getAttribute', 'aria-invalid'), 'true', 'and is marked';
     is $page->text(zone('login') . ' [data-value=rate]'), '2r/d', 'nothing has changed';
-    is_deeply [ grep { !/status of 400/ } $page->problems ], [], 'no other complaint of the browser';
+    is_deeply [ grep { !/status of 400/ } $page->problems ], [], 'the browser reports no other problem';
     $page->close;
 };
 
@@ -225,19 +225,19 @@ subtest 'a client that moves up in the list keeps the focus' => sub {
     $page->do('[aria-label="Reset lower"]', 'focus');
     ask('login', 'lower') for 1 .. 10;
     wait_for('the other to be above', sub { $order->() eq 'lower upper' });
-    ok has_focus($page, '[aria-label="Reset lower"]'), 'the focus moves with its row';
+    ok has_focus($page, '[aria-label="Reset lower"]'), 'the focus moves with the row';
     $page->close;
 };
 
-subtest 'a client is reset, after a question' => sub {
+subtest 'a client is reset, after a confirmation' => sub {
     my $page = look('/limits/', 'login');
     ask('login', 'greedy') for 1 .. 4;
     is ask('login', 'greedy'), 429, 'a client is over its limit';
     wait_for('it to be listed', sub { rejections($page, 'greedy') eq '3' });
-    pass 'it is listed with its rejections';
+    pass 'the client is listed with its rejections';
     $page->do('role=button[name="Reset greedy"]', 'click');
     like $page->text('#confirm'), qr/zone login.*greedy/s, 'the page asks';
-    ok has_focus($page, '#confirm-no'), 'and has the focus on the answer that does nothing';
+    ok has_focus($page, '#confirm-no'), 'the focus is on Cancel';
     $page->press('Escape');
     is $page->visible('#confirm'), 0, 'Escape leaves it';
     is ask('login', 'greedy'), 429, 'nothing was done';
@@ -251,7 +251,7 @@ subtest 'a client is reset, after a question' => sub {
     $page->do('text=Reset client', 'click');
     $page->do('#confirm-yes', 'click');
     wait_for('the answer', sub { $page->text('#reset-said') eq 'other was reset.' });
-    is ask('login', 'other'), 200, 'one that was written by hand as well';
+    is ask('login', 'other'), 200, 'a client that was typed by hand is reset';
     is_deeply [ $page->problems ], [], 'the browser reports no problem';
     for my $zone (qw(login api)) {
         my $other = look('/limits/', $zone);
@@ -260,7 +260,7 @@ subtest 'a client is reset, after a question' => sub {
         $other->do('#confirm-yes', 'click');
         wait_for('the answer', sub { $other->text('#reset-said') ne '' });
         like $other->text('#reset-said'), qr/stranger was not reset: nothing is stored of client "stranger" in zone "$zone".* \(404\)/,
-            "$zone: one that nobody knows was not reset";
+            "$zone: an unknown client is not reset";
         $other->close;
     }
     $page->close;
@@ -275,19 +275,19 @@ subtest 'hostile keys are text' => sub {
     }
     for my $key (@hostile) {
         wait_for("$key to be listed", sub { rejections($page, $key) ne '' });
-        pass "$key is shown as it is";
+        pass "$key is shown as text";
     }
     is $page->evaluate('() => document.querySelectorAll("#limited img, #limited script").length'), 0, 'nothing became markup';
     $page->do(qq(role=button[name="Reset $hostile[0]"]), 'click');
-    like $page->text('#confirm'), qr/\Q$hostile[0]\E/, 'the question has it as text, too';
+    like $page->text('#confirm'), qr/\Q$hostile[0]\E/, 'the confirmation shows the key as text';
     $page->do('#confirm-yes', 'click');
     wait_for('the answer', sub { $page->text('#reset-said') eq "$hostile[0] was reset." });
-    is ask('login', $hostile[0]), 200, 'and it is the client that was reset';
-    is_deeply [ $page->problems ], [], 'the browser reports no problem, and no request elsewhere';
+    is ask('login', $hostile[0]), 200, 'the client of this key was reset';
+    is_deeply [ $page->problems ], [], 'the browser reports no problem, and no external request';
     $page->close;
 };
 
-subtest 'a zone may have an odd name' => sub {
+subtest 'a zone may have an unusual name' => sub {
     my $page = look('/limits/');
     my $zone = zone('a/<b>%41');
     $page->do("$zone h3 button", 'click');
@@ -300,7 +300,7 @@ subtest 'a zone may have an odd name' => sub {
     wait_for('the new rate to hold', sub { ask('odd', 'curious') == 200 });
     $page->call('reload');
     wait_for('the same zone to be open', sub { $page->visible("$zone #panel") });
-    is $page->do('#rate-input', 'inputValue'), '5r/d', 'with its new rate to change';
+    is $page->do('#rate-input', 'inputValue'), '5r/d', 'the form has its new rate';
     is_deeply [ $page->problems ], [], 'the browser reports no problem';
     $page->close;
 };
@@ -308,34 +308,34 @@ subtest 'a zone may have an odd name' => sub {
 subtest 'a keyboard is enough' => sub {
     my $page = look('/limits/');
     ok tab_to($page, zone('login') . ' h3 button'), 'Tab leads to a zone';
-    isnt $page->evaluate('() => getComputedStyle(document.activeElement).outlineStyle'), 'none', 'one sees where the focus is';
+    isnt $page->evaluate('() => getComputedStyle(document.activeElement).outlineStyle'), 'none', 'the focus is visible';
     $page->press('Enter');
     wait_for('the zone to be open', sub { $page->visible('#panel') });
     is $page->do(zone('login') . ' h3 button', 'getAttribute', 'aria-expanded'), 'true', 'Enter opens it';
-    ok tab_to($page, '#rate-input'), 'Tab leads on to the rate';
-    is $page->evaluate('() => document.activeElement.labels[0].textContent'), 'New rate', 'which has a label';
+    ok tab_to($page, '#rate-input'), 'Tab moves on to the rate';
+    is $page->evaluate('() => document.activeElement.labels[0].textContent'), 'New rate', 'the rate has a label';
     $page->press('Control+A');
     $page->type('7r/h');
-    is tab_to($page, '#rate-form [type=submit]'), 1, 'the button is next';
+    is tab_to($page, '#rate-form [type=submit]'), 1, 'Tab moves on to the button';
     $page->press('Enter');
     wait_for('the answer', sub { $page->text('#rate-said') eq 'The rate is now 7r/h.' });
     wait_for('a way back', sub { $page->visible('#rate-return') });
-    is tab_to($page, '#rate-return'), 1, 'and the way back next';
+    is tab_to($page, '#rate-return'), 1, 'Tab moves on to the undo button';
     $page->press('Enter');
     wait_for('the answer', sub { $page->text('#rate-said') eq 'The rate is now 2r/d.' });
     wait_for('the way back to go', sub { !$page->visible('#rate-return') });
-    ok has_focus($page, '#rate-input'), 'the focus of the button that went is where it can be seen';
+    ok has_focus($page, '#rate-input'), 'after the undo button is gone, the focus is on a visible element';
     is_deeply [ $page->problems ], [], 'the browser reports no problem';
     $page->close;
 };
 
-subtest 'without write=on there is nothing to change' => sub {
+subtest 'without write=on there are no controls' => sub {
     my $page = look('/look/', 'login');
     wait_for('the clients', sub { rejections($page, 'changer') });
     is $page->visible('form, input, #limited button'), 0, 'no forms';
     my $status = $page->evaluate('async () => (await fetch("zones/login", { method: "PATCH", body: "{\"rate\":\"off\"}",
         headers: { "Content-Type": "application/json" } })).status');
-    is $status, 403, 'and the API below refuses';
+    is $status, 403, 'the API below refuses writes';
     $page->close;
 };
 
@@ -346,7 +346,7 @@ subtest 'keys=off hides the clients' => sub {
     $page->close;
 };
 
-# The least ratio of contrast of texts that the page shows, and of which: as WCAG 2 computes it.
+# Returns the lowest contrast ratio of the visible texts, computed as in WCAG 2, and its text.
 my $contrast = <<'JAVASCRIPT';
 () => {
     const numbers = color => color.match(/[\d.]+/g).map(Number);
@@ -376,10 +376,10 @@ my $contrast = <<'JAVASCRIPT';
 }
 JAVASCRIPT
 
-subtest 'it fits a phone, and is readable in light and dark' => sub {
+subtest 'the page fits a phone, and is readable in light and dark mode' => sub {
     my $long = 'long' x 30;
     ask('api', $long) for 1 .. 4;
-    # With RL_LONG=1 each in both widths.
+    # With RL_LONG=1 each mode is tested in both widths.
     my %widths = $ENV{RL_LONG} ? (light => [ 360, 1280 ], dark => [ 360, 1280 ]) : (light => [360], dark => [1280]);
     for my $scheme (qw(light dark)) {
         for my $width (@{ $widths{$scheme} }) {
@@ -388,7 +388,7 @@ subtest 'it fits a phone, and is readable in light and dark' => sub {
             wait_for('a chart', sub { $page->visible('.chart text') });
             wait_for('a long key', sub { rejections($page, $long) });
             my $wide = $page->evaluate('() => document.documentElement.scrollWidth');
-            cmp_ok $wide, '<=', $width, "$scheme, $width wide: nothing to scroll sideways";
+            cmp_ok $wide, '<=', $width, "$scheme, $width wide: no horizontal scrolling";
             my $least = $page->evaluate($contrast);
             cmp_ok $least->{ratio}, '>=', 4.5, "$scheme, $width wide: contrast, least of \"$least->{text}\"";
             my ($light) = $page->evaluate('() => getComputedStyle(document.body).backgroundColor') =~ /(\d+)/;
@@ -398,13 +398,13 @@ subtest 'it fits a phone, and is readable in light and dark' => sub {
     }
 };
 
-# How often pages below an address have asked for numbers.
+# Returns how often pages below a location have asked for numbers.
 sub questions {
     my ($path) = @_;
     return scalar(() = $nginx->access_log =~ m{ $path/zones }g);
 }
 
-# How often a page asks while another asks thrice; traffic goes on meanwhile.
+# Returns how often a page asks while another asks three times, under traffic.
 sub questions_meanwhile {
     my $before = questions('/limits');
     my $others = questions('/look');
@@ -414,11 +414,11 @@ sub questions_meanwhile {
     return questions('/limits') - $before;
 }
 
-subtest 'it pauses when told to' => sub {
+subtest 'the page can be paused' => sub {
     my $page = look('/limits/');
     $page->do('#pause', 'click');
     is $page->do('#pause', 'getAttribute', 'aria-pressed'), 'true', 'the button is pressed';
-    like $page->text('#news'), qr/^Paused/, 'and it is said';
+    like $page->text('#news'), qr/^Paused/, 'the page shows that it is paused';
     cmp_ok questions_meanwhile(), '<=', 1, 'nothing is asked';
     my $before = questions('/limits');
     $page->do('#pause', 'click');
@@ -427,7 +427,7 @@ subtest 'it pauses when told to' => sub {
     $page->close;
 };
 
-subtest 'in the background it rests, and then catches up' => sub {
+subtest 'the page stops in the background, and catches up later' => sub {
     my $page = look('/limits/');
     my $turn = 'hidden => {
         Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
@@ -442,18 +442,18 @@ subtest 'in the background it rests, and then catches up' => sub {
     wait_for('it to ask', sub { questions('/limits') > $before });
     wait_for('it to draw', sub { $page->evaluate($line) ne $drawn });
     like $page->do(zone('free') . ' .spark', 'getAttribute', 'aria-label'), qr/: allowed .*?, at most [\d.]*[1-9]/,
-        'what happened meanwhile is shown';
+        'the numbers of the pause are shown';
     $page->close;
 };
 
-subtest 'a Redis that is away is seen to be' => sub {
+subtest 'a failed Redis is shown' => sub {
     my $page   = look('/limits/');
     my $server = '[data-redis="fleet"]';
     $redis->stop;
     wait_for('it to be down', sub { ask('api', 'away'); $page->text("$server [data-value=up]") eq 'down' });
     wait_for('the breaker', sub { ask('api', 'away'); $page->text("$server [data-value=breaker]") =~ /^open/ });
     wait_for('errors', sub { ask('api', 'away'); $page->text(zone('api') . ' [data-value=undecided]') =~ /did not decide [\d.]/ });
-    like $page->text("$server [data-value=errors]"), qr/\w+ \d+/, 'errors are counted by their reasons';
+    like $page->text("$server [data-value=errors]"), qr/\w+ \d+/, 'errors are counted by reason';
     $redis->restart;
     wait_for('it to be up', sub { ask('api', 'away'); $page->text("$server [data-value=up]") eq 'up' });
     wait_for('the breaker', sub { ask('api', 'away'); $page->text("$server [data-value=breaker]") eq 'closed' });
@@ -462,7 +462,7 @@ subtest 'a Redis that is away is seen to be' => sub {
     $page->close;
 };
 
-subtest 'it says what is wrong, and goes on after a restart' => sub {
+subtest 'the page shows errors, and continues after a restart' => sub {
     my $page = look('/limits/', 'login');
     $nginx->stop;
     wait_for('it to notice', sub { $page->text('#trouble') =~ /^nginx does not answer\. What is shown is of \d\d:/ });
@@ -472,11 +472,11 @@ subtest 'it says what is wrong, and goes on after a restart' => sub {
     $nginx->stop;
     $nginx = start_nginx(%conf);
     wait_for('all to be well', sub { $page->text('#trouble') eq '' });
-    like $page->text('#news'), qr/^nginx was started anew/, 'the restart is told';
+    like $page->text('#news'), qr/^nginx was started anew/, 'the restart is shown';
     is scalar(grep {/[-<]/} map { $page->texts(zone($_) . ' .numbers dd') } qw(api login free)), 0, 'no number is below 0';
     wait_for('numbers', sub { ask('login', 'again'); $page->text(zone('login') . ' [data-value=rejected]') =~ /[1-9]/ });
     pass 'numbers follow the traffic again';
-    is_deeply [ grep { !/Failed to load resource/ } $page->problems ], [], 'no other complaint of the browser';
+    is_deeply [ grep { !/Failed to load resource/ } $page->problems ], [], 'the browser reports no other problem';
     $page->close;
 };
 

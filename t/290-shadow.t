@@ -20,7 +20,7 @@ sub zone {
     return "rate_limit_zone \$http_x_client zone=$name:1m rate=$rate algorithm=fixed_window align=first @{[ $more // '' ]};\n";
 }
 
-# What a candidate has counted, as "BOTH_ADMIT ONLY_LIVE ONLY_CANDIDATE NEITHER".
+# Returns the counts of a shadow zone, as "BOTH_ADMIT ONLY_LIVE ONLY_SHADOW NEITHER".
 sub counted {
     my ($nginx, $zone) = @_;
     my $metrics = metrics($nginx);
@@ -67,64 +67,66 @@ END
 );
 my $nginx = start_nginx(%conf);
 
-subtest 'it is counted how a candidate differs' => sub {
+subtest 'decisions of a shadow zone are compared with the live limits' => sub {
     is ask($nginx, '/both', 'a', 10), '200 200 200 200 200 429 429 429 429 429', 'clients see the live limit';
-    is counted($nginx, 'strict'), '3 2 0 5', 'one that is stricter';
-    is counted($nginx, 'loose'),  '5 0 3 2', 'and one that is looser, which has its own count';
+    is counted($nginx, 'strict'), '3 2 0 5', 'a stricter shadow zone';
+    is counted($nginx, 'loose'),  '5 0 3 2', 'a looser shadow zone has its own count';
     my $shadow = shown($nginx, 'strict')->{shadow};
-    is_deeply $shadow, { allowed => 3, rejected => 7, newlyRejected => 2, newlyAllowed => 0 }, 'the API says the same';
-    is_deeply [ map {"$_->{key} $_->{rejected}"} @{ shown($nginx, 'strict')->{limited} } ], ['a 2'], 'and who would be newly rejected';
+    is_deeply $shadow, { allowed => 3, rejected => 7, newlyRejected => 2, newlyAllowed => 0 },
+        'the API reports the same counts';
+    is_deeply [ map {"$_->{key} $_->{rejected}"} @{ shown($nginx, 'strict')->{limited} } ], ['a 2'],
+        'the API lists clients that would be newly rejected';
     is shown($nginx, 'live')->{shadow}, undef, 'a live zone has no such counts';
-    is shown($nginx, 'strict')->{requests}{rejected}, 0, 'and a candidate none of a live zone';
+    is shown($nginx, 'strict')->{requests}{rejected}, 0, 'a shadow zone has no counts of a live zone';
 };
 
-subtest 'no client notices it' => sub {
+subtest 'clients do not notice a shadow zone' => sub {
     my $answer = $nginx->get('/alone', 'X-Client' => 'b');
-    is $answer->header('X-RateLimit-Limit'), undef, 'no header tells of a candidate';
-    is ask($nginx, '/alone', 'b', 9), join(' ', (200) x 9), 'nor is anybody rejected';
-    is counted($nginx, 'strict'), '6 9 0 5', 'where no limit is live, all are admitted';
+    is $answer->header('X-RateLimit-Limit'), undef, 'no header shows a shadow zone';
+    is ask($nginx, '/alone', 'b', 9), join(' ', (200) x 9), 'a shadow zone rejects no request';
+    is counted($nginx, 'strict'), '6 9 0 5', 'without a live limit, all requests are admitted';
     is ask($nginx, '/off', 'b', 3), '200 200 200', 'off';
     is counted($nginx, 'strict'), '6 9 0 5', 'turns it off';
 };
 
 subtest 'a request is counted once' => sub {
-    is ask($nginx, '/again', 'c', 2), '200 200', 'through an internal redirect';
+    is ask($nginx, '/again', 'c', 2), '200 200', 'a request with an internal redirect';
     is counted($nginx, 'strict'), '8 9 0 5', 'as one';
-    is ask($nginx, '/error', 'a', 1), '200', 'and one that goes to an error page';
+    is ask($nginx, '/error', 'a', 1), '200', 'a request with an error page';
     is counted($nginx, 'strict'), '8 9 0 6', 'as rejected';
 };
 
-subtest 'what words and variables say' => sub {
+subtest 'parameters and variables' => sub {
     is ask($nginx, '/cost', 'd', 2), '200 200', 'a cost of 5, twice';
-    is counted($nginx, 'loose'), '6 1 3 2', 'is too much for 8';
+    is counted($nginx, 'loose'), '6 1 3 2', 'is too much for a limit of 8';
     is ask($nginx, '/none', 'a', 1), '429', 'rate=off';
     is counted($nginx, 'none'), '0 0 1 0', 'would admit all';
-    is $nginx->get('/wrong', 'X-Client' => 'a', 'X-Rate' => 'much')->{status}, 200, 'a rate that is none';
+    is $nginx->get('/wrong', 'X-Client' => 'a', 'X-Rate' => 'much')->{status}, 200, 'an invalid rate';
     is counted($nginx, 'wrong'), '0 0 0 0', 'counts nothing';
-    is shown($nginx, 'wrong')->{errors}{rate}, 1, 'but as an error';
+    is shown($nginx, 'wrong')->{errors}{rate}, 1, 'an invalid rate counts as an error';
     is ask($nginx, '/dry', 'a', 1), '200', 'a dry run';
-    is counted($nginx, 'strict'), '8 9 0 7', 'counts as the live limit decides';
-    is $nginx->get('/alone')->{status}, 200, 'a client without a name';
+    is counted($nginx, 'strict'), '8 9 0 7', 'an invalid rate counts like the live decision';
+    is $nginx->get('/alone')->{status}, 200, 'a client with an empty key';
     is counted($nginx, 'strict'), '8 9 0 7', 'is nobody';
 };
 
-subtest 'a candidate in Redis' => sub {
-    # One at a time: of two workers, one may still be connecting while the other already asks.
+subtest 'a shadow zone in Redis' => sub {
+    # One request at a time: of two workers, one may still be connecting while the other already calls Redis.
     my @seen;
     for my $asked (1 .. 7) {
         push @seen, ask($nginx, '/fleet', 'e', 1);
         wait_for('an answer', sub { $asked == sum(split ' ', counted($nginx, 'fleet')) });
     }
-    is "@seen", '200 200 200 200 200 429 429', 'nobody notices it either';
+    is "@seen", '200 200 200 200 200 429 429', 'clients do not notice the shadow zone in Redis';
     is counted($nginx, 'fleet'), '3 2 0 2', 'it is counted';
     my $long = 'x' x 3000;
     is ask($nginx, '/fleet', $long, 4), '200 200 200 200', 'a long name';
     wait_for('all answers', sub { counted($nginx, 'fleet') eq '6 3 0 2' });
     is ask($nginx, '/synced', 'f', 4), '200 200 200 200', 'with sync=';
-    is counted($nginx, 'synced'), '3 1 0 0', 'it counts at once';
+    is counted($nginx, 'synced'), '3 1 0 0', 'the counts are up to date at once';
 };
 
-subtest 'counts are kept by a reload' => sub {
+subtest 'a reload keeps the counts' => sub {
     $nginx->reload(%conf);
     is counted($nginx, 'strict'), '8 9 0 7', 'all of them';
 };
@@ -142,23 +144,23 @@ subtest 'a Redis that does not answer' => sub {
     cmp_ok spare_time() - $began, '<', 5, 'at all';
     is counted($other, 'fleet'), '0 0 0 0', 'and counts nothing';
     $other->stop;
-    unlike $other->error_log, qr/\[(?:alert|crit|emerg)\]|exited on signal/, 'a worker ends while it waits';
+    unlike $other->error_log, qr/\[(?:alert|crit|emerg)\]|exited on signal/, 'a worker exits while it waits';
     $redis->kill;
     $redis->restart;
-    is ask($nginx, '/fleet', 'g', 1), '200', 'nor does one that was away';
+    is ask($nginx, '/fleet', 'g', 1), '200', 'a Redis that is down delays no request';
 };
 
-subtest 'without anybody to tell, nothing is counted' => sub {
+subtest 'without metrics and API, a shadow zone does not decide' => sub {
     my %quiet = (port => $ports[2], http => zone('strict', '1r/d'));
     my $quiet = start_nginx(%quiet, server => 'location = /a { rate_limit_shadow zone=strict; empty_gif; }');
-    is ask($quiet, '/a', 'a', 3), '200 200 200', 'requests are not decided';
+    is ask($quiet, '/a', 'a', 3), '200 200 200', 'requests are not decided by the shadow zone';
     $quiet->reload(%quiet, server => "$tell location = /a { rate_limit_shadow zone=strict; empty_gif; }");
     is counted($quiet, 'strict'), '0 0 0 0', 'nor counted';
     is ask($quiet, '/a', 'a', 2), '200 200', 'with it';
     is counted($quiet, 'strict'), '1 1 0 0', 'they are';
 };
 
-subtest 'what is wrong stops nginx' => sub {
+subtest 'invalid directives make nginx -t fail' => sub {
     my $zones = zone('a', '1r/s') . zone('b', '1r/s');
     for my $row (
         [ 'rate_limit_shadow',                                                'zone=' ],

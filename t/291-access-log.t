@@ -28,7 +28,7 @@ location /none   { empty_gif; }
 END
 );
 
-# What the log says of the last request.
+# Returns the log entry of the last request.
 sub logged {
     my ($path, %headers) = @_;
     my $before = () = slurp($log) =~ /\n/g;
@@ -38,17 +38,19 @@ sub logged {
     return join ' ', map { $line->{$_} eq '' ? '-' : $line->{$_} } qw(status decision zone limit remaining store error);
 }
 
-is logged('/memory', 'X-Client' => 'a'), '200 PASSED memory 1 0 memory -',           'a request that is admitted';
-is logged('/memory', 'X-Client' => 'a'), '429 REJECTED memory 1 0 memory -',         'one that is rejected';
-is logged('/dry',    'X-Client' => 'a'), '200 REJECTED_DRY_RUN memory 1 0 memory -', 'one that would be';
-is logged('/fleet',  'X-Client' => 'a'), '200 PASSED fleet 1 0 redis -',             'one that Redis decides';
+is logged('/memory', 'X-Client' => 'a'), '200 PASSED memory 1 0 memory -',           'an admitted request';
+is logged('/memory', 'X-Client' => 'a'), '429 REJECTED memory 1 0 memory -',         'a rejected request';
+is logged('/dry',    'X-Client' => 'a'), '200 REJECTED_DRY_RUN memory 1 0 memory -',
+    'a request that a dry run would reject';
+is logged('/fleet',  'X-Client' => 'a'), '200 PASSED fleet 1 0 redis -',             'a request that Redis admits';
 is logged('/fleet',  'X-Client' => 'a'), '429 REJECTED fleet 1 0 redis -',           'and rejects';
 is logged('/fleet',  'X-Client' => 'a'), '429 REJECTED fleet 1 0 cache -',           'and again';
-is logged('/memory'), '200 BYPASSED - - - - -', 'one that is not limited';
-is logged('/none'),   '200 - - - - - -',        'one without a limit';
-is logged("/none?\"\\\xc3\xa9<"), '200 - - - - - -', 'one with hostile bytes';
+is logged('/memory'), '200 BYPASSED - - - - -', 'a request that is not limited';
+is logged('/none'),   '200 - - - - - -',        'a request without a limit';
+is logged("/none?\"\\\xc3\xa9<"), '200 - - - - - -', 'a request with hostile bytes';
 my ($line) = slurp($log) =~ /("retryAfter":"\d+")/;
-ok $line, 'a rejection says when to return';
+ok $line, 'a rejection has its wait';
 $redis->kill;
-like logged('/fleet', 'X-Client' => 'b'), qr/^200 ERROR - - - fallback (?:closed|refused)$/, 'one that Redis cannot be asked for';
+like logged('/fleet', 'X-Client' => 'b'), qr/^200 ERROR - - - fallback (?:closed|refused)$/,
+    'a request while Redis is down';
 done_testing;

@@ -88,7 +88,7 @@ server {
 SERVERS
 );
 
-# The answer to a request over a socket, after such bytes.
+# Returns the response to a request over a socket that begins with the given bytes.
 sub over {
     my ($socket, $path, $headers, $before) = @_;
     my $connection = bless { socket => $socket // die("no socket: $@\n"), bytes => '', began => time }, 'RateLimit::Connection';
@@ -105,7 +105,7 @@ sub tcp {
 
 sub local_socket { my ($name) = @_; return IO::Socket::UNIX->new(Peer => $nginx->dir . "/$name.sock") }
 
-# An answer to the client of such an address, as a trusted proxy names it.
+# Returns the response to a client whose address a trusted proxy sets.
 sub from {
     my ($address, $path) = @_;
     return over(tcp($nginx->port), $path // '/keys', [ 'X-Forwarded-For' => $address ]);
@@ -116,7 +116,7 @@ sub ask {
     return statuses(map { from($_, $path) } map { ($_) x $count } @addresses);
 }
 
-# What a client of an address has left.
+# Returns the remaining count of a client's address.
 sub left {
     my ($address, $path) = @_;
     return from($address, $path)->header('X-RateLimit-Remaining');
@@ -142,7 +142,7 @@ my @addresses = (
     [qw(1::ffff:c000:207  1::/64           1::ffff:c000:207  1::/48            ::/1          1::/53                  1::ffff:c000:206/127)],
 );
 
-subtest 'the network of a client, in the same words for all of its addresses' => sub {
+subtest 'the network of a client, in the same form for all its addresses' => sub {
     for my $row (@addresses) {
         my ($address, @networks) = @{$row};
         my $answer = from($address);
@@ -153,7 +153,7 @@ subtest 'the network of a client, in the same words for all of its addresses' =>
     }
     is from('192.0.2.7')->header('X-Bound'), 'ip:192.0.0.0/8', 'as the last of several sources';
     is over(tcp($nginx->port), '/keys', [ 'X-Api-Key' => 'k', 'X-Forwarded-For' => '192.0.2.7' ])->header('X-Bound'),
-        'header:x-api-key:k', 'if the first has nothing';
+        'header:x-api-key:k', 'if the first source is empty';
 };
 
 subtest 'real addresses' => sub {
@@ -173,37 +173,45 @@ SKIP: {
         my $spoofed = over($six, '/keys', [ 'X-Forwarded-For' => '192.0.2.7' ]);
         is $spoofed->header('X-Whole'), 'ip:::1', 'IPv6 is not trusted here';
         my $mapped = over(tcp($port{mapped}, '127.0.0.9'), '/');
-        is $mapped->header('X-Addr') =~ s/^::ffff://r, '127.0.0.9', 'IPv4 over a socket of IPv6';
+        is $mapped->header('X-Addr') =~ s/^::ffff://r, '127.0.0.9', 'IPv4 over an IPv6 socket';
         is $mapped->header('X-Ip'),    'ip:127.0.0.9',    'is IPv4';
         is $mapped->header('X-Whole'), 'ip:127.0.0.9',    'whole';
         is $mapped->header('X-Wide'),  'ip:127.0.0.0/24', 'and by network';
     }
 };
 
-subtest 'who is one client, and who is not' => sub {
-    is ask(1, '/ip', '2001:db8:0:1::1', '2001:db8:0:1:ffff::2', '2001:db8:0:1::3'), '200 200 429', 'three of one /64';
+subtest 'which addresses are one client' => sub {
+    is ask(1, '/ip', '2001:db8:0:1::1', '2001:db8:0:1:ffff::2', '2001:db8:0:1::3'), '200 200 429',
+        'three addresses of one /64';
     is ask(3, '/ip', '2001:db8:0:2::1'), '200 200 429', 'the next /64 is another client';
     is ask(1, '/ip', '198.51.100.1', '198.51.100.1', '198.51.100.1'), '200 200 429', 'IPv4 whole';
-    is ask(3, '/ip', '198.51.100.2'), '200 200 429', 'its neighbour is another client';
-    is ask(1, '/ip', '::ffff:198.51.100.1'), 429, 'the same in other words is not';
-    is ask(1, '/wide', '2001:db8:5:1::1', '2001:db8:5:2::1', '2001:db8:5:ffff::1'), '200 200 429', 'three of one /48';
+    is ask(3, '/ip', '198.51.100.2'), '200 200 429', 'the next address is another client';
+    is ask(1, '/ip', '::ffff:198.51.100.1'), 429, 'another notation of the address is the same client';
+    is ask(1, '/wide', '2001:db8:5:1::1', '2001:db8:5:2::1', '2001:db8:5:ffff::1'), '200 200 429',
+        'three addresses of one /48';
     is ask(1, '/wide', '2001:db8:6:1::1'), 200, 'the next /48 is another client';
-    is ask(1, '/wide', '198.51.100.1', '198.51.100.200', '198.51.100.255'), '200 200 429', 'three of one /24';
+    is ask(1, '/wide', '198.51.100.1', '198.51.100.200', '198.51.100.255'), '200 200 429', 'three addresses of one /24';
     is ask(1, '/wide', '198.51.101.1'), 200, 'the next /24 is another client';
 };
 
 subtest 'only a trusted proxy may say whose a request is' => sub {
     my $spoof = [ 'X-Forwarded-For' => '192.0.2.66', 'X-Real-Ip' => '192.0.2.67', Forwarded => 'for=192.0.2.68' ];
-    is over(tcp($nginx->port, '127.0.0.2'), '/keys', $spoof)->header('X-Ip'), 'ip:127.0.0.2', 'a stranger is not believed';
-    is over(tcp($port{plain}), '/', $spoof)->header('X-Ip'), 'ip:127.0.0.1', 'nor anybody where nobody is trusted';
-    is over(tcp($nginx->port), '/keys', $spoof)->header('X-Ip'), 'ip:192.0.2.66', 'a trusted proxy is';
-    is over(local_socket('nginx'), '/keys', $spoof)->header('X-Ip'), 'ip:192.0.2.66', 'on a Unix socket, too';
-    is over(local_socket('nginx'), '/keys')->header('X-Ip'), 'ip:unix:', 'or it is that itself';
-    is over(local_socket('plain'), '/', $spoof)->header('X-Ip'), 'ip:unix:', 'one that is not trusted is not believed';
-    is from($_)->header('X-Ip'), 'ip:127.0.0.1', "what is no address is not believed: $_" for 'nonsense', 'unix:', '1.2.3', '::g';
-    is over(tcp($port{plain}), '/late', $spoof)->header('X-Ip'), 'ip:192.0.2.67', 'a location may trust by itself';
+    is over(tcp($nginx->port, '127.0.0.2'), '/keys', $spoof)->header('X-Ip'), 'ip:127.0.0.2',
+        'an untrusted address cannot set the address';
+    is over(tcp($port{plain}), '/', $spoof)->header('X-Ip'), 'ip:127.0.0.1',
+        'without trusted proxies the header is ignored';
+    is over(tcp($nginx->port), '/keys', $spoof)->header('X-Ip'), 'ip:192.0.2.66', 'a trusted proxy sets the address';
+    is over(local_socket('nginx'), '/keys', $spoof)->header('X-Ip'), 'ip:192.0.2.66',
+        'a trusted proxy over a Unix socket sets the address';
+    is over(local_socket('nginx'), '/keys')->header('X-Ip'), 'ip:unix:',
+        'without the header, the address is that of the proxy';
+    is over(local_socket('plain'), '/', $spoof)->header('X-Ip'), 'ip:unix:',
+        'an untrusted proxy cannot set the address';
+    is from($_)->header('X-Ip'), 'ip:127.0.0.1',
+        "an invalid address is ignored: $_" for 'nonsense', 'unix:', '1.2.3', '::g';
+    is over(tcp($port{plain}), '/late', $spoof)->header('X-Ip'), 'ip:192.0.2.67', 'a location may trust other proxies';
     is statuses(map { over(tcp($nginx->port, '127.0.0.3'), '/ip', [ 'X-Forwarded-For' => "192.0.2.$_" ]) } 1 .. 3),
-        '200 200 429', 'a stranger gets no new quota by new lies';
+        '200 200 429', 'an untrusted client gets no new quota with forged headers';
 };
 
 subtest 'a chain of proxies' => sub {
@@ -220,8 +228,9 @@ subtest 'a chain of proxies' => sub {
     for my $row (@chains) {
         my ($from, $chain, $one, $all) = @{$row};
         my $headers = [ 'X-Forwarded-For' => $chain ];
-        is over(tcp($nginx->port, $from), '/keys', $headers)->header('X-Ip'), $one, "$from says $chain: one step";
-        is over(tcp($port{recursive}, $from), '/', $headers)->header('X-Ip'), $all, "$from says $chain: all trusted ones";
+        is over(tcp($nginx->port, $from), '/keys', $headers)->header('X-Ip'), $one, "$from sends $chain: one step";
+        is over(tcp($port{recursive}, $from), '/', $headers)->header('X-Ip'), $all,
+            "$from sends $chain: all trusted proxies";
     }
     is over(tcp($port{recursive}), '/', [ 'X-Forwarded-For' => '192.0.2.66', 'X-Forwarded-For' => '192.0.2.1, 10.0.0.1' ])
         ->header('X-Ip'), 'ip:192.0.2.1', 'two headers are one chain';
@@ -236,16 +245,17 @@ subtest 'the PROXY protocol' => sub {
     is $ask->('TCP6 2001:db8:0:1::1 ::1 1000 80')->header('X-Ip'), 'ip:2001:db8:0:1::/64', 'IPv6';
     is $ask->('TCP6 2001:db8:0:1::1 ::1 1000 80')->header('X-Whole'), 'ip:2001:db8:0:1::1', 'IPv6, whole';
     is $ask->('TCP6 ::ffff:192.0.2.7 ::1 1000 80')->header('X-Ip'), 'ip:192.0.2.7', 'IPv4 as IPv6';
-    is $ask->('UNKNOWN')->header('X-Ip'), 'ip:127.0.0.1', 'a proxy that does not know';
-    is $ask->('TCP4 192.0.2.7 127.0.0.1 1000 80', '127.0.0.4')->header('X-Ip'), 'ip:127.0.0.4', 'a stranger is not believed';
+    is $ask->('UNKNOWN')->header('X-Ip'), 'ip:127.0.0.1', 'the PROXY protocol with an unknown address';
+    is $ask->('TCP4 192.0.2.7 127.0.0.1 1000 80', '127.0.0.4')->header('X-Ip'), 'ip:127.0.0.4',
+        'an untrusted client is ignored';
 };
 
-# A host has 2, and all of its site together 3.
+# A host may send 2 requests, and its site 3 in all.
 my $serial = 0;
 my @kinds  = (
-    [ 'IPv4',                        sub { my ($site, $host) = @_; return "198.18.$site.$host" } ],
-    [ 'IPv6',                        sub { my ($site, $host) = @_; return "2001:db8:$site:$host\::1" } ],
-    [ 'IPv6 of changing addresses',  sub { my ($site, $host) = @_; return "2001:db8:$site:$host\::" . ++$serial } ],
+    [ 'IPv4',                                 sub { my ($site, $host) = @_; return "198.18.$site.$host" } ],
+    [ 'IPv6',                                 sub { my ($site, $host) = @_; return "2001:db8:$site:$host\::1" } ],
+    [ 'IPv6 clients with changing addresses', sub { my ($site, $host) = @_; return "2001:db8:$site:$host\::" . ++$serial } ],
 );
 my $site = 0;
 for my $store ('', '_r') {
@@ -255,12 +265,13 @@ for my $store ('', '_r') {
             $site++;
             my ($one, $other, $third) = map { my $host = $_; sub { $address->($site, $host) } } 1 .. 3;
             my $title = ($store eq '' ? 'memory' : 'Redis') . ", $kind, $both";
-            is ask(1, $both, map { $one->() } 1 .. 3), '200 200 429', "$title: a host has used its share";
-            is left($one->(), "/site$store"), 1, "$title: what the host was refused is not charged to its site";
-            is ask(1, $both, map { $other->() } 1, 2), '200 429', "$title: another has what is left to the site";
-            is left($other->(), "/host$store"), 1, "$title: what the site was refused is not charged to the host";
-            is ask(1, $both, $third->()), '429', "$title: a third has nothing";
-            is left($third->(), "/host$store"), 2, "$title: and was charged nothing";
+            is ask(1, $both, map { $one->() } 1 .. 3), '200 200 429', "$title: a host has exhausted its limit";
+            is left($one->(), "/site$store"), 1, "$title: rejections of the host are not charged to its site";
+            is ask(1, $both, map { $other->() } 1, 2), '200 429',
+                "$title: another host gets the rest of the site's limit";
+            is left($other->(), "/host$store"), 1, "$title: rejections by the site are not charged to the host";
+            is ask(1, $both, $third->()), '429', "$title: a third host is rejected";
+            is left($third->(), "/host$store"), 2, "$title: the third host was not charged";
         }
     }
 }

@@ -13,7 +13,7 @@ my @hs    = qw(HS256 HS384 HS512);
 my @rsa   = qw(RS256 RS384 RS512 PS256 PS384 PS512);
 my %curve = (ES256 => 'P-256', ES384 => 'P-384', ES512 => 'P-521');
 
-# Keys by algorithm. All algorithms of RSA have one key, so that nothing but the algorithm tells their tokens apart.
+# Keys by algorithm. All RSA algorithms share one key, so that only the algorithm distinguishes their tokens.
 my %key = map { $_ => new_key($curve{$_}) } keys %curve;
 @key{@rsa} = (new_key('rsa')) x @rsa;
 $key{$_} = new_secret(64) for @hs;
@@ -120,22 +120,22 @@ my $nginx = start_nginx(%conf);
 
 my $address = 'ip:127.0.0.1';
 
-# What a server of that name makes of a token.
+# Returns how the named server interprets a token.
 sub seen {
     my ($host, $token, $path) = @_;
     return $nginx->request(path => $path // '/', headers => [ Host => $host, Authorization => "Bearer $token" ])->{body};
 }
 
-subtest 'a token is believed by the server that has its key and algorithm, and by no other' => sub {
+subtest 'a token is valid at the server that has its key and algorithm, and at no other' => sub {
     for my $server (@names) {
         my @believed = grep { seen(lc $server, $tokens{$_}) eq "jwt:sub:user-$_" } @names;
         my @ignored  = grep { seen(lc $server, $tokens{$_}) eq $address } @names;
         is "@believed", $server, "$server: its own";
-        is scalar @ignored, @names - 1, "$server: of no other token is anything believed";
+        is scalar @ignored, @names - 1, "$server: no other token is valid";
     }
 };
 
-subtest 'Node agrees with jose about what a token is' => sub {
+subtest 'Node verifies tokens with the same result as jose' => sub {
     for my $name (@names) {
         my $algorithm = algorithm_of($name);
         my $token = forge(key_of($name), $algorithm, header($algorithm), json({ sub => 'node' }));
@@ -144,60 +144,63 @@ subtest 'Node agrees with jose about what a token is' => sub {
 };
 
 subtest 'a key set' => sub {
-    is seen('set-plain', $tokens{$_}), "jwt:sub:user-$_", "without alg a key takes every algorithm of its type: $_" for @names;
+    is seen('set-plain', $tokens{$_}), "jwt:sub:user-$_",
+        "a key without alg accepts every algorithm of its type: $_" for @names;
     my %accepts = map { $_ => 1 } qw(RS384 HS384 ES256 Ed25519);
     is seen('set-pinned', $tokens{$_}), $accepts{$_} ? "jwt:sub:user-$_" : $address,
-        'with alg only that: ' . ($accepts{$_} ? $_ : "not $_") for @names;
+        'a key with alg accepts only that: ' . ($accepts{$_} ? $_ : "not $_") for @names;
 };
 
-subtest 'a key that has a name is for tokens that say it, or say none' => sub {
+subtest 'a key with a kid accepts tokens with the same kid or none' => sub {
     my $ask = sub {
         my ($key, $alg, @kid) = @_;
         return seen('set-named', token($key, $alg, { sub => 'alice' }, @kid ? (kid => $kid[0]) : ()));
     };
     my $good = 'jwt:sub:alice';
     is $ask->($key{RS256}, 'RS256', 'one'), $good,    'its own name';
-    is $ask->($other_rsa,  'RS256', 'two'), $good,    'the other by its own';
-    is $ask->($key{RS256}, 'RS256', 'two'), $address, 'the name of another key';
-    is $ask->($other_rsa,  'RS256', 'one'), $address, 'and the other way round';
+    is $ask->($other_rsa,  'RS256', 'two'), $good,    'the other key by its own kid';
+    is $ask->($key{RS256}, 'RS256', 'two'), $address, 'the kid of another key';
+    is $ask->($other_rsa,  'RS256', 'one'), $address, 'the kids exchanged';
     is $ask->($key{RS256}, 'RS256', 'six'), $address, 'an unknown name';
-    is $ask->($key{RS256}, 'RS256', 'ONE'), $address, 'a name in other letters';
-    is $ask->($key{RS256}, 'RS256', 'one '), $address, 'a name and a blank';
-    is $ask->($key{RS256}, 'RS256'),        $good,    'no name: the first';
-    is $ask->($other_rsa,  'RS256'),        $good,    'no name: the second';
-    is $ask->($key{ES256}, 'ES256', 'one'), $good,    'one name for keys of two types';
-    is $ask->($edwards{Ed25519}, 'EdDSA', 'any'), $good, 'a key without a name takes any';
-    is seen('rs256', token($key{RS256}, 'RS256', { sub => 'alice' }, kid => 'any')), $good, 'so does a PEM file';
+    is $ask->($key{RS256}, 'RS256', 'ONE'), $address, 'a kid in another case';
+    is $ask->($key{RS256}, 'RS256', 'one '), $address, 'a kid with a blank';
+    is $ask->($key{RS256}, 'RS256'),        $good,    'no kid: the first';
+    is $ask->($other_rsa,  'RS256'),        $good,    'no kid: the second';
+    is $ask->($key{ES256}, 'ES256', 'one'), $good,    'one kid for keys of two types';
+    is $ask->($edwards{Ed25519}, 'EdDSA', 'any'), $good, 'a key without a kid accepts any';
+    is seen('rs256', token($key{RS256}, 'RS256', { sub => 'alice' }, kid => 'any')), $good,
+        'a PEM file accepts any kid';
 };
 
 subtest 'several keys, several servers' => sub {
     is seen('several', $tokens{$_}), "jwt:sub:user-$_", "one of several directives: $_" for qw(RS256 HS384 ES512);
-    is seen('several', $tokens{$_}), $address, "none of them: $_" for qw(RS512 HS256 ES256 Ed448);
+    is seen('several', $tokens{$_}), $address, "a key of no directive: $_" for qw(RS512 HS256 ES256 Ed448);
     is seen('bundle', token($_, 'RS256', { sub => 'alice' })), 'jwt:sub:alice', 'each key of one PEM file'
         for $key{RS256}, $other_rsa;
     is join(' ', grep { seen('set-dozen', token($dozen[$_], 'ES256', { sub => 'alice' })) eq 'jwt:sub:alice' } 0 .. 11),
-        '0 1 2 3 4 5 6 7', 'without its name, each of the first eight of a set of twelve';
+        '0 1 2 3 4 5 6 7', 'without a kid, each of the first eight keys of a set of twelve';
     is join(' ', grep { seen('set-dozen', token($dozen[$_], 'ES256', { sub => 'alice' }, kid => "key$_")) eq 'jwt:sub:alice' } 0 .. 11),
-        join(' ', 0 .. 11), 'with it, each of all';
+        join(' ', 0 .. 11), 'with a kid, each key of the set';
     is seen('bundle', token($stranger, 'RS256', { sub => 'alice' })), $address, 'and no other';
-    is seen('inherits', $tokens{RS256}), 'jwt:sub:user-RS256', 'a server without keys has those of http';
-    is seen('es256', $tokens{RS256}), $address, 'a server with keys has only these';
+    is seen('inherits', $tokens{RS256}), 'jwt:sub:user-RS256', 'a server without keys inherits those of http';
+    is seen('es256', $tokens{RS256}), $address, 'a server with keys uses only these';
     is seen('pss', forge($pss, 'PS384', header('PS384'), '{"sub":"alice"}')), 'jwt:sub:alice', 'a key that is for PSS only';
-    is seen('relative', $tokens{RS256}), 'jwt:sub:user-RS256', 'a relative name is looked for beside nginx.conf';
+    is seen('relative', $tokens{RS256}), 'jwt:sub:user-RS256', 'a relative file name is relative to nginx.conf';
 };
 
 subtest 'the bytes of a secret' => sub {
-    is seen('newline', $tokens{HS256}), 'jwt:sub:user-HS256', 'a newline at the end does not belong to it';
-    is seen('lines', token({ secret => "$key{HS256}{secret}\n" }, 'HS256', { sub => 'alice' })), 'jwt:sub:alice', 'of two newlines one does';
+    is seen('newline', $tokens{HS256}), 'jwt:sub:user-HS256', 'a newline at the end is not part of the secret';
+    is seen('lines', token({ secret => "$key{HS256}{secret}\n" }, 'HS256', { sub => 'alice' })), 'jwt:sub:alice',
+        'one of two newlines is part of the secret';
     is seen('lines', $tokens{HS256}), $address, 'and not none';
     is seen('wrapped', token({ secret => $wrapped }, 'HS256', { sub => 'alice' })), 'jwt:sub:alice', 'a secret of two lines, as openssl writes it';
-    is seen('dos', $tokens{HS256}), 'jwt:sub:user-HS256', 'CR and LF are one line end';
+    is seen('dos', $tokens{HS256}), 'jwt:sub:user-HS256', 'CR LF is one line end';
     my $short = { secret => "\0\xff\r" . ("\n\x80" x 20) };
     is seen('binary', token($short, 'HS256', { sub => 'alice' })), 'jwt:sub:alice', 'any bytes do';
     is seen('binary', token({ secret => substr $short->{secret}, 1 }, 'HS256', { sub => 'alice' })), $address, 'NUL too';
 };
 
-subtest 'where the token is' => sub {
+subtest 'where a token is read from' => sub {
     for my $scheme ('Bearer', 'bearer', 'BEARER', 'bEaReR', 'Bearer  ') {
         my @headers = ($scheme eq 'bearer' ? 'AUTHORIZATION' : 'authorization', "$scheme $tokens{RS256}");
         is $nginx->request(path => '/', headers => \@headers)->{body}, 'jwt:sub:user-RS256', $scheme;
@@ -208,17 +211,17 @@ subtest 'where the token is' => sub {
         is $nginx->get('/', Authorization => "$scheme $tokens{RS256}")->{body}, $address, "not after \"$scheme\"";
     }
     is $nginx->get('/', Authorization => $tokens{RS256})->{body}, $address, 'nor by itself';
-    is $nginx->get('/', Authorization => "Bearer$tokens{RS256}")->{body}, $address, 'nor without a blank';
-    is $nginx->get('/', Cookie => "token=$tokens{RS256}")->{body}, $address, 'nor in a cookie';
+    is $nginx->get('/', Authorization => "Bearer$tokens{RS256}")->{body}, $address, 'no token without a blank';
+    is $nginx->get('/', Cookie => "token=$tokens{RS256}")->{body}, $address, 'no token in a cookie';
     is $nginx->get('/', Host => 'cookie', Cookie => "token=$tokens{RS256}")->{body}, 'jwt:sub:user-RS256',
-        'unless rate_limit_jwt_source says so';
-    is seen('cookie', $tokens{RS256}), $address, 'and then only there';
+        'rate_limit_jwt_source selects another place';
+    is seen('cookie', $tokens{RS256}), $address, 'only the selected place is read';
     is $nginx->get("/?token=$tokens{ES256}", Host => 'argument')->{body}, 'jwt:sub:user-ES256', 'an argument, with keys';
-    is $nginx->get("/?token=$tokens{RS256}", Host => 'argument')->{body}, $address, 'and those keys only';
+    is $nginx->get("/?token=$tokens{RS256}", Host => 'argument')->{body}, $address, 'only these keys are used';
     is seen('argument', $tokens{ES256}), $address, 'and not elsewhere';
 };
 
-subtest 'keys in one server only, and a place of the token for all' => sub {
+subtest 'keys in one server only, and a token source for all' => sub {
     my $other = start_nginx(
         http    => 'rate_limit_key $who jwt:sub ip; rate_limit_jwt_source $http_x_token;',
         server  => "rate_limit_jwt_key RS256 $file{RS256}; location / { return 200 \"\$who\"; }",
@@ -230,53 +233,53 @@ subtest 'keys in one server only, and a place of the token for all' => sub {
         return $other->get('/', Host => $host, @headers)->{body};
     };
     my ($header, $cookie) = ([ 'X-Token' => $tokens{RS256} ], [ Cookie => "token=$tokens{RS256}" ]);
-    is $ask->('localhost', @{$header}), 'jwt:sub:user-RS256', 'the place that http says';
+    is $ask->('localhost', @{$header}), 'jwt:sub:user-RS256', 'the token source of http';
     is $ask->('localhost', Authorization => "Bearer $tokens{RS256}"), $address, 'and no other';
-    is $ask->('own', @{$cookie}), 'jwt:sub:user-RS256', 'a server may say another';
-    is $ask->('own', @{$header}), $address, 'and then only that';
-    is $ask->('none', @{$header}), $address, 'a server without keys believes nobody';
-    unlike $other->error_log, qr/token is not valid/, 'and does not complain';
+    is $ask->('own', @{$cookie}), 'jwt:sub:user-RS256', 'a server may have another token source';
+    is $ask->('own', @{$header}), $address, 'only the source of the server is read';
+    is $ask->('none', @{$header}), $address, 'a server without keys accepts no token';
+    unlike $other->error_log, qr/token is not valid/, 'a server without keys logs nothing';
 };
 
-# A token with claims as they are written.
+# Returns a token with the given text as its claims.
 sub claims { my ($text) = @_; return forge($key{RS256}, 'RS256', header('RS256'), $text) }
 
 subtest 'a claim as text' => sub {
     my @values = (
-        [ 'a string',           '"gold"',             'gold' ],
-        [ 'a string of blanks', '" a b "',            ' a b ' ],
-        [ 'an escaped string',  '"\u00e9\"\\\\/\/"', "\xc3\xa9\"\\//" ],
-        [ 'a newline',          '"a\nb"',             '' ],
-        [ 'a control character', '"a\u0001"',         '' ],
-        [ 'another one',        '"\u007f"',           '' ],
-        [ 'UTF-8',              "\"\xe2\x82\xac\"",   "\xe2\x82\xac" ],
+        [ 'a string',             '"gold"',             'gold' ],
+        [ 'a string of blanks',   '" a b "',            ' a b ' ],
+        [ 'an escaped string',    '"\u00e9\"\\\\/\/"', "\xc3\xa9\"\\//" ],
+        [ 'a newline',            '"a\nb"',             '' ],
+        [ 'a control character',  '"a\u0001"',         '' ],
+        [ 'another one',          '"\u007f"',           '' ],
+        [ 'UTF-8',                "\"\xe2\x82\xac\"",   "\xe2\x82\xac" ],
         [ 'a pair of surrogates', '"\ud83d\ude00"',   "\xf0\x9f\x98\x80" ],
-        [ 'a long string',      '"' . 'v' x 9000 . '"', 'v' x 9000 ],
-        [ 'a number',           '42',                 '42' ],
-        [ 'zero',               '0',                  '0' ],
-        [ 'a negative number',  '-7',                 '-7' ],
-        [ 'a fraction',         '1.5',                '1.5' ],
-        [ 'a tenth',            '0.1',                '0.1' ],
-        [ 'a large number',     '9007199254740993',   '9007199254740993' ],
-        [ 'true',               'true',               'true' ],
-        [ 'false',              'false',              'false' ],
-        [ 'null',               'null',               '' ],
-        [ 'an object',          '{"a":"b"}',          '' ],
-        [ 'an array',           '["a"]',              '' ],
-        [ 'an empty array',     '[]',                 '' ],
-        [ 'an empty string',    '""',                 '' ],
+        [ 'a long string',        '"' . 'v' x 9000 . '"', 'v' x 9000 ],
+        [ 'a number',             '42',                 '42' ],
+        [ 'zero',                 '0',                  '0' ],
+        [ 'a negative number',    '-7',                 '-7' ],
+        [ 'a fraction',           '1.5',                '1.5' ],
+        [ 'a tenth',              '0.1',                '0.1' ],
+        [ 'a large number',       '9007199254740993',   '9007199254740993' ],
+        [ 'true',                 'true',               'true' ],
+        [ 'false',                'false',              'false' ],
+        [ 'null',                 'null',               '' ],
+        [ 'an object',            '{"a":"b"}',          '' ],
+        [ 'an array',             '["a"]',              '' ],
+        [ 'an empty array',       '[]',                 '' ],
+        [ 'an empty string',      '""',                 '' ],
     );
     for my $row (@values) {
         my ($title, $value, $text) = @{$row};
         is seen('claims', claims(qq({"value":$value})) ), "<$text>", $title;
     }
     is seen('claims', claims('{"other":1}')), '<>', 'no such claim';
-    is seen('claims', claims('{"VALUE":1,"value":2,"Value":3}')), '<2>', 'a variable is the claim in small letters';
-    is seen('claims', claims('{"Value":1}')), '<1>', 'or else the one in others';
-    is seen('claims', claims('{"Value":1,"VALUE":1}')), '<>', 'unless there are two';
-    is seen('claims', claims('{"Value":null,"value":2}')), '<2>', 'small letters: whatever the other is';
-    is seen('claims', claims('{"Value":1,"value":null}')), '<>', 'small letters: even if that is null';
-    is seen('claims', claims('{"tenantId":"acme"}'), '/mixed'), '<acme>', 'capitals in a variable';
+    is seen('claims', claims('{"VALUE":1,"value":2,"Value":3}')), '<2>', 'a variable is the claim in lower case';
+    is seen('claims', claims('{"Value":1}')), '<1>', 'a claim in another case is used if there is none in lower case';
+    is seen('claims', claims('{"Value":1,"VALUE":1}')), '<>', 'two claims in other cases: none is used';
+    is seen('claims', claims('{"Value":null,"value":2}')), '<2>', 'lower case is used, beside any other';
+    is seen('claims', claims('{"Value":1,"value":null}')), '<>', 'lower case is used, even if it is null';
+    is seen('claims', claims('{"tenantId":"acme"}'), '/mixed'), '<acme>', 'upper case in the name of a variable';
     is seen('claims', claims('{"tenantid":"acme"}'), '/mixed'), '<acme>', 'are small letters';
     is seen('claims', claims('{}')), '<>', 'no claims at all';
     is seen('claims', claims(qq(  { \n "value" :\t"v" } \r\n))), '<v>', 'blanks between';
@@ -299,24 +302,24 @@ subtest 'a claim as a source' => sub {
     );
     is seen('localhost', claims(qq({"sub":$_->[0]}))), $_->[1], "a value of $_->[0]" for @values;
     is seen('localhost', claims('{"subject":"a"}')), $address, 'no such claim';
-    is seen('localhost', claims('{"Sub":"a"}')), $address, 'a name in other letters is another claim';
+    is seen('localhost', claims('{"Sub":"a"}')), $address, 'a name in another case is another claim';
 };
 
 subtest 'a path into a claim' => sub {
     my @rows = (
         # claims                                               nested deep url slash dotted
-        [ 'an object in an object',  '{"realm":{"tenant":"acme"}}',            'jwt:realm.tenant:acme||||' ],
-        [ 'four of them',            '{"a":{"b":{"c":{"d":"x"}}}}',            '|jwt:a.b.c.d:x|||' ],
-        [ 'a whole name with dots',  '{"realm.tenant":"whole"}',               'jwt:realm.tenant:whole||||' ],
-        [ 'which goes before a path', '{"realm":{"tenant":"path"},"realm.tenant":"whole"}', 'jwt:realm.tenant:whole||||' ],
-        [ 'a URL',                   '{"https://example.com/plan":"gold"}',    '||jwt:https://example.com/plan:gold||' ],
-        [ 'a slash',                 '{"org/team":"red"}',                     '|||jwt:org/team:red|' ],
-        [ 'a number at the end',     '{"x":{"y":5}}',                          '||||jwt:x.y:5' ],
-        [ 'an object at the end',    '{"x":{"y":{}}}',                         '||||' ],
-        [ 'a string in between',     '{"x":"y"}',                              '||||' ],
-        [ 'an array in between',     '{"x":[{"y":5}]}',                        '||||' ],
-        [ 'null in between',         '{"x":null}',                             '||||' ],
-        [ 'half of it',              '{"a":{"b":{"c":5}}}',                    '||||' ],
+        [ 'an object in an object',              '{"realm":{"tenant":"acme"}}',            'jwt:realm.tenant:acme||||' ],
+        [ 'four of them',                        '{"a":{"b":{"c":{"d":"x"}}}}',            '|jwt:a.b.c.d:x|||' ],
+        [ 'a whole name with dots',              '{"realm.tenant":"whole"}',               'jwt:realm.tenant:whole||||' ],
+        [ 'a whole name is preferred to a path', '{"realm":{"tenant":"path"},"realm.tenant":"whole"}', 'jwt:realm.tenant:whole||||' ],
+        [ 'a URL',                               '{"https://example.com/plan":"gold"}',    '||jwt:https://example.com/plan:gold||' ],
+        [ 'a slash',                             '{"org/team":"red"}',                     '|||jwt:org/team:red|' ],
+        [ 'a number at the end',                 '{"x":{"y":5}}',                          '||||jwt:x.y:5' ],
+        [ 'an object at the end',                '{"x":{"y":{}}}',                         '||||' ],
+        [ 'a string in between',                 '{"x":"y"}',                              '||||' ],
+        [ 'an array in between',                 '{"x":[{"y":5}]}',                        '||||' ],
+        [ 'null in between',                     '{"x":null}',                             '||||' ],
+        [ 'half of it',                          '{"a":{"b":{"c":5}}}',                    '||||' ],
     );
     for my $row (@rows) {
         my ($title, $text, $values) = @{$row};
@@ -324,7 +327,7 @@ subtest 'a path into a claim' => sub {
     }
 };
 
-subtest 'a header of a token may say other things as well' => sub {
+subtest 'a token header may have other members' => sub {
     my $claims = json({ sub => 'alice' });
     for my $more ({ typ => 'at+jwt' }, { cty => 'x' }, { x5t => 'abc' }, { jku => 'https://example.com/' }, { extra => { a => [ 1, 2 ] } }) {
         is seen('localhost', forge($key{RS256}, 'RS256', json({ alg => 'RS256', %{$more} }), $claims)), 'jwt:sub:alice', json($more);
@@ -346,7 +349,7 @@ subtest 'exp and nbf' => sub {
     $case->('hs256', '"nbf":' . ($now - 1),  1, 'just valid');
     $case->('hs256', '"nbf":' . ($now + 60), 0, 'not yet valid');
     $case->('hs256', '"nbf":' . ($now - 60) . ',"exp":' . ($now + 60), 1, 'between both');
-    $case->('hs256', '"iat":' . ($now + 60), 1, 'iat says nothing about that');
+    $case->('hs256', '"iat":' . ($now + 60), 1, 'iat is ignored');
     $case->('hs256', '"exp":' . ($now + 60) . '.5', 1, 'a fraction');
     $case->('hs256', '"exp":' . ($now - 60) . '.5', 0, 'a fraction, expired');
     $case->('hs256', '"exp":4e9', 1, 'an exponent');
@@ -367,21 +370,21 @@ subtest 'exp and nbf' => sub {
     $case->('day', '"exp":' . ($now - 86_000), 1, 'a day of leeway');
     $case->('day', '"exp":' . ($now - 86_460), 0, 'and no more');
     for my $host (qw(hs256 day)) {
-        $case->($host, '"exp":9223372036854775807',  1, "$host: the end of time");
-        $case->($host, '"exp":-9223372036854775808', 0, "$host: the beginning of time");
-        $case->($host, '"nbf":-9223372036854775808', 1, "$host: since the beginning of time");
-        $case->($host, '"nbf":9223372036854775807',  0, "$host: not before the end of time");
-        $case->($host, '"exp":1e300', 1, "$host: beyond the end of time");
-        $case->($host, '"nbf":1e300', 0, "$host: not before that");
+        $case->($host, '"exp":9223372036854775807',  1, "$host: exp is the largest time");
+        $case->($host, '"exp":-9223372036854775808', 0, "$host: exp is the smallest time");
+        $case->($host, '"nbf":-9223372036854775808', 1, "$host: nbf is the smallest time");
+        $case->($host, '"nbf":9223372036854775807',  0, "$host: nbf is the largest time");
+        $case->($host, '"exp":1e300', 1, "$host: exp is beyond the largest time");
+        $case->($host, '"nbf":1e300', 0, "$host: nbf is beyond the largest time");
     }
 };
 
-subtest 'a token that is remembered ends and begins on time' => sub {
+subtest 'a cached token expires and becomes valid on time' => sub {
     my $turn  = int(time) + 2;
     my $token = sub { return token($key{HS256}, 'HS256', { sub => 'alice', @_ }) };
     my %ends  = (hs256 => $token->(exp => $turn), lenient => $token->(exp => $turn - 3));
     my %begins = (hs256 => $token->(nbf => $turn), lenient => $token->(nbf => $turn + 3));
-    sleep 0.001 while time < $turn - 1;    # what is asked now may take most of a second
+    sleep 0.001 while time < $turn - 1;    # the next requests may take most of a second
     my $all = sub {
         my ($tokens) = @_;
         return join ' ', map { seen($_, $tokens->{$_}) } qw(hs256 lenient hs256 lenient);
@@ -399,7 +402,7 @@ SKIP: {
     is $all->(\%begins), "@good",  'from nbf on, and nbf - leeway';
 };
 
-# Whether each of both workers makes of a token what is expected.
+# Returns true if both workers interpret a token as expected.
 sub of_both_workers {
     my ($token, $value) = @_;
     my (%workers, @wrong);
@@ -420,17 +423,18 @@ subtest 'a reload reads keys anew' => sub {
     my $new = token($other_rsa, 'RS256', { sub => 'new' });
     is seen('localhost', $old), 'jwt:sub:user-RS256', 'before';
     key_file('RS256', $other_rsa->{public});
-    is seen('localhost', $old), 'jwt:sub:user-RS256', 'a changed file alone changes nothing';
-    is seen('localhost', $new), $address, 'nor brings the new key';
+    is seen('localhost', $old), 'jwt:sub:user-RS256', 'a changed file without a reload changes nothing';
+    is seen('localhost', $new), $address, 'the new key is not used before a reload';
     $nginx->reload(%conf, workers => 2);
-    ok of_both_workers($old, $address), 'after a reload no worker believes a token of the old key, though it was remembered';
-    ok of_both_workers($new, 'jwt:sub:new'), 'each believes those of the new one';
-    is seen('set-plain', $old), 'jwt:sub:user-RS256', 'keys that have not changed still hold';
+    ok of_both_workers($old, $address),
+        'after a reload no worker accepts a token of the old key, although it was cached';
+    ok of_both_workers($new, 'jwt:sub:new'), 'each worker accepts tokens of the new key';
+    is seen('set-plain', $old), 'jwt:sub:user-RS256', 'unchanged keys still work';
 
     key_file('RS256', 'not a key');
     $nginx->signal('HUP');
-    ok $nginx->wait_for_log(qr/\[emerg\].*"rate_limit_jwt_key"/), 'a key file that is wrong stops a reload';
-    ok of_both_workers($new, 'jwt:sub:new'), 'and the workers go on with what they have';
+    ok $nginx->wait_for_log(qr/\[emerg\].*"rate_limit_jwt_key"/), 'an invalid key file makes a reload fail';
+    ok of_both_workers($new, 'jwt:sub:new'), 'the workers keep their keys';
 
     key_file('RS256', $key{RS256}{public});
     $nginx->reload(%conf, workers => 2);
@@ -438,7 +442,7 @@ subtest 'a reload reads keys anew' => sub {
     ok of_both_workers($new, $address), 'and no other';
 };
 
-subtest 'more tokens than a worker remembers' => sub {
+subtest 'more tokens than a worker caches' => sub {
     my $head = part(header('HS256'));
     my @some;
     for my $number (1 .. 2200) {

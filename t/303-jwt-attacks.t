@@ -79,10 +79,10 @@ my %reason = (
     early     => 'it is not valid yet',
 );
 my %known = map { $_ => 1 } values %reason;
-my @sent;    # every token that was sent
+my @sent;    # all tokens that were sent
 my $seen = 0;
 
-# Reasons in what the log has got since the last call.
+# Returns the reasons that were logged since the last call.
 sub reasons {
     my $log = $nginx->error_log;
     my $new = substr $log, $seen;
@@ -95,7 +95,7 @@ sub reasons {
     return @reasons;
 }
 
-# A request with these values of Authorization: the client's name, and the claims that variables show.
+# Sends a request with these values of Authorization. Returns the client's name, and the claims that variables show.
 sub ask {
     my ($host, @values) = @_;
     push @sent, @values;
@@ -103,7 +103,7 @@ sub ask {
     return $answer->{status} . ' ' . join ' ', map { $answer->header($_) // '-' } qw(X-Who X-Claims);
 }
 
-# A token that must not be believed, by any of these reasons, each time it is sent.
+# Asserts that a token is rejected each time it is sent, with one of these reasons.
 sub refused {
     my ($title, $host, $token, @names) = @_;
     my @faults;
@@ -132,8 +132,8 @@ my %good = (
     hs => forge($secret, 'HS256', header('HS256'), $claims),
     ed => forge($ed,     'EdDSA', header('EdDSA'), $claims),
 );
-believed('a token without a fault', $_, $good{$_}) for sort keys %good;
-believed('a token without a fault', 'set', forge($rsa, 'RS256', header('RS256', kid => 'a'), $claims));
+believed('a valid token',           $_, $good{$_}) for sort keys %good;
+believed('a valid token',           'set', forge($rsa, 'RS256', header('RS256', kid => 'a'), $claims));
 
 # Algorithm none.
 for my $none ('none', 'None', 'NONE', 'nOnE', 'none ', ' none', 'none\u0000', '\u006eone', '') {
@@ -146,7 +146,7 @@ for my $none ('none', 'None', 'NONE', 'nOnE', 'none ', ' none', 'none\u0000', '\
     refused("\"$none\" signed with the right secret", 'hs', "$head." . signature($secret, 'HS256', $head), qw(key malformed));
 }
 
-# A public key taken for a secret.
+# A public key used as a secret.
 my %public = (
     'PEM'                    => $rsa->{public},
     'PEM without newline'    => $rsa->{public} =~ s/\n\z//r,
@@ -174,12 +174,12 @@ refused('HS256 with the public key as the secret', 'ed', forge({ secret => $ed->
 refused('an empty secret', 'hs', forge({ secret => '' }, 'HS256', header('HS256'), $claims), 'signature');
 refused('half of the secret', 'hs', forge({ secret => substr $secret->{secret}, 0, 32 }, 'HS256', header('HS256'), $claims), 'signature');
 
-# One algorithm for another.
-refused("$_ for RS256, rightly signed", 'rs', forge($rsa, $_, header($_), $claims), 'key') for qw(RS384 RS512 PS256 PS384 PS512);
-refused("$_ said to be RS256",          'rs', forge($rsa, $_, header('RS256'), $claims), 'signature') for qw(RS384 RS512 PS256 PS512);
-refused("RS256 said to be $_",          'rs', forge($rsa, 'RS256', header($_), $claims), 'key') for qw(RS512 PS256 ES256 EdDSA HS256);
-refused("$_ for HS256, rightly signed", 'hs', forge($secret, $_, header($_), $claims), 'key') for qw(HS384 HS512);
-refused("HS256 said to be $_",          'hs', forge($secret, 'HS256', header($_), $claims), 'key') for qw(HS384 hs256 HS256K);
+# One algorithm in place of another.
+refused("$_ for RS256, correctly signed", 'rs', forge($rsa, $_, header($_), $claims), 'key') for qw(RS384 RS512 PS256 PS384 PS512);
+refused("$_ that claims to be RS256",   'rs', forge($rsa, $_, header('RS256'), $claims), 'signature') for qw(RS384 RS512 PS256 PS512);
+refused("RS256 that claims to be $_",   'rs', forge($rsa, 'RS256', header($_), $claims), 'key') for qw(RS512 PS256 ES256 EdDSA HS256);
+refused("$_ for HS256, correctly signed", 'hs', forge($secret, $_, header($_), $claims), 'key') for qw(HS384 HS512);
+refused("HS256 that claims to be $_",   'hs', forge($secret, 'HS256', header($_), $claims), 'key') for qw(HS384 hs256 HS256K);
 refused('RS512 for a key of the set that is for RS256', 'set', forge($rsa, 'RS512', header('RS512', kid => 'a'), $claims), 'key');
 refused('ES256K', 'es', forge($koblitz, 'ES256', header('ES256K'), $claims), 'key');
 refused('ES256 by a key of another curve', 'es', forge($koblitz, 'ES256', header('ES256'), $claims), 'signature');
@@ -190,19 +190,19 @@ refused("alg $_", 'rs', forge($rsa, 'RS256', "{\"alg\":$_}", $claims), qw(key ma
 refused('no alg', 'rs', forge($rsa, 'RS256', '{"typ":"JWT"}', $claims), qw(key malformed));
 refused('an empty header', 'rs', forge($rsa, 'RS256', '{}', $claims), qw(key malformed));
 
-# Names of keys.
-refused('the name of another key', 'set', forge($rsa, 'RS256', header('RS256', kid => 'b'), $claims), 'signature');
-refused('the other way round', 'set', forge($rsa_too, 'RS256', header('RS256', kid => 'a'), $claims), 'signature');
-refused('the name of a key of another type', 'set', forge($rsa, 'RS256', header('RS256', kid => 'c'), $claims), 'key');
+# Key ids.
+refused('the kid of another key', 'set', forge($rsa, 'RS256', header('RS256', kid => 'b'), $claims), 'signature');
+refused('the kids exchanged', 'set', forge($rsa_too, 'RS256', header('RS256', kid => 'a'), $claims), 'signature');
+refused('the kid of a key of another type', 'set', forge($rsa, 'RS256', header('RS256', kid => 'c'), $claims), 'key');
 refused('an unknown name', 'set', forge($rsa, 'RS256', header('RS256', kid => 'z'), $claims), 'key');
 for my $kid ('/dev/null', '../../../../../../dev/null', $file{hs}, $set, 'a/../a', "a'--", 'a;id', '%61', 'http://127.0.0.1/', 'A', 'x' x 5000) {
-    my $title = 'a key of the name ' . (length $kid > 40 ? length($kid) . ' bytes long' : $kid);
+    my $title = 'a key with the kid ' . (length $kid > 40 ? length($kid) . ' bytes long' : $kid);
     refused($title, 'set', forge({ secret => $_ }, 'HS256', header('HS256', kid => $kid), $claims), qw(key malformed)) for '', "\n";
 }
-refused("a name that is no text: $_", 'set', forge($mallory, 'RS256', "{\"alg\":\"RS256\",\"kid\":$_}", $claims), 'malformed') for '1', 'null', 'true', '["a"]', '{}';
+refused("a kid that is not a string: $_", 'set', forge($mallory, 'RS256', "{\"alg\":\"RS256\",\"kid\":$_}", $claims), 'malformed') for '1', 'null', 'true', '["a"]', '{}';
 refused('an empty name', 'set', forge($mallory, 'RS256', '{"alg":"RS256","kid":""}', $claims), qw(key signature));
 
-# Keys that a token brings itself.
+# Keys inside a token.
 my %brought = (
     jwk => $mallory->{jwk},
     jku => 'http://127.0.0.1:1/keys',
@@ -211,11 +211,11 @@ my %brought = (
     x5t => 'abc',
 );
 for my $name (sort keys %brought) {
-    refused("$name of its own", 'rs', forge($mallory, 'RS256', header('RS256', $name => $brought{$name}), $claims), 'signature');
-    refused("$name of its own", 'set', forge($mallory, 'RS256', header('RS256', kid => 'a', $name => $brought{$name}), $claims), 'signature');
+    refused("$name inside the token", 'rs', forge($mallory, 'RS256', header('RS256', $name => $brought{$name}), $claims), 'signature');
+    refused("$name inside the token", 'set', forge($mallory, 'RS256', header('RS256', kid => 'a', $name => $brought{$name}), $claims), 'signature');
 }
-refused('jwk of its own', 'es', forge($mallory_ec, 'ES256', header('ES256', jwk => $mallory_ec->{jwk}), $claims), 'signature');
-refused('jwk of its own', 'hs', forge({ secret => 'x' x 64 }, 'HS256', header('HS256', jwk => { kty => 'oct', k => part('x' x 64) }), $claims), 'signature');
+refused('jwk inside the token', 'es', forge($mallory_ec, 'ES256', header('ES256', jwk => $mallory_ec->{jwk}), $claims), 'signature');
+refused('jwk inside the token', 'hs', forge({ secret => 'x' x 64 }, 'HS256', header('HS256', jwk => { kty => 'oct', k => part('x' x 64) }), $claims), 'signature');
 
 # crit.
 refused("crit $_", 'rs', forge($rsa, 'RS256', "{\"alg\":\"RS256\",\"crit\":$_}", $claims), 'crit') for '["exp"]', '["b64"],"b64":false', '[]', 'null', '"exp"', '{}';
@@ -235,7 +235,7 @@ refused("crit $_", 'rs', forge($rsa, 'RS256', "{\"alg\":\"RS256\",\"crit\":$_}",
         refused('a signature of 8 KB', $host, "$head.$body." . part('x' x 8000), 'signature');
         refused('other claims', $host, "$head." . part(json({ sub => 'mallory', admin => 1 })) . ".$signature{$host}", 'signature');
         refused('another header', $host, part(header($algorithm{$host}, x => 1)) . ".$body.$signature{$host}", 'signature');
-        believed('the token itself, after all', $host, $good{$host});
+        believed('the unchanged token', $host, $good{$host});
     }
     refused('a signature in DER', 'es', forge($ec, 'DER256', header('ES256'), $claims), 'signature');
     my $order = pack 'H*', 'ffffffff00000000ffffffffffffffffbce6faada7179e84f3b9cac2fc632551';
@@ -295,10 +295,10 @@ for my $title (sort keys %times) {
         'quotes'                     => "\"$good{rs}\"",
         'a dot that is encoded'      => "$head%2E$body.$signature",
         'Bearer twice'               => "Bearer $good{rs}",
-        'a letter that is not ASCII' => "$head.$body\xc3\xa9.$signature",
-        'bytes that are no text'     => "\xff\xfe.$body.$signature",
+        'a character that is not ASCII' => "$head.$body\xc3\xa9.$signature",
+        'bytes that are not text'     => "\xff\xfe.$body.$signature",
         'base64 of another alphabet' => "$head.$body." . '+/+/' . substr($signature, 4),
-        'one letter more in a header' => "${head}A.$body.$signature",
+        'one character more in a header' => "${head}A.$body.$signature",
         'words'                      => 'this is no token at all',
         'a letter'                   => 'x',
     );
@@ -306,10 +306,10 @@ for my $title (sort keys %times) {
     refused('cut after ' . $_, 'rs', substr($good{rs}, 0, $_), 'malformed') for 1, length($head) - 1, length($head) + 2;
     refused('half of the signature', 'rs', substr($good{rs}, 0, length($good{rs}) - 200), qw(signature malformed));
     refused('no claims', 'rs', "$head..$signature", qw(malformed claims));
-    refused('without its first letter', 'rs', substr($good{rs}, 1), qw(malformed));
+    refused('without its first character', 'rs', substr($good{rs}, 1), qw(malformed));
 }
 
-# Length: the largest that is believed, and one byte more.
+# Length: the largest accepted token, and one byte more.
 sub sized {
     my ($length) = @_;
     for my $head (map { header('HS256', x => 'x' x $_) } 0 .. 3) {
@@ -327,7 +327,7 @@ refused('40 KB of dots', 'hs', '.' x 40_000, 'long');
 refused('16 KB of letters', 'hs', 'x' x 16_384, 'malformed');
 refused('16 KB of dots', 'hs', '.' x 16_384, 'malformed');
 
-# JSON that one reader takes for this and another for that; rightly signed.
+# JSON that parsers interpret differently, correctly signed.
 my $sub  = '"sub":"mallory"';
 my %json = (
     'a claim twice'               => '{"sub":"alice",' . $sub . '}',
@@ -359,12 +359,12 @@ my %json = (
     'a byte order mark'           => "\xef\xbb\xbf{$sub}",
     'UTF-16'                      => join('', map {"$_\0"} split //, "{$sub}"),
     'a newline in a text'         => "{$sub,\"a\":\"b\nc\"}",
-    'UTF-8 that is none'          => "{$sub,\"a\":\"\xff\xfe\"}",
+    'invalid UTF-8'          => "{$sub,\"a\":\"\xff\xfe\"}",
     'UTF-8 cut short'             => "{$sub,\"a\":\"\xc3\"}",
     'UTF-8 too long'              => "{$sub,\"a\":\"\xc0\xaf\"}",
     'UTF-8 of a surrogate'        => "{$sub,\"a\":\"\xed\xa0\x80\"}",
     'half a surrogate'            => "{$sub," . '"a":"\ud800"}',
-    'an escape that is none'      => "{$sub," . '"a":"\x"}',
+    'an invalid escape'      => "{$sub," . '"a":"\x"}',
     'NUL in a claim'              => '{"sub":"mallory\u0000alice"}',
     'NUL in a name'               => "{$sub," . '"a\u0000b":1}',
     'arrays in arrays'            => "{$sub,\"a\":" . '[' x 5000 . ']' x 5000 . '}',
@@ -388,7 +388,7 @@ my %headers = (
     'two objects'              => "{$alg}{$alg}",
     'a letter after it'        => "{$alg}x",
     'a byte order mark'        => "\xef\xbb\xbf{$alg}",
-    'UTF-8 that is none'       => "{$alg,\"a\":\"\xff\"}",
+    'invalid UTF-8'       => "{$alg,\"a\":\"\xff\"}",
     'NUL after it'             => "{$alg}\0",
     'NUL in a name'            => "{$alg," . '"a\u0000b":1}',
     'NUL in a text'            => "{$alg," . '"kid":"a\u0000"}',
@@ -399,13 +399,13 @@ for my $title (sort keys %headers) {
     refused("header: $title", 'hs', forge($secret, 'HS256', $headers{$title}, $claims), 'malformed');
 }
 
-# A valid token whose claim is no name: nothing to complain of.
+# A valid token whose claim cannot be a name: nothing is logged.
 for my $value ('null', '{}', '{"sub":"mallory"}', '[]', '["mallory"]', '""') {
     is ask('hs', 'Bearer ' . forge($secret, 'HS256', header('HS256'), "{\"sub\":$value}")), '200 ip:127.0.0.1 <>', "sub is $value: no name";
     is join(' ', reasons()), '', "sub is $value: nothing to log";
 }
 
-# What is no token at all.
+# Requests without a token.
 for my $row ([ 'no header' ], [ 'Basic', 'Basic dXNlcjpwYXNzd29yZA==' ], [ 'Basic with a token', "Basic $good{hs}" ],
     [ 'a token without Bearer', $good{hs} ], [ 'Digest', 'Digest username="mallory"' ])
 {
@@ -419,12 +419,12 @@ for my $pair ([ 'Basic dXNlcjpwYXNzd29yZA==', "Bearer $good{hs}" ], [ "Bearer $g
 }
 reasons();
 
-is ask('quiet', 'Bearer a.b.c'), '200 ip:127.0.0.1 <>', 'where info is not logged, a wrong token has no name either';
-is slurp($nginx->dir . '/quiet.log'), '', 'and is not logged';
+is ask('quiet', 'Bearer a.b.c'), '200 ip:127.0.0.1 <>', 'without info messages, an invalid token gives no name either';
+is slurp($nginx->dir . '/quiet.log'), '', 'an invalid token is not logged';
 
-# Whatever was sent: nobody finds it in a log.
+# No log contains a token.
 {
-    # nginx itself shows headers that it does not take.
+    # nginx itself logs duplicate headers that it rejects.
     my $log = join "\n", grep { !/client sent duplicate header line/ } split /\n/, $nginx->error_log . $nginx->access_log;
     my %found;
     for my $value (@sent) {
@@ -432,10 +432,10 @@ is slurp($nginx->dir . '/quiet.log'), '', 'and is not logged';
             $found{ substr $text, 0, 40 } = 1 if length $text > 8 && index($log, $text) >= 0;
         }
     }
-    is_deeply [ sort keys %found ], [], scalar(@sent) . ' tokens: no part of one is in a log';
-    unlike $log, qr/mallory|bWFsbG9y|eyJ/, 'nor what they say';
+    is_deeply [ sort keys %found ], [], scalar(@sent) . ' tokens: no part of a token is in a log';
+    unlike $log, qr/mallory|bWFsbG9y|eyJ/, 'no claim is in a log';
     my ($control) = $log =~ /([^\n -~])/;
-    is $control, undef, 'nothing but printable ASCII is there';
+    is $control, undef, 'the logs are printable ASCII';
 }
 unlike $nginx->error_log, qr/exited on signal|\[(?:alert|crit)\]/, 'no worker died';
 

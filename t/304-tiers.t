@@ -19,7 +19,7 @@ my $redis = start_redis();
 
 my ($zones, $locations) = ('', '');
 
-# A zone NAME_STORE and a location /NAME/STORE for each store.
+# Adds a zone NAME_STORE and a location /NAME/STORE for each store.
 sub place {
     my ($name, $rate, $options, $words) = @_;
     for my $store (@stores) {
@@ -36,7 +36,7 @@ place('user',    '$by_user',    'algorithm=token_bucket');
 place('told',    '$rate_limit_jwt_rate', 'algorithm=token_bucket');
 place('open',    '$arg_rate',   'algorithm=token_bucket');
 place('closed',  '$arg_rate',   'algorithm=token_bucket on_error=closed');
-# What a request costs. Of each row: what is written, and what is left of two millions.
+# Costs of a request. Each row: the text, and what remains of two millions.
 my @costs = (
     [ '0',       '200 2000000' ],
     [ '1',       '200 1999999' ],
@@ -46,7 +46,7 @@ my @costs = (
     map { [ $_, '200 1999999', 'wrong' ] } '1000001', '-1', '-0', '+1', '1.5', '1e3', '0x10', 'abc', '1a', 'nothing', 'space', 'after', 'tab',
     '4294967297', '18446744073709551617', '99999999999999999999999', '1' x 500,
 );
-# A wrong cost is logged once a minute for each zone.
+# An invalid cost is logged once a minute for each zone.
 place("cost$_", '2000000r/366d', 'algorithm=token_bucket', 'cost=$cost') for 0 .. $#costs;
 for my $algorithm (@algorithms) {
     my $nodelay = $algorithm eq 'leaky_bucket' ? 'nodelay' : '';
@@ -97,7 +97,7 @@ add_header X-Error $rate_limit_error always;
 SERVER
 );
 
-# The answer of one store: status and what remains, or what was not decided; and whether any header tells of a limit.
+# Returns the response of one store: status and remaining count, or the error; and whether there are rate limit headers.
 sub answer {
     my ($path, @headers) = @_;
     my $response = $nginx->request(path => $path, headers => \@headers);
@@ -107,7 +107,7 @@ sub answer {
     return join ' ', $response->{status}, $left // '-', $status =~ /BYPASSED|ERROR/ ? $status : (), !defined $left && $told ? 'TELLS' : ();
 }
 
-# The same requests to each store: all must answer as expected.
+# Sends the same requests to each store. All must respond as expected.
 sub both {
     my ($title, $expected, $path, $count, @headers) = @_;
     for my $store (@stores) {
@@ -119,36 +119,36 @@ sub both {
 
 sub bearer { my (%claims) = @_; return (Authorization => 'Bearer ' . token($key, 'ES256', \%claims)) }
 
-# A plan by a claim.
-both('a plan that is not known', '200 1, 200 0, 429 0', '/claim', 3, bearer(sub => 'a', plan => 'tin'));
+# A plan from a claim.
+both('an unknown plan',          '200 1, 200 0, 429 0', '/claim', 3, bearer(sub => 'a', plan => 'tin'));
 both('no plan',                  '200 1, 200 0, 429 0', '/claim', 3, bearer(sub => 'b'));
 both('a plan',                   '200 4, 200 3, 200 2, 200 1, 200 0, 429 0', '/claim', 6, bearer(sub => 'c', plan => 'gold'));
 both('several rates',            '200 2, 200 1, 200 0, 429 0', '/claim', 4, bearer(sub => 'd', plan => 'both'));
-both('several rates, the second binds', '200 3, 200 2, 200 1, 200 0, 429 0', '/claim', 5, bearer(sub => 'd2', plan => 'loose'));
+both('several rates, the second is the tightest', '200 3, 200 2, 200 1, 200 0, 429 0', '/claim', 5, bearer(sub => 'd2', plan => 'loose'));
 both('off: no limit, and no header', '200 - BYPASSED, 200 - BYPASSED, 200 - BYPASSED', '/claim', 3, bearer(sub => 'e', plan => 'admin'));
 both('a plan that is a number',  '200 3', '/claim', 1, bearer(sub => 'f', plan => 42));
 both('a plan that is true',      '200 2', '/claim', 1, bearer(sub => 'g', plan => JSON::PP::true));
 both('a plan that is a list',    '200 1', '/claim', 1, bearer(sub => 'h', plan => ['admin']));
 both('a plan that is an object', '200 1', '/claim', 1, bearer(sub => 'i', plan => { admin => 1 }));
-both('a token of nobody',        '200 1', '/claim', 1, 'X-Client' => 'j', Authorization => 'Bearer ' . token(new_key('P-256'), 'ES256', { plan => 'admin' }));
+both('an invalid token',         '200 1', '/claim', 1, 'X-Client' => 'j', Authorization => 'Bearer ' . token(new_key('P-256'), 'ES256', { plan => 'admin' }));
 both('an expired token',         '200 1', '/claim', 1, 'X-Client' => 'k', bearer(plan => 'admin', exp => 1));
-both('a plan whose rate is none: the zone is left out', '200 - ERROR', '/claim', 1, bearer(sub => 'l', plan => 'broken'));
-both('a plan whose rate is empty',                      '200 - ERROR', '/claim', 1, bearer(sub => 'l', plan => 'none'));
-both('a plan of more rates than there is room for',     '200 - ERROR', '/claim', 1, bearer(sub => 'l', plan => 'three'));
+both('a plan with an invalid rate: the zone is skipped', '200 - ERROR', '/claim', 1, bearer(sub => 'l', plan => 'broken'));
+both('a plan with an empty rate',                       '200 - ERROR', '/claim', 1, bearer(sub => 'l', plan => 'none'));
+both('a plan with more rates than the zone has room for', '200 - ERROR', '/claim', 1, bearer(sub => 'l', plan => 'three'));
 
 both('a rate in the token itself', '200 2, 200 1, 200 0, 429 0', '/told', 4, bearer(sub => 'm', rate => '3r/d'));
 both('off in the token itself',    '200 - BYPASSED', '/told', 1, bearer(sub => 'm', rate => 'off'));
 both('no rate in the token',       '200 - ERROR', '/told', 1, bearer(sub => 'm'));
-both('a number for a rate',        '200 - ERROR', '/told', 1, bearer(sub => 'm', rate => 5));
+both('a number as the rate',       '200 - ERROR', '/told', 1, bearer(sub => 'm', rate => 5));
 
-# A plan by a header, the client itself, or its address.
+# A plan from a header, from the key, or from the address.
 both('a plan by a header',       '200 4', '/header', 1, 'X-Client' => 'a', 'X-Plan' => 'gold');
 both('no header',                '200 1', '/header', 1, 'X-Client' => 'b');
 both('off by a header',          '200 - BYPASSED, 200 - BYPASSED', '/header', 2, 'X-Client' => 'c', 'X-Plan' => 'admin');
 both('a plan by the key: a token',       '200 4', '/user', 1, bearer(sub => 'gold'));
 both('a plan by the key: not a header',  '200 3', '/user', 1, 'X-Client' => 'gold');
 both('a plan by the key: off',           '200 - BYPASSED', '/user', 1, bearer(sub => 'boss'));
-both('who only says so is somebody else', '200 1', '/user', 1, 'X-Client' => 'boss');
+both('a header with the same text is another client', '200 1', '/user', 1, 'X-Client' => 'boss');
 both('a plan by the key: an address',    '200 0, 429 0', '/user', 2);
 both('a plan by an address',     '200 4', '/address', 1, 'X-Forwarded-For' => '192.0.2.7');
 both('IPv6',                     '200 3', '/address', 1, 'X-Forwarded-For' => '2001:db8::1');
@@ -156,13 +156,13 @@ both('off by an address',        '200 - BYPASSED', '/address', 1, 'X-Forwarded-F
 both('another address',          '200 1', '/address', 1, 'X-Forwarded-For' => '198.51.100.7');
 both('a header, not its address', '200 4', '/address', 1, 'X-Client' => 'x', 'X-Forwarded-For' => '192.0.2.7');
 
-# A new plan in the middle of a window.
-both('a client uses up its plan',       '200 1, 200 0, 429 0', '/claim', 3, bearer(sub => 'mover'));
-both('a better plan, less what was used', '200 2, 200 1, 200 0, 429 0', '/claim', 4, bearer(sub => 'mover', plan => 'gold'));
+# A plan changes in the middle of a window.
+both('a client exhausts its plan',      '200 1, 200 0, 429 0', '/claim', 3, bearer(sub => 'mover'));
+both('a better plan, minus the used requests', '200 2, 200 1, 200 0, 429 0', '/claim', 4, bearer(sub => 'mover', plan => 'gold'));
 both('back again',                      '429 0', '/claim', 1, bearer(sub => 'mover'));
 both('no limit at all',                 '200 - BYPASSED', '/claim', 1, bearer(sub => 'mover', plan => 'admin'));
 both('forgets nothing',                 '429 0', '/claim', 1, bearer(sub => 'mover', plan => 'gold'));
-both('a plan of two rates knows what was used in a day', '429 0', '/claim', 1, bearer(sub => 'mover', plan => 'loose'));
+both('a plan of two rates counts the used requests of the day', '429 0', '/claim', 1, bearer(sub => 'mover', plan => 'loose'));
 both('a broken plan',                   '200 - ERROR', '/claim', 1, bearer(sub => 'mover', plan => 'broken'));
 both('forgets nothing either',          '429 0', '/claim', 1, bearer(sub => 'mover', plan => 'gold'));
 
@@ -170,19 +170,19 @@ for my $algorithm (grep { !/leaky|gcra/ } @algorithms) {
     my $at = sub { return "/$algorithm?rate=$_[0]" };
     both("$algorithm: two of three",                '200 2, 200 1', $at->('3r/366d'), 2, 'X-Client' => 'up');
     both("$algorithm: up",                          '200 6',        $at->('9r/366d'), 1, 'X-Client' => 'up');
-    both("$algorithm: down to what was used",       '429 0',        $at->('3r/366d'), 1, 'X-Client' => 'up');
-    both("$algorithm: down to less",                '429 0',        $at->('1r/366d'), 1, 'X-Client' => 'up');
+    both("$algorithm: down to the used count",      '429 0',        $at->('3r/366d'), 1, 'X-Client' => 'up');
+    both("$algorithm: down below the used count",   '429 0',        $at->('1r/366d'), 1, 'X-Client' => 'up');
     both("$algorithm: up by one",                   '200 0',        $at->('4r/366d'), 1, 'X-Client' => 'up');
-    both("$algorithm: rejections cost nothing",     '200 5',        $at->('10r/366d'), 1, 'X-Client' => 'up');
+    both("$algorithm: rejections are not charged",  '200 5',        $at->('10r/366d'), 1, 'X-Client' => 'up');
 }
 for my $algorithm (qw(leaky_bucket gcra)) {
     my $at = sub { return "/$algorithm?rate=$_[0]" };
     both("$algorithm: three of five",               '200 4, 200 3, 200 2', $at->('1r/366d'), 3, 'X-Client' => 'up');
     both("$algorithm: another rate, the same level", '200 1',              $at->('2r/366d'), 1, 'X-Client' => 'up');
-    both("$algorithm: up to the end",               '200 0, 429 0',        $at->('1r/366d'), 2, 'X-Client' => 'up');
+    both("$algorithm: up to the limit",             '200 0, 429 0',        $at->('1r/366d'), 2, 'X-Client' => 'up');
 }
 
-# Who comes down from a better plan waits no longer than one who never had it.
+# A client whose plan gets worse waits no longer than one that never had the better plan.
 for my $algorithm (@algorithms) {
     for my $change ([ '10r/h', '2r/h' ], [ '10r/366d', '2r/h' ], [ '90r/h', '1r/h' ], [ '10r/s', '3r/366d' ]) {
         my ($from, $to) = @{$change};
@@ -199,23 +199,23 @@ for my $algorithm (@algorithms) {
             }
             my $fallen = $ask->('rich', $to);
             my ($waits, $longest) = map { $_->header('Retry-After') // 0 } $fallen, $last;
-            cmp_ok $last->{status}, '==', 429, "$store: $algorithm: $to is used up";
+            cmp_ok $last->{status}, '==', 429, "$store: $algorithm: $to is exhausted";
             cmp_ok $waits, '<=', $longest + 1, "$store: $algorithm: from $from to $to the wait is no longer";
         }
     }
 }
 
-# What is no rate.
+# Invalid rates.
 for my $rate ('many', '0r/s', '-1r/s', '1r/s,', '', '%31r/d', '1r/s;2r/s', '1000000001r/s', 'OFF', 'off,1r/s', 'x' x 3000) {
     my $title = length $rate > 40 ? 'a long text' : "\"$rate\"";
     both("$title: open",   '200 - ERROR', "/open?rate=$rate",   1, 'X-Client' => 'wrong');
     both("$title: closed", '503 - ERROR', "/closed?rate=$rate", 1, 'X-Client' => 'wrong');
 }
-both('another zone of the request still holds', '200 1 ERROR, 200 0 ERROR, 429 0', '/good?rate=many', 3, 'X-Client' => 'good');
-both('the zone goes on with a good rate', '200 0, 429 0', '/closed?rate=1r/366d', 2, 'X-Client' => 'wrong');
+both('another zone of the request still applies', '200 1 ERROR, 200 0 ERROR, 429 0', '/good?rate=many', 3, 'X-Client' => 'good');
+both('the zone works with a valid rate', '200 0, 429 0', '/closed?rate=1r/366d', 2, 'X-Client' => 'wrong');
 for my $zone (map { ("open_$_", "closed_$_") } @stores) {
     my @lines = $nginx->error_log =~ /(.*\[error\].* rate ".*" of zone "$zone".*)/g;
-    ok @lines >= 1 && @lines <= 2, "zone $zone: a bad rate is logged once a minute" or diag scalar @lines;
+    ok @lines >= 1 && @lines <= 2, "zone $zone: an invalid rate is logged once a minute" or diag scalar @lines;
 }
 
 my %written = (nothing => '', space => ' 1', after => '1 ');
@@ -234,7 +234,7 @@ for my $number (0 .. $#costs) {
         is scalar @lines, $wrong ? 1 : 0, "$store: cost $title: " . ($wrong ? 'logged' : 'nothing to log');
     }
 }
-is scalar(grep { /[^ -~]/ } split /\n/, $nginx->error_log), 0, 'nothing but printable ASCII is logged';
+is scalar(grep { /[^ -~]/ } split /\n/, $nginx->error_log), 0, 'the log is printable ASCII';
 unlike $nginx->error_log, qr/exited on signal|\[(?:alert|crit)\]/, 'no worker died';
 
 done_testing;

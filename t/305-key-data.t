@@ -34,15 +34,15 @@ location = /value  { return 200 "$who"; }
 SERVER
 );
 
-my $clients  = 0;    # that Redis has seen
-my $rejected = 0;    # requests that were
+my $clients  = 0;    # clients in Redis
+my $rejected = 0;    # rejected requests
 
 sub encoded { my ($bytes) = @_; return $bytes =~ s/(.)/sprintf '%%%02x', ord $1/gers }
 
-# How a value is written in a client's name.
+# Returns a value as it is written in a client's name.
 sub written { my ($bytes) = @_; return $bytes =~ s/([\x00-\x1f\x7f%])/sprintf '%%%02X', ord $1/gers }
 
-# What stands for a client's name in Redis.
+# Returns the name of a client in a Redis key.
 sub name_of { my ($client) = @_; return length $client > 128 ? 'sha256:' . sha256_hex($client) : $client }
 
 sub redis_key {
@@ -51,20 +51,20 @@ sub redis_key {
     return "rate_limit:$zone:" . ($zone eq 'other' ? 'sliding_log' : 'token_bucket') . ':{' . name_of($client) . '}';
 }
 
-# A client never seen, of such a name: the same from memory and from Redis, and two keys there.
+# Asserts that a new client of this name has its own limit, the same in memory and in Redis, and two keys in Redis.
 sub is_itself {
     my ($title, $client, $query, @headers) = @_;
     is $nginx->request(path => "/value$query", headers => \@headers)->{body}, $client, "$title: the name";
     for my $store (qw(memory redis)) {
         my @answers = map { $nginx->request(path => "/$store$query", headers => \@headers) } 1 .. 3;
-        is statuses(@answers), '200 200 429', "$title: limited by itself in $store";
+        is statuses(@answers), '200 200 429', "$title: has its own limit in $store";
         $rejected++;
     }
     $clients++;
-    is $redis->command('EXISTS', redis_key($client, $_)), 1, "$title: its key, zone $_" for qw(there other);
-    # An instance whose calls take too long writes the key of its probe, too.
+    is $redis->command('EXISTS', redis_key($client, $_)), 1, "$title: the key of zone $_" for qw(there other);
+    # An instance with slow calls also writes the key of its probe.
     my @keys = grep { $_ ne 'rate_limit:probe' } @{ $redis->command('KEYS', '*') };
-    is scalar @keys, 2 * $clients, "$title: and nothing else";
+    is scalar @keys, 2 * $clients, "$title: no other key";
     return;
 }
 
@@ -84,11 +84,11 @@ my %arguments = (
     'a brace'                   => '{',
     'the other brace'           => '}',
     'braces'                    => '{}',
-    'braces the other way'      => '}{',
+    'braces in reverse order'      => '}{',
     'a tag'                     => '{tag}',
     'a tag inside'              => 'a{tag}b',
     'another tag inside'        => 'a{other}b',
-    'an end of the tag'         => 'a}b',
+    'the end of a hash tag'         => 'a}b',
     'a quote'                   => '"',
     'single quotes'             => q(''),
     'quotes and backslashes'    => q("a\\"b'),
@@ -101,8 +101,8 @@ my %arguments = (
     'a line of RESP'            => "\r\n*1\r\n\$8\r\nFLUSHALL\r\n",
     'Lua'                       => q(']] redis.call("FLUSHALL") --[[),
     'percent signs'             => '%s%n%00',
-    'NUL as it is written'      => '%00',
-    'a newline as it is written' => '%0A',
+    'NUL in its escaped form'      => '%00',
+    'a newline in its escaped form' => '%0A',
     'a dollar'                  => '$who ${who}',
     'a colon'                   => ':',
     'another source'            => 'header:x-key:a',
@@ -155,7 +155,7 @@ for my $title (sort keys %claims) {
 }
 {
     my $token = token($secret, 'HS256', { sub => "\x{e9}\x{20ac}\x{2028}\x{1f600}" });
-    is_itself('claim, letters of others', "jwt:sub:\xc3\xa9\xe2\x82\xac\xe2\x80\xa8\xf0\x9f\x98\x80", '', Authorization => "Bearer $token");
+    is_itself('claim, letters outside ASCII', "jwt:sub:\xc3\xa9\xe2\x82\xac\xe2\x80\xa8\xf0\x9f\x98\x80", '', Authorization => "Bearer $token");
 }
 
 subtest 'one byte makes another client' => sub {
@@ -165,26 +165,26 @@ subtest 'one byte makes another client' => sub {
     my %keys = map { $_ => 1 } @{ $redis->command('KEYS', 'rate_limit:there:*') };
     is scalar keys %keys, $clients, 'all clients of one zone are in Redis';
     is scalar(grep { !/\Arate_limit:there:token_bucket:\{(?:(?:arg:k|header:x-key|cookie:c|jwt:sub):.{1,128}|sha256:[0-9a-f]{64})\}\z/s } keys %keys), 0,
-        'by names of their own or by a digest';
+        'each key has the name or its digest';
 };
 
 subtest 'no key or claim ends a header' => sub {
     my $evil   = "a\r\nX-Evil: yes";
     my $answer = $nginx->get('/header?k=' . encoded($evil));
     is $answer->header('X-Who'),  'arg:k:a%0D%0AX-Evil: yes', 'a key is one value';
-    is $answer->count('X-Evil'), 0, 'and no header of its own';
+    is $answer->count('X-Evil'), 0, 'a key adds no header';
     $answer = $nginx->get('/header', Authorization => 'Bearer ' . token($secret, 'HS256', { sub => $evil }));
     is $answer->header('X-Who'), 'jwt:sub:a%0D%0AX-Evil: yes', 'a claim as a key is one value';
-    is $answer->count('X-Evil') + $answer->count('X-Sub'), 0, 'and as a variable none';
+    is $answer->count('X-Evil') + $answer->count('X-Sub'), 0, 'a claim as a variable has no value';
 };
 
 subtest 'redis-cli shows what the documentation says' => sub {
     like $redis->cli('EXISTS', 'rate_limit:there:token_bucket:{arg:k:*}'), qr/^(?:\(integer\) )?1$/, 'a client';
     like $redis->cli('EXISTS', 'rate_limit:there:token_bucket:{sha256:' . sha256_hex('arg:k:' . 'k' x 8192) . '}'),
-        qr/^(?:\(integer\) )?1$/, 'a client of a long name';
+        qr/^(?:\(integer\) )?1$/, 'a client with a long name';
 };
 
-subtest 'in a cluster all zones of a client are in one slot, whatever its braces' => sub {
+subtest 'in a cluster all zones of a client are in one slot, with any braces' => sub {
     for my $client (map { 'arg:k:' . written($_) } @arguments{ grep {/brace|tag|NUL|RESP|quote|128|129/} sort keys %arguments }) {
         my ($one, $other) = map { $redis->command('CLUSTER', 'KEYSLOT', redis_key($client, $_)) } qw(there other);
         is $one, $other, (substr $client, 0, 20) =~ s/[^ -~]/?/gr;
@@ -194,17 +194,19 @@ subtest 'in a cluster all zones of a client are in one slot, whatever its braces
 subtest 'what the logs say' => sub {
     my $log   = $nginx->error_log;
     my @lines = split /\n/, $log;
-    is scalar(grep { !m{^\d{4}/\d\d/\d\d \d\d:\d\d:\d\d \[\w+\] \d+#\d+: } } @lines), 0, 'every line begins as nginx begins them';
+    is scalar(grep { !m{^\d{4}/\d\d/\d\d \d\d:\d\d:\d\d \[\w+\] \d+#\d+: } } @lines), 0,
+        'every line has the prefix of nginx';
     is scalar(grep {/limiting requests/} @lines), $rejected, 'one line for each of ' . $rejected . ' rejections';
-    is_deeply [ grep {/[^ -~]/} @lines ], [], 'nothing but printable ASCII';
+    is_deeply [ grep {/[^ -~]/} @lines ], [], 'the log is printable ASCII';
     like $log, qr/key "arg:k:a%00b"/, 'NUL';
     like $log, qr/key "arg:k:a%0D%0Ab"/, 'CR and LF';
     like $log, qr/key "arg:k:\\xFF\\xFE\\x80"/, 'invalid UTF-8';
     like $log, qr/key "arg:k:%0A2026/, 'a log line';
     my @keys = $log =~ /limiting requests.*? key "([^"]*)"/g;
-    is scalar(grep { length(s/\\x[0-9A-F]{2}/./gr) > 128 + 3 } @keys), 0, 'no more than 128 bytes of a key';
+    is scalar(grep { length(s/\\x[0-9A-F]{2}/./gr) > 128 + 3 } @keys), 0, 'at most 128 bytes of a key';
     my $access = slurp($nginx->dir . '/keys.log');
-    is_deeply [ grep { !/^(?:200|429) (?:arg|header|cookie|jwt):[ -~]+$/ } split /\n/, $access ], [], 'the access log has one line a request';
+    is_deeply [ grep { !/^(?:200|429) (?:arg|header|cookie|jwt):[ -~]+$/ } split /\n/, $access ], [],
+        'the access log has one line per request';
     unlike $log, qr{exited on signal|^\S+ \S+ \[(?:alert|crit|emerg)\]}m, 'no worker died';
 };
 

@@ -15,7 +15,7 @@ my %files  = (
     'jwt.secret'     => key_file('documented.secret', $secret->{secret}),
 );
 
-# By the title of its section: each configuration that stands there, as what start_nginx takes.
+# The configurations of each section, by its title, as arguments of start_nginx.
 my %documented;
 {
     my $title = '';
@@ -49,7 +49,7 @@ sub with_section {
         $change->($conf) if $change;
         my $nginx = start_nginx(%{$conf}, port => $port, clock => 'day');
         $check->($nginx);
-        unlike $nginx->error_log, qr/\[(?:alert|crit|emerg)\]/, 'nginx has nothing to complain of';
+        unlike $nginx->error_log, qr/\[(?:alert|crit|emerg)\]/, 'nginx logs no warning';
         $nginx->stop;
     };
     return;
@@ -61,21 +61,21 @@ with_section 'Choosing a key' => sub {
     my $alice   = $nginx->request(path => '/api/', headers => [ Authorization => "Bearer $token" ]);
     my $key     = $nginx->request(path => '/api/', headers => [ 'X-Api-Key' => 'K' ]);
     my $address = $nginx->get('/api/');
-    is $_->header('X-RateLimit-Remaining'), 99, 'each is a client' for $alice, $key, $address;
+    is $_->header('X-RateLimit-Remaining'), 99, 'each address is a client' for $alice, $key, $address;
 };
 
 with_section 'Keys that come too late' => sub {
     my ($nginx) = @_;
     my $remaining = sub { return $nginx->get('/api/', 'X-User' => $_[0])->header('X-RateLimit-Remaining') };
     is $remaining->('alice'), 99, 'a user is counted';
-    is $remaining->('alice'), 98, 'as the same one';
+    is $remaining->('alice'), 98, 'the same user is counted';
     is $remaining->('bob'),   99, 'and another one';
     is scalar(grep { $nginx->get('/api/', 'X-User' => 'alice')->{status} == 200 } 1 .. 100), 98, 'up to the limit';
 } => sub { $_[0]{servers} =~ s{return}{add_header X-User \$http_x_user; return} or die "no server to tell who the user is\n" };
 
 with_section 'Login: many passwords for one account' => sub {
     my ($nginx) = @_;
-    is statuses($nginx, 8, path => '/login'), join(' ', (200) x 8), 'looking at the form costs nothing';
+    is statuses($nginx, 8, path => '/login'), join(' ', (200) x 8), 'a GET of the form costs nothing';
     is statuses($nginx, 7, path => '/login', method => 'POST'), '200 200 200 200 200 429 429', 'attempts do';
 };
 
@@ -86,16 +86,17 @@ with_section 'A public API with keys' => sub {
         return $nginx->request(path => '/api/', headers => \@headers)->header('X-RateLimit-Remaining');
     };
     is $remaining->('X-Api-Key' => '4f0c2a'), 999, 'a tenant has its plan';
-    is $remaining->('X-Api-Key' => 'b81d77'), 998, 'its other key has the same quota';
-    is $remaining->('X-Api-Key' => '99e3c0'), 99,  'another tenant has another';
-    is $remaining->(), 19, 'who has no key is an address';
-    is $remaining->('X-Api-Key' => "invented$_"), 18 - $_, 'and so is who invents one' for 0 .. 2;
+    is $remaining->('X-Api-Key' => 'b81d77'), 998, 'its other key shares the quota';
+    is $remaining->('X-Api-Key' => '99e3c0'), 99,  'another tenant has its own quota';
+    is $remaining->(), 19, 'a request without a key is limited by address';
+    is $remaining->('X-Api-Key' => "invented$_"), 18 - $_,
+        'a request with an invented key is limited by address' for 0 .. 2;
 };
 
 with_section 'A public API with keys' => sub {
     my ($nginx) = @_;
     my @answers = map { $nginx->request(path => '/api/', headers => [ 'X-Api-Key' => "invented$_" ])->{status} } 1 .. 302;
-    is scalar(grep { $_ == 200 } @answers), 300, 'one who invents keys is stopped by the second limit';
+    is scalar(grep { $_ == 200 } @answers), 300, 'a client that invents keys is stopped by the second limit';
     is $answers[-1], 429, 'for good';
 };
 
@@ -107,7 +108,7 @@ with_section 'A service with accounts: tokens and tiers' => sub {
         my $answer = $nginx->request(path => '/api/', headers => [ Authorization => "Bearer $token" ]);
         is $answer->header('X-RateLimit-Limit'), $want{$plan}, "$plan is a tier";
     }
-    is $nginx->get('/api/')->header('X-RateLimit-Limit'), 20, 'no token is one too';
+    is $nginx->get('/api/')->header('X-RateLimit-Limit'), 20, 'no token is a tier too';
 };
 
 with_section 'A service with accounts: tokens and tiers' => sub {
@@ -133,16 +134,16 @@ with_section 'Behind a CDN' => sub {
 with_section 'Behind a CDN' => sub {
     my ($nginx) = @_;
     my $from = sub { return $nginx->get('/', 'X-Forwarded-For' => $_[0])->header('X-RateLimit-Remaining') };
-    is $from->("198.51.100.$_"), 20 - $_, 'one who is not the CDN cannot choose an address' for 1 .. 3;
+    is $from->("198.51.100.$_"), 20 - $_, 'a client outside the CDN cannot choose an address' for 1 .. 3;
 };
 
 with_section 'IPv6' => sub {
     my ($nginx) = @_;
     my $answer = $nginx->get('/');
     is $answer->{status}, 200, 'both levels admit';
-    is $answer->header('X-RateLimit-Limit'), 10, 'and the narrow one binds';
+    is $answer->header('X-RateLimit-Limit'), 10, 'the narrow network is the tightest';
 };
 
-is_deeply [ grep { @{ $documented{$_} } } sort keys %documented ], [], 'no configuration of the page is left out';
+is_deeply [ grep { @{ $documented{$_} } } sort keys %documented ], [], 'all configurations of the page were tested';
 cmp_ok $sections, '>=', 8, 'all were found';
 done_testing;

@@ -62,25 +62,25 @@ TEXT
 
 subtest 'where requests were decided' => sub {
     my %of = map { $_ => contestant($_) } qw(redis cluster redis_denied cache_denied sync memory openresty);
-    is elsewhere($of{redis}, 1000, 1003), 0, 'a key of each, and a few of none';
-    is elsewhere($of{redis}, 1000, 750), 0.25, 'a quarter never reached Redis';
-    is elsewhere($of{cluster}, 1000, 900), 0.1, 'nor a tenth its nodes';
+    is elsewhere($of{redis}, 1000, 1003), 0, 'each client has a key, and a few extra keys';
+    is elsewhere($of{redis}, 1000, 750), 0.25, 'a quarter of the requests never reached Redis';
+    is elsewhere($of{cluster}, 1000, 900), 0.1, 'a tenth of the requests never reached the nodes';
     is elsewhere($of{redis_denied}, 1000, 0), 1, 'none without a deny cache';
-    is elsewhere($of{cache_denied}, 1000, 0), 0, 'none was to';
+    is elsewhere($of{cache_denied}, 1000, 0), 0, 'no request had to reach Redis';
     is elsewhere($of{cache_denied}, 1000, 20), 0.02, 'some were not in the cache';
-    is elsewhere($of{sync}, 1000, 10), 0, 'who counts locally tells Redis of clients';
-    is elsewhere($of{$_}, 1000, 0), 0, "$_ is not asked" for qw(memory openresty);
+    is elsewhere($of{sync}, 1000, 10), 0, 'with local counting, Redis gets the counts of clients';
+    is elsewhere($of{$_}, 1000, 0), 0, "$_ is not called" for qw(memory openresty);
     is elsewhere($of{redis}, 0, 0), 0, 'of no requests';
 };
 
-subtest 'what a log says' => sub {
+subtest 'the content of a log' => sub {
     is last_line("one\ntwo\n"), 'two', 'its last line';
-    is last_line("one\n\n"), 'one', 'that is not empty';
+    is last_line("one\n\n"), 'one', 'a log that is not empty';
     is_deeply [ last_line('') ], [undef], 'nothing';
 };
 
 subtest 'who is observed' => sub {
-    is contestant('memory_observed')->{kind}, 'observed', 'only who is named so';
+    is contestant('memory_observed')->{kind}, 'observed', 'only lines with this name';
     is contestant($_)->{kind}, 'ours', "and not $_" for qw(plain limit_req memory memory_bare redis sync cluster cache_denied);
     is contestant('memory_observed')->{$_}, contestant('memory')->{$_}, "with the same $_" for qw(http location);
 };
@@ -99,15 +99,16 @@ my @rounds = (
 );
 
 subtest 'rounds' => sub {
-    is_deeply [ by_round(\@rounds, 'redis', 'ratio', 'plain') ], [ 0.5, 0.6 ], 'beside the mean of the same round';
+    is_deeply [ by_round(\@rounds, 'redis', 'ratio', 'plain') ], [ 0.5, 0.6 ],
+        'compared with the mean of the same round';
     is_deeply [ by_round(\@rounds, 'redis', 'added_us', 'plain') ], [ 2, 3 ], 'and beyond it';
     is_deeply [ by_round(\@rounds, 'redis', 'p99_ratio', 'other') ], [ 0.5, 0.25 ], 'beside another';
     is_deeply [ by_round(\@rounds, 'absent', 'ratio', 'plain') ], [], 'of nobody';
     my $summary = summarize(\@rounds, other => 'redis');
     is_deeply $summary->{redis}{rate}, [ 85, 67.5, 102.5 ], 'median and quartiles';
     is_deeply $summary->{redis}{redis_0_us}, [ 3, 2.5, 3.5 ], 'each Redis by itself';
-    is $summary->{other}{added_us}[0], 11, 'beside whom it belongs to';
-    is $summary->{plain}{ratio}[0], 1, 'nobody is faster than himself';
+    is $summary->{other}{added_us}[0], 11, 'each beside its own baseline';
+    is $summary->{plain}{ratio}[0], 1, 'no contestant is faster than itself';
     is $summary->{redis}{log}, undef, 'a line of a log has no median';
 };
 
@@ -116,29 +117,29 @@ subtest 'orders' => sub {
     my %seen;
     for my $round (0 .. 5) {
         my @order = plan_order($round, @names);
-        is "@{[ sort @order ]}", "@names", "round $round has all";
+        is "@{[ sort @order ]}", "@names", "round $round has all contestants";
         $seen{"@order"}++;
     }
-    is scalar(keys %seen), 6, 'each in another order';
+    is scalar(keys %seen), 6, 'each round has another order';
 };
 
 subtest 'goals' => sub {
     my %row = map { $_->{goal} => $_ } judge(
         { redis_added => 2.5, redis_cpu => 5.01, redis_ratio => [ 0.72, 0.6, 0.8 ], memory_added => 0.5, limit_req_added => [ 0.4, 0, 1 ], shards => 2 });
     is $row{'Redis: nginx CPU added'}{verdict}, 'met', 'at most';
-    is $row{'Redis: Redis CPU a check'}{verdict}, 'missed', 'and no more';
+    is $row{'Redis: Redis CPU a check'}{verdict}, 'missed', 'above the goal';
     is $row{'Redis: requests/s ÷ plain'}{verdict}, 'met', 'at least';
-    is $row{'Redis: requests/s ÷ plain'}{spread}, '0.60–0.80', 'with its quartiles';
-    is $row{'Redis: nginx CPU added'}{spread}, '', 'if it has any';
+    is $row{'Redis: requests/s ÷ plain'}{spread}, '0.60–0.80', 'the quartiles';
+    is $row{'Redis: nginx CPU added'}{spread}, '', 'if it has a value';
     my $beside = $row{'memory, 100,000 keys: nginx CPU added, beside limit_req'};
     is "$beside->{wanted}: $beside->{figure}, $beside->{verdict}", 'at most 0.40 µs: 0.50 µs, missed', 'beside another figure';
-    is $row{'Redis, 8 connections: p99'}{figure}, 'not measured', 'one that is not known';
+    is $row{'Redis, 8 connections: p99'}{figure}, 'not measured', 'a figure that was not measured';
     is $row{'Redis, 8 connections: p99'}{verdict}, '–', 'has no verdict';
     my @handlers = map { $_->{verdict} } grep { $_->{goal} =~ /instructions of the handler/ } judge(
         { memory_handler_one => 820, limit_req_handler_one => 895, memory_handler => 990, limit_req_handler => 984 });
-    is "@handlers", 'met missed', "instructions beside limit_req's, of one key and of many";
+    is "@handlers", 'met missed', "instructions compared with limit_req, for one key and for many";
     my ($shards) = map { $row{$_} } grep {/three shards/} keys %row;
-    is "$shards->{figure} $shards->{verdict}", '2.00 –', 'nor what is only stated';
+    is "$shards->{figure} $shards->{verdict}", '2.00 –', 'a figure that is only stated is not a goal';
 };
 
 subtest 'texts' => sub {
@@ -157,19 +158,19 @@ TABLE
     );
     my $table = instructions_table(\%case);
     like $table, qr/^\| limit_req \| +895 \| +984 \| +860 \| +950 \|$/m, 'instructions of one key and of many';
-    like $table, qr/^\| memory +\| +820 \| +\| +1490 \| +\|$/m, 'as far as they were counted';
+    like $table, qr/^\| memory +\| +820 \| +\| +1490 \| +\|$/m, 'only counted figures';
     like $table, qr/the 8000 of a request without a limit/, 'beside plain';
     is instructions_table(undef), '', 'or no table';
     is accuracy_part(undef), '', 'nothing of accuracy';
     like accuracy_part("Traces\n\n| a |\n| --- |\n| b |\n"), qr/^### Accuracy\n.*`docs\/accuracy\.md`.*\n#### Traces\n\n\| a \|\n/s,
-        'or its tables below a heading';
+        'tables below a heading';
     like driver_line({ batch => 64, redis_busy => 0.857, checks_per_cpu_second => 303_850 }),
-        qr/calls of 64 checks.* 86 % .*303850 in a second of its CPU/, 'what the driver says';
-    like driver_line(undef), qr/256 connections/, 'or how its figure was estimated';
+        qr/calls of 64 checks.* 86 % .*303850 in a second of its CPU/, 'the output of the driver';
+    like driver_line(undef), qr/256 connections/, 'how its figure was estimated';
     my $page = "before\n<!-- what make bench wrote -->\nold\n<!-- until here -->\nafter\n";
     is replace_part($page, "new\n"), "before\n<!-- what make bench wrote -->\n\nnew\n\n<!-- until here -->\nafter\n",
-        'a page gets its new part';
-    is eval { replace_part('nothing', 'new') }, undef, 'if it has a place for it';
+        'the generated part of a page is replaced';
+    is eval { replace_part('nothing', 'new') }, undef, 'only if the page has a marker';
 };
 
 done_testing;

@@ -16,7 +16,7 @@ sub write_text {
     return $file;
 }
 
-# What bench/chart prints, and what it complains of.
+# Returns the output and the error message of bench/chart.
 sub chart {
     my ($spec, $data) = @_;
     my $json = write_text("$ENV{RL_DIR}/spec.json", JSON::PP->new->canonical->encode($spec));
@@ -30,7 +30,7 @@ sub chart {
     return wantarray ? ($svg, <$errors> // '') : $svg;
 }
 
-# What is wrong with a text as XML; '' if nothing is. It has no comments and no CDATA.
+# Returns why a text is not well-formed XML; '' if it is. Comments and CDATA are not expected.
 sub malformed {
     my ($xml) = @_;
     my @open;
@@ -51,7 +51,7 @@ sub malformed {
     return @open ? "@open remain open" : '';
 }
 
-# Texts as { x, y, anchor, text }.
+# Returns texts as { x, y, anchor, text }.
 sub texts {
     my ($svg) = @_;
     my @texts;
@@ -61,7 +61,7 @@ sub texts {
     return @texts;
 }
 
-# Pairs of texts that overlap if a letter is six pixels wide.
+# Returns pairs of texts that overlap if a letter is six pixels wide.
 sub overlaps {
     my @boxes = map {
         my $width = 6 * length $_->{text};
@@ -79,7 +79,7 @@ sub overlaps {
     return @pairs;
 }
 
-# Numbers of the path of a class.
+# Returns the numbers in the path of a class.
 sub drawn {
     my ($svg, $class) = @_;
     return [ $svg =~ /<path class="\Q$class\E" d="([^"]*)"/g ];
@@ -125,14 +125,14 @@ subtest 'a picture' => sub {
     my %seen  = map { $_->{text} => $_ } @texts;
     my @words = ('Answers', 'admitted', 'errors', 'the limit', 'p99', 'seconds', 'one server was killed', '100', '0.1');
     ok $seen{$_}, "text: $_" for @words;
-    is_deeply [ overlaps(@texts) ], [], 'no text is on another';
+    is_deeply [ overlaps(@texts) ], [], 'no text overlaps another';
     my ($width) = $svg =~ /viewBox="0 0 (\d+)/;
     my @outside = grep { $_->{anchor} eq 'start' && $_->{x} + 6 * length $_->{text} > $width } @texts;
     is_deeply \@outside, [], 'nor outside';
     ok !(grep { length $_->{text} > 150 } @texts), 'a long subtitle is broken into lines';
 };
 
-subtest 'numbers have their places' => sub {
+subtest 'numbers are at their positions' => sub {
     my $svg = chart({ %spec, marks => [] }, $data);
     my ($legend, $good, $bad);
     ($good, $legend) = @{ drawn($svg, 'blue') };
@@ -145,14 +145,14 @@ subtest 'numbers have their places' => sub {
     is sprintf('%.2f', ($good[9] - $good[11]) / $height), '1.25', 'more is higher';
     my @bad = $bad =~ /M([\d.]+) ([\d.]+)H([\d.]+)V([\d.]+)/;
     is $bad[1], $good[7], 'a bar stands on the one below';
-    is $bad[0], $good[4], 'in the same place';
+    is $bad[0], $good[4], 'both bars have the same position';
     my ($level) = grep { !/h10/ } @{ drawn($svg, 'dash plain') };
     my ($y) = $level =~ /M[\d.]+ ([\d.]+)H/;
-    is sprintf('%.2f', ($base - $y) / $height), '0.75', 'a level is at its height';
+    is sprintf('%.2f', ($base - $y) / $height), '0.75', 'a level line is at its height';
     my ($line) = grep { !/h10/ } @{ drawn($svg, 'line green') };
     is $line =~ tr/ML//, 3, 'a line has a point for each number';
-    like $line, qr/^M[^L]*L[^L]*M[^L]*$/, 'and a gap where there is none';
-    like $line, qr/h1$/, 'a point by itself is seen';
+    like $line, qr/^M[^L]*L[^L]*M[^L]*$/, 'a missing number is a gap';
+    like $line, qr/h1$/, 'a single point is visible';
 };
 
 subtest 'names instead of numbers' => sub {
@@ -162,9 +162,9 @@ subtest 'names instead of numbers' => sub {
     );
     is malformed($svg), '', 'well-formed';
     my %seen = map { $_->{text} => $_->{x} } texts($svg);
-    cmp_ok $seen{gcra}, '<', $seen{token_bucket}, 'they stand in their order';
+    cmp_ok $seen{gcra}, '<', $seen{token_bucket}, 'the names are in order';
     my ($bars) = drawn($svg, 'blue')->[0];
-    is $bars =~ tr/M//, 2, 'each with its bar';
+    is $bars =~ tr/M//, 2, 'each name has its bar';
 };
 
 subtest 'bars beside names' => sub {
@@ -188,22 +188,22 @@ subtest 'bars beside names' => sub {
     my $svg = chart(\%rows, "who,one,two,low,high,text\nours,20,10,25,35,30.0\na peer,40,,,,40.0\nminus,-1,,,,-1.0\nnobody,,,,,\n");
     is malformed($svg), '', 'well-formed';
     my @texts = texts($svg);
-    is_deeply [ overlaps(@texts) ], [], 'no text is on another';
+    is_deeply [ overlaps(@texts) ], [], 'no text overlaps another';
     my %seen = map { $_->{text} => $_ } @texts;
     ok $seen{$_}, "text: $_" for 'ours', 'a peer', '30.0', '-1.0', 'first', 'goal';
     ok !$seen{nobody}, 'a row without numbers is left out';
-    is $seen{ours}{x}, $seen{'a peer'}{x}, 'names stand below each other';
+    is $seen{ours}{x}, $seen{'a peer'}{x}, 'names are one below the other';
     my @one = map { [ /^M([\d.]+) ([\d.]+)h([\d.]+)v/ ] } grep { !/h10v10/ } @{ drawn($svg, 'blue') };
-    is scalar(@one), 2, 'what is negative has no bar';
+    is scalar(@one), 2, 'a negative number has no bar';
     is sprintf('%.1f', $one[1][2] / $one[0][2]), '2.0', 'twice as much is twice as long';
     my ($two) = map { [ /^M([\d.]+) ([\d.]+)h([\d.]+)v/ ] } @{ drawn($svg, 'orange') };
     cmp_ok abs($two->[0] - $one[0][0] - $one[0][2]), '<', 0.2, 'a bar begins where the one before ends';
     my ($level) = map {/^M([\d.]+) /} grep { !/h10/ } @{ drawn($svg, 'dash plain') };
-    cmp_ok abs($level - $one[1][0] - $one[1][2]), '<', 0.2, 'a level is at its place';
-    is scalar(@{ drawn($svg, 'spread') }), 1, 'a spread where there is one';
+    cmp_ok abs($level - $one[1][0] - $one[1][2]), '<', 0.2, 'a level line is at its position';
+    is scalar(@{ drawn($svg, 'spread') }), 1, 'a spread is drawn if there is one';
 };
 
-subtest 'what is wrong is said' => sub {
+subtest 'invalid input gives a message' => sub {
     my $of    = sub { return { %spec, panels => [ {@_} ] } };
     my %wrong = (
         'there is no column nothing'  => [ { x => { column => 'nothing' } }, $data ],
@@ -217,7 +217,7 @@ subtest 'what is wrong is said' => sub {
     for my $message (sort keys %wrong) {
         my ($svg, $errors) = chart(@{ $wrong{$message} });
         like $errors, qr/^chart: .*\Q$message\E/, $message;
-        is $svg, '', 'and nothing is drawn';
+        is $svg, '', 'nothing is drawn';
     }
 };
 
