@@ -194,7 +194,7 @@ subtest 'which addresses are one client' => sub {
     is ask(1, '/wide', '198.51.101.1'), 200, 'the next /24 is another client';
 };
 
-subtest 'only a trusted proxy may say whose a request is' => sub {
+subtest 'only a trusted proxy may set the address of a client' => sub {
     my $spoof = [ 'X-Forwarded-For' => '192.0.2.66', 'X-Real-Ip' => '192.0.2.67', Forwarded => 'for=192.0.2.68' ];
     is over(tcp($nginx->port, '127.0.0.2'), '/keys', $spoof)->header('X-Ip'), 'ip:127.0.0.2',
         'an untrusted address cannot set the address';

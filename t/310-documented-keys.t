@@ -128,7 +128,7 @@ with_section 'Behind a CDN' => sub {
     my $from = sub { return $nginx->get('/', 'X-Forwarded-For' => $_[0])->header('X-RateLimit-Remaining') };
     is $from->('198.51.100.1'), 19, 'a visitor of the CDN';
     is $from->('198.51.100.2'), 19, 'another one';
-    is $from->('203.0.113.9, 198.51.100.1'), 18, 'what the visitor himself puts into the header changes nothing';
+    is $from->('203.0.113.9, 198.51.100.1'), 18, 'a header that the visitor sends changes nothing';
 } => sub { $_[0]{http} =~ s{192\.0\.2\.0/24}{127.0.0.1} or die "no network to take the CDN's place\n" };
 
 with_section 'Behind a CDN' => sub {

@@ -1,29 +1,29 @@
-# An nginx with the module for tests that Test::Nginx has no words for, and a client that sees every byte.
+# nginx with the module, for tests that need more than Test::Nginx, and an HTTP client that returns every byte.
 #
 #   use lib 't/lib';
 #   use RateLimit qw(check_config start_nginx http_get http_request open_connection decode_json slurp);
 #
-# Configurations are given by what differs between tests, each a text of directives:
+# A configuration consists of parts, each a text of directives. A test gives the parts that it needs:
 #
 #   main      top level                                     http      inside http {}, before the server
 #   server    inside the server {} that listens             servers   inside http {}, after that server
-#   listen    further words of its listen directive         workers   worker_processes (1)
+#   listen    more parameters of its listen                 workers   worker_processes (1)
 #   port      its port (the next one of RL_PORTS)           log_level of error_log (info)
 #   module    0: do not load the module                  connections   of a worker (256)
 #   shutdown  worker_shutdown_timeout (10s)
-#   clock     1: its clock stands still until advance(); see RateLimit::Clock. 'day': only the time of day does
+#   clock     1: its clock is frozen until advance(); see RateLimit::Clock. 'day': only the time of day is
 #
-# In them, %PORT% stands for the server's port, %PORT1% … %PORT4% for further free ports, %DIR% for the folder of this
-# nginx, which holds nginx.conf, error.log, access.log, nginx.pid and the files of its root, html/.
+# In a text, %PORT% stands for the port of the server, %PORT1% … %PORT4% for further free ports, %DIR% for the folder of
+# this nginx, which holds nginx.conf, error.log, access.log, nginx.pid and the root, html/.
 #
 # FUNCTIONS
 #   check_config(%conf)         runs `nginx -t`; returns { exit => status, stderr => text, emerg => [lines] }
 #   start_nginx(%conf)          starts nginx, with a master, and waits until it listens; returns an object (METHODS).
-#                               Dies with nginx's own words if it does not start. Stops when the object goes away
+#                               Dies with nginx's messages if it does not start. Stops when the object is destroyed
 #   http_get($port, $path, %headers)
-#                               one GET over a connection of its own; returns a response (RESPONSES)
+#                               one GET over a new connection; returns a response (RESPONSES)
 #   http_request($port, method => 'GET', path => '/', headers => [name => value, …], body => text, version => '1.1')
-#                               the same with every choice open. Adds Host and Connection: close, and Content-Length if
+#                               the same with all options. Adds Host and Connection: close, and Content-Length if
 #                               there is a body, unless `headers` has them
 #   open_connection($port)      a connection for several requests: ->send($bytes), ->receive (next response; give it the
 #                               method if that was HEAD), ->at_end (true if the peer has closed), ->close
@@ -32,22 +32,22 @@
 #   slurp($file)                the content of a file, '' if there is none
 #   decode_json($text)          from JSON::PP
 #
-# METHODS of what start_nginx returns
+# METHODS of the object that start_nginx returns
 #   port, dir, pid              pid is the master's
 #   get($path, %headers), request(%request), connect
 #                               http_get, http_request and open_connection to it
-#   error_log, access_log       their text so far
+#   error_log, access_log       the text so far
 #   wait_for_log($pattern)      waits until error.log matches; returns what the pattern captured, or 1
 #   write_file($name, $text)    a file under html/
 #   workers                     process ids of the workers
 #   reload(%conf)               a new configuration (all of it), and waits until only new workers are left
 #   signal($name)               to the master
-#   stop                        ends it and waits for that
-#   advance($seconds)           moves the clock of an nginx with `clock`, and lets a worker see that
-#   now                         what that clock shows, in seconds since 1970
-#   pass_delay($seen)           waits until error.log says, after so many bytes, that a request is delayed, and lets just
-#                               that time pass
-#   delayed_request(%request)   request, for one that is delayed: lets just that time pass
+#   stop                        stops nginx, and waits for its end
+#   advance($seconds)           advances the clock of an nginx with `clock`, and wakes a worker
+#   now                         the time of that clock, in seconds since 1970
+#   pass_delay($seen)           waits until error.log, after $seen bytes, has a delayed request, and advances the clock
+#                               by its delay
+#   delayed_request(%request)   request, for one that is delayed: advances the clock by its delay
 #
 # RESPONSES
 #   { status => 429, headers => [ [name, value], … ], body => text, seconds => how long it took, raw => all bytes }
@@ -71,7 +71,7 @@ use Time::HiRes qw(sleep time);
 our @EXPORT_OK = qw(check_config start_nginx http_get http_request open_connection format_request wait_for slurp
     decode_json write_text);
 
-my $patience = 60;    # seconds to wait for what must happen; longer than any machine needs for it
+my $patience = 60;    # timeout in seconds; longer than any machine needs
 my @ports    = split ' ', $ENV{RL_PORTS} // '';
 my $nginxes  = 0;
 my %running;          # objects by process id
@@ -91,7 +91,7 @@ sub wait_for {
         my $value = $condition->();
         return $value if $value;
         sleep $pause;
-        $pause = min($pause * 1.3, 0.03);    # who looks often takes time from what is waited for
+        $pause = min($pause * 1.3, 0.03);    # frequent checks would slow down the servers
     }
     croak "waited for $what in vain";
 }
@@ -185,7 +185,7 @@ sub start_nginx {
     }
     $self->{pid} = $pid;
     $running{$pid} = $self->{dir};
-    # nginx forks its workers after it listens.
+    # nginx forks its workers after it begins to listen.
     my $workers = ($conf{main} // '') =~ /master_process\s+off/ ? 0 : ($conf{workers} // 1) =~ /^(\d+)$/ ? $1 : 1;
     wait_for(
         "nginx on port $port",
@@ -248,8 +248,8 @@ sub reload {
     return;
 }
 
-# A worker looks at the clock when something happens, such as a connection. One that gets none, be it because there is
-# another or because it takes no more, does when its next timer would have been due by the real clock.
+# A worker reads the clock at an event, such as a new connection. A worker that gets no connection reads the clock when
+# its next timer is due by the real clock.
 sub advance {
     my ($self, $seconds) = @_;
     $self->{clock}->advance($seconds);
@@ -307,7 +307,7 @@ sub DESTROY {
     return;
 }
 
-# A test that dies leaves no nginx behind.
+# If the test dies, its nginx is stopped.
 my $test = $$;
 
 END {

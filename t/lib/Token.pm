@@ -1,5 +1,5 @@
-# Keys and tokens for tests of rate_limit_jwt_key, made by others than the module: Node's crypto and the package jose.
-# One Node serves a test program, started when it is first needed.
+# Keys and tokens for tests of rate_limit_jwt_key, made by other software than the module: Node's crypto and the package
+# jose. Each test program uses one Node process, which starts at the first call.
 #
 #   use lib 't/lib';
 #   use Token qw(new_key new_secret token);
@@ -9,20 +9,20 @@
 #   my $token = token($key, 'RS256', { sub => 'alice' }, kid => '1');
 #
 # FUNCTIONS
-#   new_key($kind, %options)    a pair of keys: { public, private (PEM), pkcs1 (of RSA), der (public, bytes), jwk, private_jwk }.
-#                               Kinds: rsa (bits => 2048), rsa-pss, dsa, P-256, P-384, P-521, secp256k1, ed25519, ed448,
-#                               x25519, x448
+#   new_key($kind, %options)    a pair of keys: { public, private (PEM), pkcs1 (of RSA), der (public, bytes), jwk,
+#                               private_jwk }. Kinds: rsa (bits => 2048), rsa-pss, dsa, P-256, P-384, P-521, secp256k1,
+#                               ed25519, ed448, x25519, x448
 #   new_secret($length)         { secret (letters and digits), jwk }, the same for the same length in each run
 #   token($key, $alg, $claims, %header)
 #                               a token signed by jose. Claims are a reference to a hash
 #   forge($key, $alg, $header, $claims)
-#                               a token of any two texts, signed as $alg says, whatever the header says
+#                               a token of any two texts, signed with $alg, which may differ from the header
 #   header($alg, %more)         the text of a header with this algorithm
 #   signature($key, $alg, $text)
 #                               in base64url
 #   part($text)                 a text in base64url; decode_part($text) is its inverse
 #   json($data)                 a text of JSON, names in their order
-#   key_file($name, $text)      writes a file for rate_limit_jwt_key; returns its whole name
+#   key_file($name, $text)      writes a file for rate_limit_jwt_key; returns its full name
 #   jwks(@jwks)                 the text of a JSON Web Key Set; jwk($key, %more) is a public key for it
 package Token;
 use strict;

@@ -1,5 +1,5 @@
-// A headless Chromium that does what lines of JSON on standard input say, and answers each with a line; Browser.pm is the
-// other side.
+// A headless Chromium that executes commands, one line of JSON each, from standard input, and prints a line as the
+// result of each. Browser.pm is the other side.
 'use strict';
 
 const { chromium } = require('playwright-core');
@@ -11,14 +11,14 @@ let browser;
 async function launch() {
     return chromium.launch({
         executablePath: process.env.RL_CHROMIUM || '/usr/bin/chromium',
-        // Nothing but this machine is asked for, whatever Chromium itself would like to know.
+        // Chromium must not connect to other machines.
         args: ['--disable-gpu', '--disable-dev-shm-usage', '--disable-lcd-text',
             '--host-resolver-rules=MAP *.test 127.0.0.1 , MAP * ~NOTFOUND , EXCLUDE 127.0.0.1'],
         timeout: 120000,
     });
 }
 
-// What a page should not do is noted, for whoever asks.
+// Records unwanted events of a page for `problems`.
 function watch(page, origin, problems) {
     page.on('console', message => {
         if (['error', 'warning'].includes(message.type())) {
@@ -37,7 +37,7 @@ function watch(page, origin, problems) {
     });
 }
 
-// In tests, pages wait a fifth as long as they mean to.
+// In tests, timers of pages take a fifth of their time.
 function hurry() {
     const wait = window.setTimeout;
     window.setTimeout = (action, milliseconds, ...values) => wait(action, milliseconds / 5, ...values);
@@ -61,13 +61,13 @@ const operations = {
     page: ({ page, method, values }) => pages[page].page[method](...values),
     keyboard: ({ page, method, values }) => pages[page].page.keyboard[method](...values),
     locator: ({ page, selector, method, values }) => pages[page].page.locator(selector)[method](...values),
-    // A function's text and its one argument.
+    // The text of a function and its only argument.
     evaluate: ({ page, code, value }) => pages[page].page.evaluate(`(${code})(${JSON.stringify(value ?? null)})`),
     problems: ({ page }) => pages[page].problems.splice(0),
     close: ({ page }) => pages[page].context.close(),
 };
 
-// Of what a method returns, only what JSON has is told.
+// Returns the part of a method's result that JSON can express.
 function plain(result) {
     return result === null || typeof result !== 'object' || Array.isArray(result)
         || Object.getPrototypeOf(result) === Object.prototype ? result : null;

@@ -1,9 +1,10 @@
-# Asks 127.0.0.1 for all PATHs at once, over one HTTP/3 connection, and prints the headers of the answers as gtlsclient does.
+# Requests all PATHs from 127.0.0.1 at once, over one HTTP/3 connection, and prints the response headers in the format
+# of gtlsclient.
 #
 #   python3 t/lib/http3.py PORT all|first|cancel METHOD PATH…
 #
-# Closes the connection once all answers have come, or the first; `cancel` says instead that no answer is wanted any more
-# (STOP_SENDING), once nginx has had time to let the requests wait, prints "cancelled" and stays connected until SIGTERM.
+# Closes the connection after all responses, or after the first. With `cancel`, sends STOP_SENDING for all requests once
+# nginx has had time to queue them, prints "cancelled", and stays connected until SIGTERM.
 import asyncio
 import contextlib
 import signal
@@ -49,7 +50,7 @@ class Client(QuicConnectionProtocol):
 
     def cancel(self):
         for stream in self.open:
-            with contextlib.suppress(ValueError):  # it has ended meanwhile
+            with contextlib.suppress(ValueError):  # the stream has ended meanwhile
                 self._quic.stop_stream(stream, ErrorCode.H3_REQUEST_CANCELLED)
         self.transmit()
 

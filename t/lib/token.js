@@ -1,4 +1,4 @@
-// Makes keys and tokens for t/lib/Token.pm: each line that comes is a request in JSON, each that goes its answer.
+// Creates keys and tokens for t/lib/Token.pm: each input line is a request in JSON, each output line its result.
 'use strict';
 const crypto = require('crypto');
 const readline = require('readline');

@@ -1,6 +1,6 @@
 package RateLimit::Async;
 
-# HTTP/1.1 connections that one process reads and writes side by side, with the time at which each answer came.
+# Concurrent HTTP/1.1 connections in one process, with the time of each response.
 use strict;
 use warnings;
 
@@ -25,7 +25,7 @@ sub new {
     return bless { socket => $socket, in => '', out => '', methods => [], answers => [], closed => 0 }, $class;
 }
 
-# The text of a request; headers are a list of names and values.
+# Returns the text of a request. Headers are a list of names and values.
 sub request_text {
     my ($method, $uri, $headers, $body) = @_;
     my @headers = @{ $headers // [] };
@@ -38,13 +38,13 @@ sub request_text {
     return "$text\r\n" . ($body // '');
 }
 
-# Sends a request, or as much of it as the socket takes now.
+# Sends a request, or as many of its bytes as the socket accepts now.
 sub request {
     my ($self, $method, $uri, $headers, $body) = @_;
     return $self->raw(request_text($method, $uri, $headers, $body), $method);
 }
 
-# Sends bytes; `methods` are those of the requests among them, one answer each.
+# Sends bytes. `methods` are the methods of the requests in them; each request gets one response.
 sub raw {
     my ($self, $bytes, @methods) = @_;
     $self->{out} .= $bytes;
@@ -68,7 +68,7 @@ sub flush {
     return $self;
 }
 
-# Reads what has come.
+# Reads the bytes that have arrived.
 sub fill {
     my ($self) = @_;
     while (!$self->{closed}) {
@@ -92,7 +92,7 @@ sub fill {
     return;
 }
 
-# The answers so far; they are taken away.
+# Removes and returns the responses so far.
 sub answers {
     my ($self) = @_;
     return splice @{ $self->{answers} };
@@ -108,7 +108,7 @@ sub close {
     return close $self->{socket};
 }
 
-# Takes one whole answer from what was read.
+# Removes one complete response from the input.
 sub _parse {
     my ($self) = @_;
     my $end = index $self->{in}, "\r\n\r\n";
@@ -123,7 +123,7 @@ sub _parse {
     return $answer;
 }
 
-# Reads the body of an answer that begins at an offset; returns how many bytes it took, or undef if more must come.
+# Reads the body of a response at an offset. Returns its length in the input, or undef if it is incomplete.
 sub _body {
     my ($self, $answer, $at) = @_;
     my $status = $answer->{status};
@@ -155,7 +155,7 @@ sub _chunks {
     return;
 }
 
-# Reads and writes connections until each has all its answers or is closed; true if that took less than
+# Reads and writes connections until each has all its responses or is closed. Returns true if that took less than
 # `timeout` seconds.
 sub await_answers {
     my ($timeout, @connections) = @_;
@@ -173,7 +173,7 @@ sub await_answers {
     return 1;
 }
 
-# Waits until the server has read all that was sent: nothing is on its way, nor in the server's sockets.
+# Waits until the server has read all bytes: none is in flight or in the sockets of the server.
 sub await_reading {
     my (@connections) = @_;
     my %ours = map { sprintf('%04X', $_->{socket}->sockport) => sprintf '%04X', $_->{socket}->peerport } @connections;
@@ -192,8 +192,8 @@ sub await_reading {
     return;
 }
 
-# Sends requests at once, each [METHOD, URI, HEADERS, BODY] on a connection of its own, and returns the answers in
-# their order; undef for one without an answer.
+# Sends requests at once, each [METHOD, URI, HEADERS, BODY] on its own connection. Returns the responses in order; undef
+# for a missing one.
 sub exchange {
     my ($port, @requests) = @_;
     my @connections = map { __PACKAGE__->new($port) } @requests;
@@ -202,7 +202,7 @@ sub exchange {
     return map { scalar(($_->answers)[0]) } @connections;
 }
 
-# The statuses of answers in one line, "-" for none.
+# Returns the statuses of responses in one line, "-" for a missing one.
 sub statuses {
     return join ' ', map { $_ ? $_->{status} : '-' } @_;
 }

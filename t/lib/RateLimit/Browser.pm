@@ -1,4 +1,4 @@
-# Pages in a headless Chromium, for tests of what people see. One browser serves a program, started when it is first needed.
+# Pages in a headless Chromium. Each test program uses one browser, which starts at the first call.
 #
 #   use lib 't/lib';
 #   use RateLimit::Browser qw(open_page);
@@ -8,22 +8,23 @@
 #   wait_for('it to be saved', sub { $page->text('#state') eq 'saved' });
 #
 # FUNCTIONS
-#   open_page($url, %options)   a page with cookies and a size of its own. Options are those of Playwright's newContext;
+#   open_page($url, %options)   a page with its own cookies and size. Options are those of Playwright's newContext;
 #                               viewport may be [width, height]
 #
 # METHODS
 #   status, url                 of the answer; the address after redirects
 #   text($selector)             the text that an element shows; '' if there is none
-#   texts($selector)            those of all that match
-#   visible($selector)          how many that match are shown
+#   texts($selector)            the texts of all matching elements
+#   visible($selector)          how many matching elements are visible
 #   do($selector, $method, @values)
-#                               a method of Playwright's Locator, which waits for the element: click, fill, press, focus …
-#   press(@keys)                keys, one after the other, whatever has the focus
+#                               a method of Playwright's Locator, which waits for the element: click, fill, press, focus
+#                               …
+#   press(@keys)                keys, one after the other, to the focused element
 #   type($text)
 #   call($method, @values)      a method of Playwright's Page
 #   evaluate($function, $value) what a function in JavaScript returns
-#   problems                    what the page should not have done since the last call: errors and warnings on the console
-#                               (also those of its Content-Security-Policy), dialogs, requests to others than its origin
+#   problems                    unwanted events since the last call: errors and warnings on the console
+#                               (also those of its Content-Security-Policy), dialogs, requests to other origins
 #   close
 package RateLimit::Browser;
 use strict;

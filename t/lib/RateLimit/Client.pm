@@ -1,4 +1,4 @@
-# A client that sees every byte: requests, connections and responses of RateLimit, whose head documents them.
+# An HTTP client that returns every byte: requests, connections and responses. RateLimit.pm documents the interface.
 package RateLimit::Client;
 use strict;
 use warnings;
@@ -53,7 +53,7 @@ use IO::Select;
 use IO::Socket::INET;
 use Time::HiRes qw(time);
 
-my $patience = 60;    # seconds to wait for an answer
+my $patience = 60;    # timeout of a response in seconds
 
 sub new {
     my ($class, $port) = @_;
@@ -70,7 +70,7 @@ sub send {    ## no critic (ProhibitBuiltinHomonyms)
     return;
 }
 
-# Reads more; false at the end.
+# Reads more bytes. Returns false at the end.
 sub more {
     my ($self) = @_;
     IO::Select->new($self->{socket})->can_read($patience) or croak "no answer within $patience seconds";

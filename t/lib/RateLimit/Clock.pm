@@ -1,12 +1,12 @@
-# A clock for a process that stands still until a test moves it: what the process does between two moves happens at one
-# moment, however slow the machine is.
+# A clock for a process that is frozen until a test advances it: all that the process does between two advances happens
+# at one time, even on a slow machine.
 #
 #   my $clock = RateLimit::Clock->new("$dir/clock");    # shows the real time of now
-#   %ENV = (%ENV, $clock->environment);                 # before exec; environment(1) is for the time of day alone
+#   %ENV = (%ENV, $clock->environment);                 # before exec; environment(1) freezes the time of day only
 #   $clock->advance(1.5);                               # seconds
 #
-# The time of day and the monotonic clocks are the same for the process, unless only the former is to stand still. What the
-# kernel does at a time, such as the end of epoll_wait, still takes real time.
+# The time of day and the monotonic clocks are frozen, or the time of day only. Timeouts in the kernel, such as that of
+# epoll_wait, still take real time.
 package RateLimit::Clock;
 use strict;
 use warnings;
@@ -29,7 +29,7 @@ sub advance {
     return;
 }
 
-# What it shows, in seconds since 1970.
+# Returns the time of the clock, in seconds since 1970.
 sub now {
     my ($self) = @_;
     return $self->{micros} / 1e6;
@@ -41,7 +41,7 @@ sub environment {
     return (STOPPED_CLOCK => $self->{file}, STOPPED_DAY_ONLY => $day_only ? 1 : '', LD_PRELOAD => library(), @sanitizer);
 }
 
-# In one write of eight bytes, which the process has in its memory.
+# One write of eight bytes into the file, which the process has mapped.
 sub write {    ## no critic (ProhibitBuiltinHomonyms)
     my ($self) = @_;
     open my $out, -e $self->{file} ? '+<:raw' : '>:raw', $self->{file} or croak "$self->{file}: $!";

@@ -1,62 +1,63 @@
-# The nodes of a real Redis Cluster, and what one wants to do to them and to its slots.
+# The nodes of a real Redis Cluster, and operations on nodes and slots.
 #
 #   use lib 't/lib';
 #   use RateLimit::Cluster qw(start_cluster);
 #
 # FUNCTIONS
 #   start_cluster(%options)     starts the nodes, gives each master its share of the slots, and waits until they serve
-#                               them; returns an object (METHODS). Dies with a server's own words if one does not start.
-#                               They end when the object goes away. A node takes two ports of RL_REDIS_PORTS
+#                               them; returns an object (METHODS). Dies with a server's messages if one does not start.
+#                               The nodes end with the object. A node takes two ports of RL_REDIS_PORTS
 #
 # OPTIONS
 #   masters     how many (3)                                replicas        of each master (1)
-#   node_timeout    ms of silence after which a node is missed (1000). A busy machine may keep a node from answering for
-#                   seconds: where nothing is to be missed, a minute is better
+#   node_timeout    ms of silence after which a node counts as failed (1000). On a busy machine a node may not answer
+#                   for seconds: if no node is to fail, use a minute
 #   All others are those of start_redis, for each node. With the line 'cluster-require-full-coverage no' in `config`,
-#   what is left of a cluster goes on when a master is lost.
+#   the rest of a cluster keeps working when a master is lost.
 #
-# METHODS, which wait for 60 seconds at most; a node is an object of RateLimit::Redis
+# METHODS, which wait for at most 60 seconds; a node is an object of RateLimit::Redis
 #   url(%parts)                 redis+cluster://127.0.0.1:PORT,… for rate_limit_redis; parts: user, password,
-#                               nodes => [those to name] (all)
+#                               nodes => [the nodes to list] (all)
 #   nodes                       all nodes in the order of their start, the first masters before the first replicas
 #   masters                     those that have slots now, in the order of their first slots
 #   replicas($master)           the nodes that run and replicate it
 #   slot_of($key)               by CLUSTER KEYSLOT
 #   owner($slot), node_of($key) the master that has the slot now, even if it has just ended
-#   key_of($slot, $prefix)      a key in the slot, with what comes before its {tag} if given
-#   clients_in($slot, $count)   names of so many (1) clients whose keys, PREFIX ZONE:ALGORITHM:{CLIENT}, are in the slot
-#   clients_of($node, $count)   of so many (1) whose keys are in slots that this master has now. None is given twice
+#   key_of($slot, $prefix)      a key in the slot, with $prefix before its {tag}, if given
+#   clients_in($slot, $count)   names of $count (1) clients whose keys, PREFIX ZONE:ALGORITHM:{CLIENT}, are in the slot
+#   clients_of($node, $count)   of $count (1) clients whose keys are in slots of this master now. Each name is returned
+#                               once
 #   first_slot($master)         its lowest slot
 #   slots($master)              all of its slots
 #   id($node)                   by CLUSTER MYID
 #   count_keys                  keys in all masters that run
 #   kill($node)                 SIGKILL
-#   revive($node)               starts it again with the part that it had, but empty; if a replica took over, it becomes
-#                               one of that
-#   failover($master)           lets a replica take over in the regular way, and waits for it; returns the new master
+#   revive($node)               starts it again with its slots, but without keys; if a replica took over, the node
+#                               becomes a replica of that
+#   failover($master)           makes a planned failover to a replica, and waits for it; returns the new master
 #   hand_over_to($replica)      the same for this replica, without waiting until all nodes agree
-#   promote($replica)           makes it the master at once, whether others agree or not, as if they had missed the old one
+#   promote($replica)           makes it the master at once, without a vote, as if the old master had failed
 #   set_node_timeout($ms)       of all nodes, those that are revived later included
-#   wait_for_promotion(@nodes)  waits until one of the nodes has become a master; returns it, and the time at which it was
-#                               seen to be one
+#   wait_for_promotion(@nodes)  waits until one of the nodes has become a master; returns it, and the time at which it
+#                               was seen to be one
 #   wait_for_state($state, @nodes)
-#                               waits until each of the nodes that run, or of these, says so: ok or fail
-#   total($command)             how often a command was called on all nodes that run; reset_stats begins anew
+#                               waits until each running node, or each of these, reports the state: ok or fail
+#   total($command)             how often a command was called on all running nodes; reset_stats sets it to 0
 #   wait_until_ok               waits until all nodes that run agree who has which slot, all slots are served, and all
 #                               replicas follow their masters
 #
-# MOVING A SLOT, as redis-cli --cluster reshard does
+# MOVING A SLOT, in the steps of redis-cli --cluster reshard
 #   move_slot($slot, $to)       all of it: begin_move, move_keys, finish_move
 #   move_together($to, @slots)  begins all moves before it finishes one, and then waits
-#   move_slots($to, @slots)     each of them as fast as it goes, and then waits until all nodes agree; what follows the
-#                               slots is called after each of them if it is a function
+#   move_slots($to, @slots)     each of them without a pause, and then waits until all nodes agree; a function after
+#                               the slots is called after each move
 #   begin_move($slot, $to)      from now on, the owner answers ASK for keys that it does not have
-#   move_keys($slot, @keys)     of a move that has begun, these keys or else all: TRYAGAIN for a command that needs
-#                               one that was moved and one that was not
-#   finish_move($slot)          moves what is left, and tells the nodes; from now on, the old owner answers MOVED
-#   cancel_move($slot)          for a move of which no key was moved yet
+#   move_keys($slot, @keys)     of a move that has begun, these keys, by default all: TRYAGAIN for a command with
+#                               a moved key and another one
+#   finish_move($slot)          moves the other keys, and tells the nodes; from now on, the old owner answers MOVED
+#   cancel_move($slot)          for a move before any key was moved
 #   was_moving($slot, $from, $to)
-#                               whether it was on its way at some moment between these two
+#                               whether it was migrating at some time between these two
 package RateLimit::Cluster;
 use strict;
 use warnings;
@@ -75,7 +76,7 @@ my @crc_table = map { crc_of_byte($_) } 0 .. 255;
 my $tried     = 0;
 my $named     = 0;
 my @tags;     # by slot
-my @names;    # of clients, lists by slot: those not given away yet
+my @names;    # unused client names, lists by slot
 
 sub start_cluster {
     my (%options) = @_;
@@ -100,7 +101,7 @@ sub start_cluster {
     return $self;
 }
 
-# Until all know each other, a shorter time makes them talk more often.
+# Until all nodes know each other, a short timeout makes them exchange messages more often.
 sub start_node {
     my ($self) = @_;
     my ($user, $password) = control_user();
@@ -116,8 +117,8 @@ sub start_node {
     );
     push @lines, 'tls-cluster yes', 'tls-replication yes' if $self->{options}{tls};
     my $config = join "\n", @lines, $self->{options}{config} // '';
-    # A master serves no slot in the first two seconds after its start, by its own clock. Programs that measure
-    # servers (bench/run and others) use them unmodified.
+    # A master serves no slot in the first two seconds after its start, by its own clock. Programs that measure servers
+    # (bench/run and others) use unmodified servers.
     my @sooner = $ENV{RL_BUILD} ? (clock => 1, ahead => -3) : ();
     my $node   = start_redis(%{ $self->{options} }, config => $config, @sooner);
     $node->{bus} = $bus;
@@ -141,7 +142,8 @@ sub introduce {
     my ($self) = @_;
     my @nodes = $self->nodes;
     $nodes[$_]->command('CLUSTER', 'SET-CONFIG-EPOCH', $_ + 1) for 0 .. $#nodes;
-    # One of two nodes forgets a greeting that took it too long, and the other does not repeat it.
+    # If a handshake takes too long, one of the two nodes forgets it, and the other does not repeat it: CLUSTER MEET is
+    # retried.
     my $next = 0;
     wait_for(
         'all nodes to know each other',
@@ -153,7 +155,7 @@ sub introduce {
     return;
 }
 
-# Each to each: by gossip alone it takes seconds.
+# Introduces each node to each: gossip alone takes seconds.
 sub meet_all {
     my ($self) = @_;
     my @nodes = $self->nodes;
@@ -165,7 +167,7 @@ sub meet_all {
 
 sub nodes { my ($self) = @_; return @{ $self->{nodes} } }
 
-# Those that can answer.
+# Returns the nodes that can answer.
 sub awake { my (@nodes) = @_; return grep { $_->pid && !$_->{paused} } @nodes }
 
 sub any {
@@ -191,7 +193,7 @@ sub with_id {
     return first { $self->id($_) eq $id } $self->nodes;
 }
 
-# Who has which slots as a node sees it: { first, last, port } in order. With TLS it may not tell the test of ports.
+# Returns the slot map of a node: { first, last, port } in order. With TLS a node may not report plain ports.
 sub ranges {
     my ($self, $node) = @_;
     my $shown  = $node->command('CLUSTER', 'SLOTS');
@@ -228,7 +230,7 @@ sub owner {
     return $self->at_port($range->{port});
 }
 
-# The owners of all slots, by slot.
+# Returns the owners of all slots, by slot.
 sub owners {
     my ($self) = @_;
     my @owners;
@@ -278,7 +280,7 @@ sub clients_of {
     return @found;
 }
 
-# Makes one more name, and puts it to those of its slot, which is returned.
+# Creates one more client name, adds it to the list of its slot, and returns the slot.
 sub name_client {
     my $name = 'client' . ++$named;
     my $slot = crc16($name) % $slots;
@@ -338,7 +340,7 @@ sub failover {
     return $replica;
 }
 
-# A replica gives up if others have not agreed within five seconds.
+# A replica gives up a failover if the other nodes have not agreed within five seconds.
 sub hand_over_to {
     my ($self, $replica) = @_;
     my $asked = -1;
@@ -399,7 +401,8 @@ sub wait_until_ok {
     my $missing;
     my $ok = sub { return ($missing = eval { $self->trouble } // $@) eq '' };
     return if $ok->();
-    # They talk more often, and so agree sooner, if the time is short. One that does not answer would be missed.
+    # With a short timeout, nodes exchange messages more often, and so agree sooner. A node that does not answer would
+    # count as failed.
     my $timeout = $self->{node_timeout} // 0;
     my $shorten = $timeout > 2000 && awake($self->nodes) == $self->nodes;
     $self->set_node_timeout(2000) if $shorten;
@@ -408,7 +411,7 @@ sub wait_until_ok {
     return;
 }
 
-# What is not yet as wait_until_ok wants it.
+# Returns what wait_until_ok still waits for.
 sub trouble {
     my ($self) = @_;
     my $view;
@@ -432,7 +435,7 @@ sub trouble {
     return '';
 }
 
-# The first node that another does not see as what it is: up, and a replica if it is one.
+# Returns the first node that another node does not see in its real state: up, and a replica if it is one.
 sub stranger {
     my ($self, $node) = @_;
     my %flags;
@@ -505,7 +508,7 @@ sub finish_move {
     return;
 }
 
-# The new owner is the first to know, so that at no time nobody is.
+# The new owner is told first, so that the slot always has an owner.
 sub hand_over {
     my ($self, $slot) = @_;
     $self->move_keys($slot);
@@ -529,7 +532,8 @@ sub was_moving {
     return !!first { $_->[0] <= $to && ($_->[1] // $to) >= $from } @{ $self->{times}{$slot} // [] };
 }
 
-# All at once, even if the test still holds one: a node that outlived the others would look for them at their ports.
+# All nodes end at once, even if the test has a reference to one: a remaining node would look for the others at their
+# ports.
 sub DESTROY {
     my ($self) = @_;
     return if $self->{owner} != $$;

@@ -1,4 +1,4 @@
-# A server that speaks Redis' language as badly as it is told to, for what no real one can be made to do.
+# A scripted server that speaks the Redis protocol, for answers that no real server gives.
 #
 #   use lib 't/lib';
 #   use RateLimit::FakeRedis qw(start_fake raw in_turn after_ms bytewise cut hang_up silence);
@@ -6,38 +6,38 @@
 #   my $fake = start_fake(replies => { EVALSHA => in_turn(silence(), '-BUSY wait', [ 1, 2 ]) });
 #
 # FUNCTIONS
-#   start_fake(%options)        starts one and waits until it listens; returns an object (METHODS). It ends when the object
-#                               goes away
+#   start_fake(%options)        starts one and waits until it listens; returns an object (METHODS). It ends with the
+#                               object
 #
 # OPTIONS
 #   port        its port (the next of RL_REDIS_PORTS)
-#   replies     by command name in capitals, ANSWERS; '*' is for every other command. Without one, AUTH, SELECT, CLIENT and
-#               PING are answered as Redis does, SCRIPT with the SHA1 of its last word, and others by an error
-#   greeting    an answer (ANSWERS) to a connection, before it has asked anything
-#   mode        'mute': accepts, reads and never answers        'full': listens, and has no place for a connection
-#               'refuse': has the port and does not listen      'answer': the default
-#   phases      a list of replies, of which ->phase chooses; `replies` is what a phase leaves out
+#   replies     by command name in capitals, ANSWERS; '*' is for every other command. By default, AUTH, SELECT, CLIENT
+#               and PING are answered as by Redis, SCRIPT with the SHA1 of its last word, and others with an error
+#   greeting    an answer (ANSWERS) to a new connection, before its first command
+#   mode        'mute': accepts, reads and never answers        'full': listens, and its queue is full
+#               'refuse': binds the port and does not listen     'answer': the default
+#   phases      a list of replies, of which ->phase selects one; `replies` has the answers that are in no phase
 #
 # ANSWERS
 #   any data                    as encode_reply of RateLimit::RESP takes it: undef, 5, '+OK', '-ERR no', 'bulk', [ … ]
 #   raw($bytes)                 these bytes
 #   silence()                   nothing
 #   hang_up()                   closes the connection
-#   after_ms($ms, ANSWER)       so much later; what follows on the connection waits too
-#   bytewise($ms, ANSWER)       byte by byte, with so much time between two
-#   cut($count, ANSWER)         only so many bytes, then closes the connection
-#   in_turn(ANSWER, …)          the first for the first time, and so on; the last stays
+#   after_ms($ms, ANSWER)       after a delay; later answers on the connection wait too
+#   bytewise($ms, ANSWER)       byte by byte, with this time between two
+#   cut($count, ANSWER)         only $count bytes, then closes the connection
+#   in_turn(ANSWER, …)          the first for the first command, and so on; the last is repeated
 #   sub { … }                   called with the command's words, in the server's own process; returns an answer
 #
 # METHODS
 #   port, dir, pid, url
-#   phase($number)              answers from now on by this phase, the first being 0; open connections stay
-#   commands($name)             what was asked so far, or only commands of this name: a list of
+#   phase($number)              answers from this phase from now on, the first is 0; connections stay open
+#   commands($name)             the commands so far, or only those of this name: a list of
 #                               { time, connection => number from 1, words => [NAME, …] }
-#   count($name)                how many those are
-#   wait_for_count($name, $n)   waits until there are so many
+#   count($name)                the number of these
+#   wait_for_count($name, $n)   waits until there are $n
 #   connections                 how many were accepted so far
-#   stop                        ends it, and every connection with it
+#   stop                        ends the server and its connections
 package RateLimit::FakeRedis;
 use strict;
 use warnings;
@@ -64,8 +64,8 @@ my $json         = JSON::PP->new->latin1;
 my $servers      = 0;
 my %running;    # 1 by process id
 
-# An answer is a function of the command's words that returns pieces to send: [ms to wait, bytes], where bytes that are
-# undefined close the connection.
+# An answer is a function of the command's words that returns pieces to send: [ms to wait, bytes]. Undefined bytes close
+# the connection.
 sub answer {
     my ($code) = @_;
     return bless $code, $answer_class;
@@ -158,7 +158,7 @@ sub start_fake {
     return $self;
 }
 
-# A socket that nobody accepts from needs no process.
+# A socket that accepts no connection needs no process.
 sub hold {
     my ($self, $socket) = @_;
     $self->{socket} = $socket;
@@ -172,7 +172,7 @@ sub close_others {
     return;
 }
 
-# Connects until the kernel has no place for another connection to a port.
+# Connects until the listen queue of a port is full.
 sub fill {
     my ($port) = @_;
     my @sockets;
@@ -220,7 +220,7 @@ sub accept_one {
     return $connection;
 }
 
-# Answers each whole command that has come; false if the client has gone.
+# Answers each complete command. Returns false if the client has disconnected.
 sub read_from {
     my ($self, $connection) = @_;
     my $count = sysread $connection->{socket}, $connection->{in}, 65_536, length $connection->{in};
@@ -247,7 +247,7 @@ sub answer_to {
     return;
 }
 
-# Puts pieces behind what the connection still has to send.
+# Appends pieces to the output queue of the connection.
 sub queue {
     my ($connection, @pieces) = @_;
     my $time = @{ $connection->{queue} } ? $connection->{queue}[-1][0] : time;
@@ -259,13 +259,13 @@ sub queue {
     return;
 }
 
-# Sends what is due; false if the connection is to be closed.
+# Sends the pieces that are due. Returns false if the connection is to be closed.
 sub flush {
     my ($connection, $now) = @_;
     my $queue = $connection->{queue};
     while (@{$queue} && $queue->[0][0] <= $now) {
         my ($time, $bytes) = @{ shift @{$queue} };
-        # Perl does not close a descriptor whose number a handle of the test had when this process began.
+        # Perl does not close a descriptor whose number belonged to a handle of the test when this process began.
         return shutdown($connection->{socket}, 2) && 0 unless defined $bytes;
         next unless length $bytes;
         my $sent = syswrite $connection->{socket}, $bytes;
@@ -351,7 +351,7 @@ sub DESTROY {
     return;
 }
 
-# A test that dies leaves no server behind.
+# If the test dies, its server is stopped.
 my $test = $$;
 
 END {

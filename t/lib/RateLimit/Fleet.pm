@@ -1,32 +1,34 @@
-# Several nginx with the same zones in one Redis: their configuration, requests to them, and what they have counted.
+# Several nginx with the same zones in one Redis: their configuration, requests to them, and their counters.
 #
 #   use lib 't/lib';
 #   use RateLimit::Fleet qw(zone_config ask left load told metric sum_metric senders worker_at tellers);
 #
 # FUNCTIONS
 #   zone_config($url, \%zones, %more)
-#                               configuration for start_nginx. A zone is NAME => its words but for key and size; the key is
-#                               X-Client. /NAME asks for it, or for so many with ?cost=N, /look/NAME looks at it, /metrics
-#                               has its counters. More: words (of each zone, as 'sync=50ms'), redis (words of
-#                               rate_limit_redis), and all that start_nginx takes, of which http and server are added
+#                               configuration for start_nginx. A zone is NAME => its parameters without key and size;
+#                               the key is X-Client. /NAME charges it, or N with ?cost=N, /look/NAME charges 0, /metrics
+#                               has its counters. More: words (parameters of each zone, as 'sync=50ms'), redis
+#                               (parameters of rate_limit_redis), and all options of start_nginx; http and server are
+#                               appended
 #   ask($nginx, $zone, $client, $count, $cost)
-#                               so many requests (1) after each other; returns the answers
+#                               $count requests (1), one after the other; returns the responses
 #   left($nginx, $zone, $client)
-#                               X-RateLimit-Remaining of a look
+#                               X-RateLimit-Remaining of a request with cost=0
 #   load(\@nginxes, $zone, \@clients, $count, %more)
-#                               so many requests of each client, over `connections` (4) to each nginx at once, in an order
-#                               of their own; returns { client => how many were admitted }, and in 'other' those that were
-#                               neither admitted nor rejected by memory. More: during => code that is called halfway
+#                               $count requests of each client, over `connections` (4) to each nginx at once, each in
+#                               another order; returns { client => how many were admitted }, and in 'other' those that
+#                               were neither admitted nor rejected by memory. More: during => code that is called
+#                               halfway
 #   told($limit, $reader, $zone, \%admitted, $title)
-#                               a test that Redis comes to know, as an nginx without sync= sees it, what load returned
+#                               asserts that an nginx without sync= sees in Redis, within some time, what load returned
 #   metric($nginx, $name, $zone)
 #                               the value of a counter
 #   sum_metric($name, $zone, @nginxes)
 #   senders($nginx, @servers)   process ids of its workers, one for each connection to one of these servers or proxies
 #   worker_at($nginx, $address) process id of its worker that has the connection from this ADDRESS:PORT, or undef
 #   tellers($nginx, $zone, $monitor)
-#                               process ids of its workers that have told of a zone with sync= or on_error=local since a
-#                               monitor watches, as far as they still have the connection
+#                               process ids of its workers that have sent counts of a zone with sync= or on_error=local
+#                               since the monitor began, if they still have the connection
 package RateLimit::Fleet;
 use strict;
 use warnings;
@@ -84,7 +86,7 @@ sub load {
     my ($fleet, $zone, $clients, $count, %more) = @_;
     my @connections = map { my $nginx = $_; map { RateLimit::Async->new($nginx->port) } 1 .. $more{connections} // 4 } @{$fleet};
     my @requests = (@{$clients}) x $count;
-    my ($each, $halfway) = (10, @requests / 2);    # requests on a connection at a time
+    my ($each, $halfway) = (10, @requests / 2);    # requests in flight on a connection
     my %admitted = (other => 0, map { $_ => 0 } @{$clients});
     while (@requests) {
         delete($more{during})->() if $more{during} && @requests <= $halfway;
@@ -135,7 +137,7 @@ sub sum_metric {
     return sum0 map { metric($_, $name, $zone) // croak "no $name of $zone" } @nginxes;
 }
 
-# Calls a function for each TCP connection, with its own port, that of the peer, and the socket's number.
+# Calls a function for each TCP connection, with the local port, the port of the peer, and the inode of the socket.
 sub each_connection {
     my ($code) = @_;
     for (split /\n/, slurp('/proc/net/tcp')) {
@@ -145,7 +147,7 @@ sub each_connection {
     return;
 }
 
-# Workers that have these sockets, one for each.
+# Returns the workers that have these sockets, one for each socket.
 sub owners {
     my ($nginx, %inodes) = @_;
     my @owners;

@@ -1,6 +1,6 @@
 package RateLimit::HTTP2;
 
-# HTTP/2 without TLS over one connection: many streams in one write, and what came back on each.
+# HTTP/2 without TLS over one connection: many streams in one write, and the response on each.
 use strict;
 use warnings;
 
@@ -14,7 +14,7 @@ my $end_stream  = 1;
 my $end_headers = 4;
 my $ack         = 1;
 
-# What a first byte of a header block says of the status (RFC 7541, appendix A).
+# The status that a first byte of a header block stands for (RFC 7541, appendix A).
 my %static_status = (0x88 => 200, 0x89 => 204, 0x8a => 206, 0x8b => 304, 0x8c => 400, 0x8d => 404, 0x8e => 500);
 
 # Connects to a port of 127.0.0.1.
@@ -34,7 +34,7 @@ sub _frame {
     return substr(pack('N', length $payload), 1) . pack('CCN', $frame{$type}, $flags, $stream) . $payload;
 }
 
-# A length in a prefix of seven bits, then the text as it is.
+# A length in a prefix of seven bits, then the unencoded text.
 sub _string {
     my ($text) = @_;
     my $size = length $text;
@@ -48,8 +48,8 @@ sub _string {
     return $head . pack('C', $size) . $text;
 }
 
-# Prepares a request, to leave with the next send; returns the number of its stream. The rest of a body that is
-# left `open` may follow with data().
+# Prepares a request for the next send. Returns the number of its stream. If the body is left `open`, data() may add to
+# it.
 sub request {
     my ($self, $method, $uri, %option) = @_;
     my $stream = $self->{next};
@@ -79,14 +79,14 @@ sub data {
     return;
 }
 
-# Prepares the cancelling of a stream (error code CANCEL).
+# Prepares the cancellation of a stream (error code CANCEL).
 sub reset {
     my ($self, $stream) = @_;
     $self->{out} .= _frame('RST_STREAM', 0, $stream, pack 'N', 8);
     return $self;
 }
 
-# Sends what was prepared, in one write.
+# Sends all prepared frames in one write.
 sub send {
     my ($self) = @_;
     local $SIG{PIPE} = 'IGNORE';
@@ -98,7 +98,7 @@ sub send {
     return $self;
 }
 
-# Reads until all these streams (or all there are) have ended; true if that took less than `timeout` seconds.
+# Reads until all these streams (by default all) have ended. Returns true if that took less than `timeout` seconds.
 sub await {
     my ($self, $timeout, @streams) = @_;
     @streams = keys %{ $self->{streams} } if !@streams;
@@ -115,7 +115,7 @@ sub await {
     return 1;
 }
 
-# Waits for the answer to a PING: all that was sent before it has been read by then.
+# Waits for the answer to a PING: nginx has read all earlier frames by then.
 sub ping {
     my ($self) = @_;
     $self->{pong} = 0;
@@ -130,7 +130,7 @@ sub ping {
     return $self->{pong};
 }
 
-# What came on a stream: status, body, ended, at (when it ended), after (seconds from the request on).
+# Returns the response on a stream: status, body, ended, at (when it ended), after (seconds since the request).
 sub stream {
     my ($self, $stream) = @_;
     return $self->{streams}{$stream};
@@ -180,8 +180,8 @@ sub _frame_came {
     return;
 }
 
-# nginx puts the status first: as an index, or as a literal of three digits under the name at index 8. A change of
-# the dynamic table's size may stand before it.
+# nginx sends the status first: as an index, or as a literal of three digits with the name at index 8. A size update of
+# the dynamic table may precede it.
 sub _status {
     my ($block) = @_;
     $block =~ s/^[\x20-\x3f]//;

@@ -1,24 +1,24 @@
 package RateLimit::HTTP3;
 
-# HTTP/3 by a program that the machine has: gtlsclient of ngtcp2, or t/lib/http3.py, which needs aioquic. Debian has the
-# one as ngtcp2-client up to Debian 13, the other as python3-aioquic from Debian 13 on.
+# HTTP/3 with an installed program: gtlsclient of ngtcp2, or t/lib/http3.py, which requires aioquic. Debian has the
+# former as ngtcp2-client up to Debian 13, the latter as python3-aioquic from Debian 13 on.
 #
 #   use RateLimit::HTTP3;
 #
 # FUNCTIONS
-#   missing                     why HTTP/3 cannot be tried here; undef if it can
+#   missing                     why HTTP/3 cannot be tested here; undef if it can
 #   has_aioquic                 whether a client can cancel requests
 #
 # METHODS
 #   new($port, \@paths, until => 'all', method => 'GET')
-#                               starts the program: it asks 127.0.0.1 for all paths at once, over one connection, which it
-#                               closes once all are answered; until => 'first', the first answer; until => 'cancel', it
-#                               cancels all requests and stays (needs aioquic)
+#                               starts the program: it requests all paths from 127.0.0.1 at once, over one connection,
+#                               which it closes after all responses; until => 'first': after the first response; until
+#                               => 'cancel': it cancels all requests and stays connected (requires aioquic)
 #   await($timeout)             waits until the program has ended; true if that took less than `timeout` seconds
 #   output                      what the program has printed so far
-#   answers                     for each path { status, headers => { name in small letters => value } }, without a status
-#                               if there was no answer
-#   statuses                    their statuses, sorted, as one text; '-' for no answer
+#   answers                     for each path { status, headers => { name in lower case => value } }, without a status
+#                               if there was no response
+#   statuses                    their statuses, sorted, as one text; '-' for no response
 #   end                         ends the program
 use strict;
 use warnings;
@@ -94,7 +94,7 @@ sub answers {
     my $output = $self->output;
     while ($output =~ /^http: stream (0x[0-9a-f]+) \[(:?[^:]+): (.*)\]$/mg) {
         my ($stream, $name, $value) = ($1, $2, $3);
-        my $answer = $answers[ hex($stream) / 4 ];    # each request has the next stream that a client may open
+        my $answer = $answers[ hex($stream) / 4 ];    # the streams of a client have the numbers 0, 4, 8 …
         if ($name eq ':status') {
             $answer->{status} = $value;
         } else {
@@ -109,7 +109,7 @@ sub statuses {
     return join ' ', sort map { $_->{status} // '-' } $self->answers;
 }
 
-# A test that dies leaves no client behind.
+# If the test dies, its clients are stopped.
 END {
     if ($$ == $test) {
         local ($?, $!) = (0, 0);

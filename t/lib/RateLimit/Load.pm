@@ -1,29 +1,30 @@
-# Traffic that goes on while a test does something else, and what became of each of its requests.
+# Traffic in the background of a test, and the response to each request.
 #
 #   use lib 't/lib';
 #   use RateLimit::Load qw(start_load);
 #
 # FUNCTIONS
-#   start_load(%options)        starts it, in a process of its own; returns an object (METHODS). It ends with the object
+#   start_load(%options)        starts the traffic in a new process; returns an object (METHODS). It ends with the
+#                               object
 #
 # OPTIONS
-#   ports       of the nginx instances; connections take turns
-#   requests    [ PATH, HEADER => VALUE, … ] of each request; they take turns, too. In a value, %N% stands for the number
-#               of the request, so that it may be of a client of its own
-#   connections how many (8). Each sends its next request as soon as the last one is answered and it has paused
+#   ports       of the nginx instances, which the connections use in turn
+#   requests    [ PATH, HEADER => VALUE, … ] of each request, used in turn. In a value, %N% stands for the number of the
+#               request, so that each may have its own client
+#   connections how many (8). Each sends its next request after the response to the last one and a pause
 #   pause       seconds (0.002)
-#   most        requests in all; without it they go on until the end
+#   most        requests in all; by default until stop
 #
 # METHODS
 #   count                       answers so far
-#   wait_for($count, $more)     waits until there are so many; with `more`, so many more than now
-#   stop                        ends it when all that was asked is answered; returns the answers in the order of their time
-#   answers                     those so far
+#   wait_for($count, $more)     waits until there are $count; with $more, $count more than now
+#   stop                        ends the traffic after all responses; returns the answers in the order of their time
+#   answers                     the answers so far
 #
-# ANSWERS are { sent => time, after => seconds, spare => spare_time when it was sent, waited => seconds of spare_time until
-# it was answered, request => its index in `requests`, number => N, status (0 if the connection
-# was closed, or nothing came within 30 seconds), store, error => $rate_limit_store and $rate_limit_error if the headers
-# X-Store and X-Error have them, else '-' }
+# ANSWERS are { sent => time, after => seconds, spare => spare_time when it was sent, waited => seconds of spare_time
+# until the response, request => its index in `requests`, number => N, status (0 if the connection was closed, or after
+# a timeout of 30 seconds), store, error => $rate_limit_store and $rate_limit_error if the headers X-Store and X-Error
+# have them, else '-' }
 package RateLimit::Load;
 use strict;
 use warnings;
@@ -60,7 +61,7 @@ sub start_load {
     POSIX::_exit(0);
 }
 
-# What the child does until it is told to end.
+# The child process: sends requests until it is told to end.
 sub run {
     my ($file, %is) = @_;
     my ($number, $ended) = (0, 0);
@@ -92,7 +93,7 @@ sub ask {
     return;
 }
 
-# Waits until something is answered, or the next is due, and takes in what has come.
+# Waits for a response or until the next request is due, and reads the input.
 sub await {
     my ($out, $now, $callers, $pause) = @_;
     my @busy  = grep { $_->{asks} } @{$callers};

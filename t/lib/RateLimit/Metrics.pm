@@ -1,4 +1,4 @@
-# What an nginx tells of itself at /metrics, read as Prometheus reads it.
+# The metrics of an nginx at /metrics, parsed as Prometheus does.
 #
 #   use lib 't/lib';
 #   use RateLimit::Metrics qw(metrics sum_of promtool prometheus_file);
@@ -7,7 +7,7 @@
 #   metrics($nginx)             a hash of all values by name and labels, as in 'rate_limiter_keys{zone="api"}'
 #   sum_of($metrics, $name, %labels)
 #                               the sum of all values of this name with these labels; undef if there is none
-#   promtool($input, @words)    runs it; returns its exit status and all that it says
+#   promtool($input, @words)    runs promtool; returns its exit status and its output
 #   prometheus_file($name)      the file of `prometheus` or `promtool`
 package RateLimit::Metrics;
 use strict;

@@ -1,9 +1,10 @@
-# Free ports for servers, which no other run of this package on the machine gets meanwhile.
+# Free ports for servers, reserved against other users of this package on the machine.
 #
 #   use RateLimit::Ports qw(free_port);
 #
 # FUNCTIONS
-#   free_port                   { number => N, hold => … }: a port, which is the caller's for as long as it holds this
+#   free_port                   { number => N, hold => … }: a port, reserved for the caller as long as this object
+#                               exists
 package RateLimit::Ports;
 use strict;
 use warnings;
@@ -15,8 +16,8 @@ use IO::Socket::UNIX;
 
 our @EXPORT_OK = qw(free_port);
 
-# A port below those that the kernel hands out by itself, so that no client's socket can take it meanwhile. The
-# abstract socket keeps others away.
+# Returns a port below the range of ephemeral ports, so that no client socket can take it. The abstract socket reserves
+# it.
 sub free_port {
     open my $range, '<', '/proc/sys/net/ipv4/ip_local_port_range' or croak "port range: $!";
     my ($ephemeral) = <$range> =~ /(\d+)/;

@@ -1,22 +1,22 @@
-# A proxy before a real Redis that loses exactly those calls, or replies to calls, that it is told to lose.
+# A proxy in front of a real Redis that drops selected calls, or replies to calls.
 #
 #   use lib 't/lib';
 #   use RateLimit::Proxy qw(start_proxy);
 #
 # FUNCTIONS
-#   start_proxy($redis)         starts one and waits until it listens; returns an object (METHODS). It ends when the object
-#                               goes away
+#   start_proxy($redis)         starts one and waits until it listens; returns an object (METHODS). It ends with the
+#                               object
 #
 # METHODS
 #   port, url
-#   lose_replies($name, $count) the next so many commands of this name reach Redis, but when Redis has answered, their
-#                               connections are closed instead
-#   lose_calls($name, $count)   the next so many do not reach Redis; their connections are closed
-#   hold_replies($name, $count) the next so many reach Redis, and all that Redis sends to their connections after that is
-#                               kept back until ->release
-#   release                     lets everything through, also what was held
-#   happened                    how many commands met that fate since the last lose_… or hold_…
-#   wait_until_happened($count) waits until there are so many
+#   lose_replies($name, $count) the next $count commands of this name reach Redis, but their replies are dropped, and
+#                               their connections are closed
+#   lose_calls($name, $count)   the next $count do not reach Redis; their connections are closed
+#   hold_replies($name, $count) the next $count reach Redis, and all later bytes of Redis to their connections are held
+#                               until ->release
+#   release                     forwards everything, also the held bytes
+#   happened                    how many commands were affected since the last lose_… or hold_…
+#   wait_until_happened($count) waits until there are $count
 #   callers($name)              the ports from which commands of this name came, in their order
 package RateLimit::Proxy;
 use strict;
@@ -69,7 +69,7 @@ sub lose_calls   { my ($self, @what) = @_; return $self->order('call',  @what) }
 sub hold_replies { my ($self, @what) = @_; return $self->order('hold',  @what) }
 sub release      { my ($self) = @_; return $self->order('none', '-', 0) }
 
-# The process that serves reads its orders from a file, and has a file for each in which it says what it did.
+# The proxy process reads its orders from a file, and reports each order in a file of its own.
 sub order {
     my ($self, $what, $name, $count) = @_;
     my $file = "$self->{dir}/order";
@@ -134,13 +134,13 @@ sub accept_one {
     my ($self, $listener) = @_;
     my $client = $listener->accept or return;
     my $server = IO::Socket::INET->new(PeerAddr => '127.0.0.1', PeerPort => $self->{to});
-    # Perl does not close a descriptor whose number a handle of the test had when this process began.
+    # Perl does not close a descriptor whose number belonged to a handle of the test when this process began.
     return shutdown($client, 2) && undef unless $server;
     setsockopt $_, IPPROTO_TCP, TCP_NODELAY, 1 for $client, $server;
     return { client => $client, server => $server, port => $client->peerport, calls => '', replies => '', fates => [] };
 }
 
-# Passes on each whole command; false if the connection is to be closed.
+# Forwards each complete command. Returns false if the connection is to be closed.
 sub from_client {
     my ($self, $pair) = @_;
     sysread($pair->{client}, $pair->{calls}, 65_536, length $pair->{calls}) or return 0;
@@ -227,7 +227,7 @@ sub DESTROY {
     return;
 }
 
-# A test that dies leaves no proxy behind.
+# If the test dies, its proxy is stopped.
 my $test = $$;
 
 END {

@@ -1,19 +1,19 @@
-# Redis' protocol (RESP2): a client's connection, and the two directions of the encoding.
+# The Redis protocol (RESP2): a client connection, and both directions of the encoding.
 #
 # FUNCTIONS
 #   encode_command(@words)      what a client sends: an array of bulk strings
 #   encode_reply($data)         what a server sends: undef (nil), an integer, '+simple', '-ERROR text', any other string
 #                               (bulk), or a reference to an array of these
-#   take(\$bytes)               takes one whole value off the front of the bytes; returns a reference to it, undef if
-#                               it is not whole yet; dies if it is no RESP. An error is a RateLimit::RESP::Error,
-#                               which reads as its text; nil is undef
+#   take(\$bytes)               removes one complete value from the front of the bytes; returns a reference to it, undef
+#                               if it is incomplete; dies if it is not RESP. An error is a RateLimit::RESP::Error, which
+#                               stringifies to its text; nil is undef
 #
 # A CONNECTION, RateLimit::RESP->new(port => N) or (path => SOCKET)
 #   command(@words)             sends and receives; dies if Redis answers with an error
-#   send(@words), receive       each by itself; receive returns errors instead of dying
-#   send_raw($bytes)            what encode_command would not send
+#   send(@words), receive       only one of the two; receive returns errors instead of dying
+#   send_raw($bytes)            sends any bytes
 #   at_end                      true if the peer has closed
-#   is_over                     true if the peer has closed by now, for a connection on which no answer is awaited
+#   is_over                     true if the peer has closed by now, for a connection without a pending answer
 #   close
 package RateLimit::RESP;
 use strict;
@@ -28,7 +28,7 @@ use Time::HiRes qw(time);
 
 our @EXPORT_OK = qw(encode_command encode_reply take);
 
-my $patience = 60;    # seconds to wait for an answer
+my $patience = 60;    # timeout of an answer in seconds
 
 sub encode_command {
     my (@words) = @_;
@@ -51,7 +51,7 @@ sub take {
     return \$value;
 }
 
-# Reads the value that begins at a place; returns it and the place after it, or nothing if it is not whole yet.
+# Reads the value at a position. Returns the value and the position after it, or nothing if the value is incomplete.
 sub parse {
     my ($bytes, $at) = @_;
     my $end = index ${$bytes}, "\r\n", $at;
@@ -129,7 +129,7 @@ sub is_over {
     return !$self->more;
 }
 
-# Waits for bytes, and reads them; false at the end. Without a time, reads what is there.
+# Waits for bytes, and reads them. Returns false at the end. Without a timeout, reads only available bytes.
 sub more {
     my ($self, $seconds) = @_;
     my @ready = IO::Select->new($self->{socket})->can_read($seconds // 0);

@@ -1,15 +1,15 @@
-# Redis and Valkey servers for tests, each in a folder of its own, and what one wants to do to them.
+# Redis and Valkey servers for tests, each in its own folder, and operations on them.
 #
 #   use lib 't/lib';
 #   use RateLimit::Redis qw(start_redis tls_files);
 #
 # FUNCTIONS
 #   start_redis(%options)       starts a server and waits until it answers; returns an object (METHODS). Dies with the
-#                               server's own words if it does not start. The server ends when the object goes away.
-#                               A restarted one is empty, since it keeps nothing on disk, unless `config` says otherwise
+#                               server's messages if it does not start. The server ends with the object. A restarted
+#                               server is empty, since nothing is saved to disk by default; see `config`
 #   tls_files                   certificates, made once for a test: a reference to a hash of file names (CERTIFICATES)
 #   redis_port                  the next free port of RL_REDIS_PORTS; release_port(PORT, …) gives some back
-#   control_user                name and password of a user whom every server lets do everything, and whom none counts
+#   control_user                name and password of a user with all rights on every server, who is not counted
 #
 # OPTIONS
 #   server      'redis' (default), 'valkey', or a file      config      further lines of the configuration
@@ -19,41 +19,42 @@
 #   port        its port (the next of RL_REDIS_PORTS)       replicaof   an object: replicates it, and waits until it does
 #   maxmemory   with noeviction, '1' refuses every write    databases   how many (16)
 #   cluster     1 (all slots are its own), or slots, as '0-8191'; see meet
-#   clock       1: a clock that the test may set; see clock. 'stopped': one that stands still; see advance
-#   ahead       seconds by which a clock that may be set is ahead at first (0)
-#   ready       0: wait only until it listens, not until it has loaded its data or, two seconds after its start, takes
-#               part in a cluster
+#   clock       1: a clock that the test may set; see clock. 'stopped': a frozen clock; see advance
+#   ahead       initial seconds by which such a clock is ahead (0)
+#   ready       0: wait only until it listens, not until it has loaded its data or, two seconds after its start, joins
+#               a cluster
 #
 # METHODS
 #   port, dir, pid, socket      socket is a Unix socket, which every server has
 #   url(%parts)                 for rate_limit_redis; parts: user, password, db, host (127.0.0.1)
-#   command(@words)             asks, and returns the answer as Perl data (RateLimit::RESP); dies if it is an error
-#   connect(%options)           a RateLimit::RESP connection for several commands, as a user who may do everything; with
-#                               plain => 1 over TCP as a client has it, without AUTH
+#   command(@words)             sends a command, and returns the answer as Perl data (RateLimit::RESP); dies if it is an
+#                               error
+#   connect(%options)           a RateLimit::RESP connection for several commands, as a user with all rights; with plain
+#                               => 1 over TCP like a client, without AUTH
 #   cli(@command)               the same through redis-cli; returns its text
 #   info($field)                a field of INFO
 #   commandstats($name)         how often a command was called since the start or CONFIG RESETSTAT
-#   connections                 how many there are, but for those of this package
-#   clients                     the same without those over which an nginx last asked for changed rates, as it does twice a
-#                               second
-#   monitor                     watches what is asked (MONITORS)
+#   connections                 the number of connections, without those of this package
+#   clients                     the same without those whose last command was nginx's question for changed rates, which
+#                               it sends twice a second
+#   monitor                     records all commands (MONITORS)
 #   pause, resume               SIGSTOP and SIGCONT
-#   clock($seconds)             from now on its clock is so much ahead of the real one
-#   advance($seconds)           moves a clock on that stands still
-#   kill                        SIGKILL, and waits for its end
-#   stop                        ends it in the regular way
+#   clock($seconds)             sets its clock ahead of the real one
+#   advance($seconds)           advances a frozen clock
+#   kill                        SIGKILL, and waits for the end
+#   stop                        ends the server gracefully
 #   restart(%changes)           stop, unless it has ended, and start on the same port; changes are options
 #   meet($other)                joins two servers with `cluster` into one cluster, and waits until both agree
 #   log                         its log so far
 #   wait_for_log($pattern)      waits until the log matches; returns what the pattern captured, or 1
 #
 # MONITORS
-#   lines                       what MONITOR has shown so far, all that the server had got before included
-#   commands                    the same as a list of { time, db, client, words => [NAME, …] }; a script's calls have the
-#                               client 'lua'
+#   lines                       what MONITOR has shown so far, including all earlier commands
+#   commands                    the same as a list of { time, db, client, words => [NAME, …] }; a script's calls have
+#                               the client 'lua'
 #   wait_for($pattern)          waits until a line matches, and returns it
 #
-# CERTIFICATES (tls_files)      ca, client and client_key for clients; each of these has also NAME_key:
+# CERTIFICATES (tls_files)      ca, client and client_key for clients; each of these also has NAME_key:
 #   server                      for localhost, redis.test, 127.0.0.1 and ::1, by the ca
 #   other_name                  for other.test, by the ca           expired     like server, but it expired yesterday
 #   stranger                    like server, but by stranger_ca     stranger_client     a client's, by stranger_ca
@@ -74,7 +75,7 @@ use Time::HiRes qw(sleep time);
 our @EXPORT_OK = qw(start_redis tls_files redis_port release_port control_user);
 
 my @ports   = split ' ', $ENV{RL_REDIS_PORTS} // '';
-my $control = 'test_control';                          # a user who may do everything, whatever the test forbids others
+my $control = 'test_control';                          # a user with all rights, for the test itself
 my $secret  = 'let the test in';
 my $servers = 0;
 my %running;                                           # 1 by process id
@@ -84,7 +85,8 @@ sub redis_port { return shift @ports // croak 'RL_REDIS_PORTS has too few ports'
 
 sub control_user { return ($control, $secret) }
 
-# They go to the end of the line, so that whoever still tries the old server does not find a new one.
+# A released port goes to the end of the list, so that a client that still retries the old server does not reach a new
+# one.
 sub release_port {
     my (@old) = @_;
     push @ports, @old;
@@ -162,7 +164,7 @@ sub launch {
     close $out or croak "$dir/redis.conf: $!";
     unlink "$dir/redis.sock";
 
-    # Programs that measure servers (bench/run and others) use them unmodified.
+    # Programs that measure servers (bench/run and others) use unmodified servers.
     my $library = $is{clock} || $ENV{RL_BUILD} ? server_library() : undef;
     my $stopped = ($is{clock} // '') eq 'stopped';
     $self->{stopped} //= RateLimit::Clock->new("$dir/clock") if $stopped;
@@ -187,7 +189,7 @@ sub launch {
     return;
 }
 
-# Whether the server that was just started listens, and is done with loading.
+# Returns true if the started server listens and has loaded its data.
 sub answers {
     my ($self) = @_;
     if (waitpid($self->{pid}, WNOHANG) == $self->{pid}) {
@@ -215,7 +217,7 @@ sub meet {
     my ($self, $other) = @_;
     my ($mine, $its) = map { $_->command('CLUSTER', 'INFO') =~ /^cluster_slots_assigned:(\d+)/m } $self, $other;
     my $agreed = qr/^cluster_state:ok\r\ncluster_slots_assigned:@{[ $mine + $its ]}\r$/m;
-    # A node forgets a greeting that took it too long, and the other one does not repeat it.
+    # If a handshake takes too long, one node forgets it, and the other does not repeat it: CLUSTER MEET is retried.
     my $next = 0;
     wait_for(
         'the cluster to agree',
@@ -332,9 +334,9 @@ sub advance {
     return;
 }
 
-# A library for servers, which is built once for all tests. It adds to the real time what a file says, which the server
-# has in its memory. What a server writes outlives its process also if it does not wait for the disk, and a busy disk would
-# make a cluster's node stand still each time it saves what it knows.
+# Builds, once for all tests, a library that servers preload. The library adds an offset from a mapped file to the real
+# time. It also makes fsync return at once: data that a server wrote survives its process without fsync, and a busy disk
+# would block a cluster node whenever the node saves its configuration.
 sub server_library {
     my $source = <<'C';
 #define _GNU_SOURCE
@@ -486,7 +488,7 @@ sub tls_files {
     return $files;
 }
 
-# Makes a key and a certificate signed by an issuer, which may be itself.
+# Creates a key and a certificate signed by an issuer, or self-signed.
 sub certify {
     my ($dir, $name, $issuer, $extension) = @_;
     my ($certificate, $key) = @{$files}{ $name, "${name}_key" } = ("$dir/$name.crt", "$dir/$name.key");
@@ -499,8 +501,8 @@ sub certify {
     return;
 }
 
-# Signs a certificate of the ca anew, for a day that is past. Of openssl's commands only `ca` lets every version of it set
-# both dates.
+# Signs a certificate of the ca again, with a validity in the past. Only the command `ca` sets both dates in all
+# versions of openssl.
 sub expire {
     my ($dir, $name) = @_;
     write_lines("$dir/ca.conf", '[ca]', 'default_ca = here', '[here]', "database = $dir/ca.index", 'default_md = sha256',
@@ -529,7 +531,7 @@ sub openssl {
     return;
 }
 
-# A test that dies leaves no server behind.
+# If the test dies, its server is stopped.
 my $test = $$;
 
 END {
@@ -553,7 +555,7 @@ sub new {
     return bless { server => $server, connection => $connection, lines => [] }, $class;
 }
 
-# Takes in what has come, without waiting.
+# Reads available lines, without waiting.
 sub collect {
     my ($self) = @_;
     my $connection = $self->{connection};
@@ -568,7 +570,8 @@ sub collect {
     return;
 }
 
-# A server that answers has shown all that it got before; one that is stopped, or that has ended, has nothing to add.
+# When the server answers a command, it has shown all earlier ones. A server that is paused or has ended shows nothing
+# more.
 sub lines {
     my ($self) = @_;
     my $mark = 'monitor_mark_' . ++$marks;

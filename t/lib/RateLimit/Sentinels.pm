@@ -1,36 +1,36 @@
-# A primary, its replicas and the Sentinels that watch them, all of them real, and what one wants to do to them.
+# A primary, its replicas and their Sentinels, all of them real, and operations on them.
 #
 #   use lib 't/lib';
 #   use RateLimit::Sentinels qw(start_sentinels);
 #
 # FUNCTIONS
-#   start_sentinels(%options)   starts them, and waits until every Sentinel knows all others and all servers; returns an
-#                               object (METHODS). They end when the object goes away. It takes a port of RL_REDIS_PORTS
-#                               for each of them: five, unless told otherwise
+#   start_sentinels(%options)   starts servers and Sentinels, and waits until every Sentinel knows all others; returns
+#                               an object (METHODS). They end with the object. Each uses a port of RL_REDIS_PORTS: by
+#                               default five
 #
 # OPTIONS
 #   servers     how many, the primary included (2)          sentinels           how many (3)
-#   name        of the primary (limits)                     quorum              Sentinels that must miss it (2)
-#   down_after  ms of silence after which it is missed (1000)
+#   name        of the primary (limits)                     quorum              Sentinels that must agree (2)
+#   down_after  ms of silence after which the primary counts as down (1000)
 #   sentinel_password   of the Sentinels' default user      sentinel_config     further lines of their configuration
 #   All others are those of start_redis, for the servers; `server` and `tls` are for the Sentinels too.
 #
-# METHODS, which wait for 60 seconds at most
+# METHODS, which wait for at most 60 seconds
 #   url(%parts)                 redis+sentinel://127.0.0.1:PORT,…/NAME/0 for rate_limit_redis; parts: user, password, db
 #   name                        of the primary
 #   servers                     all servers in the order of their start, as start_redis returns them
 #   sentinels                   all Sentinels; they have the methods of a server, `restart` after `kill` included
-#   primary                     the server that most Sentinels name now; it may have ended, and they have yet to see it
-#   replicas                    the other servers that run
+#   primary                     the server that most Sentinels name now; it may have ended before they notice
+#   replicas                    the other running servers
 #   named_by($sentinel)         the server that this Sentinel names
 #   kill_primary                SIGKILL; returns the server. See wait_for_primary
 #   failover                    asks a Sentinel to make a replica the primary, and waits for it; returns the new primary
-#   wait_for_primary($not_this) waits until all Sentinels that run name the same server, not that one, which says itself
-#                               that it is the primary; returns it
-#   revive($server)             starts it again as it was when it ended, but empty: a primary comes back as a primary,
+#   wait_for_primary($not_this) waits until all running Sentinels name the same server, other than $not_this, and until
+#                               the server reports itself as primary; returns it
+#   revive($server)             starts it again in its last role, but empty: a primary comes back as a primary,
 #                               until a Sentinel makes it a replica two seconds later; see wait_until_settled
-#   wait_until_settled          waits until all Sentinels that run agree on the primary, reach all others that run and
-#                               all servers that do, and these replicate the primary
+#   wait_until_settled          waits until all running Sentinels agree on the primary and reach all running Sentinels
+#                               and servers, and the servers replicate the primary
 package RateLimit::Sentinels;
 use strict;
 use warnings;
@@ -68,7 +68,7 @@ sub start_sentinels {
     return $self;
 }
 
-# Lines for a server that replicates another, or none. It has the password in any case, since its part may change.
+# Returns the configuration of a replica, or of a primary. Both have the password, since their roles may change.
 sub server_config {
     my ($self, $source) = @_;
     my ($user, $password) = control_user();
@@ -91,7 +91,7 @@ sub url {
     return "$url/$self->{name}/" . ($parts{db} // 0);
 }
 
-# Those that can answer.
+# Returns the servers that can answer.
 sub awake { my (@servers) = @_; return grep { $_->pid && !$_->{paused} } @servers }
 
 sub named_by {
@@ -122,7 +122,7 @@ sub kill_primary {
     return $primary;
 }
 
-# A Sentinel refuses, or gives up, if it has not heard of a replica for a moment.
+# A Sentinel refuses or gives up a failover if it has not heard of a replica for a moment: the command is retried.
 sub failover {
     my ($self)     = @_;
     my $old        = $self->primary;
@@ -154,7 +154,7 @@ sub wait_for_primary {
     );
 }
 
-# The server that all Sentinels name, if they do.
+# Returns the server that all Sentinels name, if they agree.
 sub agreed {
     my ($self) = @_;
     my ($one, @others) = map { $self->named_by($_) } awake($self->sentinels);
@@ -174,7 +174,7 @@ sub revive {
     return;
 }
 
-# A Sentinel that changes a server's part closes the connections to it, so that a question may remain without an answer.
+# A Sentinel that changes the role of a server closes the connections to it, so a question may remain unanswered.
 sub wait_until_settled {
     my ($self) = @_;
     my $missing;
@@ -183,7 +183,7 @@ sub wait_until_settled {
     return;
 }
 
-# What is not yet as wait_until_settled wants it.
+# Returns what wait_until_settled still waits for.
 sub unsettled {
     my ($self) = @_;
     my $primary = $self->agreed or return 'the Sentinels do not agree';
@@ -214,8 +214,8 @@ sub unsettled {
     return '';
 }
 
-# All at once, even if the test still holds one: a Sentinel that outlived the others would meddle with whoever gets
-# their ports.
+# All servers end at once, even if the test has a reference to one: a remaining Sentinel would reconfigure the next
+# servers at these ports.
 sub DESTROY {
     my ($self) = @_;
     return if $self->{owner} != $$;
@@ -223,13 +223,13 @@ sub DESTROY {
     return;
 }
 
-# A list of names and values, as Sentinels answer.
+# A list of names and values, as in a Sentinel's reply.
 sub fields {
     my ($list) = @_;
     return { @{$list} };
 }
 
-# A Sentinel is a Redis server with another configuration, which it rewrites to remember what it knows.
+# A Sentinel is a Redis server with another configuration file, where the Sentinel stores its state.
 package RateLimit::Sentinels::Sentinel;
 use strict;
 use warnings;
@@ -244,10 +244,10 @@ use RateLimit::Redis qw(redis_port control_user);
 
 my $count = 0;
 
-# Periods in ms: the usual ones, of seconds, would only make tests wait. A connection that was lost is made anew after
-# PING-PERIOD, which must not be near down_after, since every failover closes some; and a replica that was not heard of
-# for five of them is not chosen, while a Sentinel asks those of a lost primary only once per second. A Sentinel that
-# was paused distrusts its clock (TILT), for 30 seconds unless told otherwise.
+# Periods in ms. The defaults, of seconds, would only make tests wait. A lost connection is retried after PING-PERIOD,
+# which must be well below down_after, since every failover closes some connections. A replica that was silent for five
+# periods is not promoted, and a Sentinel asks the replicas of a lost primary only once a second. After a pause, a
+# Sentinel is in TILT mode, by default for 30 seconds.
 my @periods = (
     'PING-PERIOD'    => 300,
     'INFO-PERIOD'    => 500,
@@ -296,7 +296,7 @@ sub configuration {
     return join "\n", $self->SUPER::configuration, @lines, '';
 }
 
-# Under this name the server is a Sentinel.
+# The server is a Sentinel if its program has this name.
 sub binary {
     my ($self) = @_;
     my $server = $self->SUPER::binary;

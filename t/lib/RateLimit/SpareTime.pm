@@ -1,15 +1,16 @@
-# A clock for upper bounds: it advances only while the machine has an idle core, so a busy machine fails no test.
+# A clock for upper bounds of durations: it advances only while the machine has an idle core, so that a busy machine
+# fails no test.
 #
 #   use lib 't/lib';
 #   use RateLimit::SpareTime qw(spare_time);
 #
 # FUNCTIONS
-#   spare_time                  seconds since the first call, without those in which all cores were busy. A server that
-#                               should act within a second of these and does not is wrong: nothing kept it from running.
-#                               The first call is the test's own; processes that it forks later may call it, too
+#   spare_time                  seconds since the first call, without the time in which all cores were busy. A server
+#                               that must act within a second of spare time has had the CPU for it. The test itself
+#                               makes the first call; processes that it forks later may call it too
 #
-# A process of the lowest priority counts its turns. It gets none while other processes want all cores, and one turn
-# counts no more than it should take, so a machine that stands still as a whole counts nothing, either.
+# A process of the lowest priority counts its turns. The process gets no turn while others use all cores, and each turn
+# counts for a fixed time, so a machine that is suspended counts nothing.
 package RateLimit::SpareTime;
 use strict;
 use warnings;
@@ -26,7 +27,7 @@ my $owner = $$;
 my ($counter, $in);
 my $reader = 0;    # the process that opened `in`
 
-# A process that was forked has a place of its own in the file.
+# Each forked process has its own position in the file.
 sub spare_time {
     if ($reader != $$) {
         my $name = file_name();
@@ -56,7 +57,7 @@ sub start {
     return;
 }
 
-# What the counter does until the test has ended. Without chrt it has the lowest ordinary priority.
+# The process of the counter, until the test has ended. Without chrt it has the lowest ordinary priority.
 sub count {
     my ($name) = @_;
     POSIX::close($_) for grep { $_ > 2 } map {m{(\d+)$}} glob '/proc/self/fd/*';

@@ -1,7 +1,7 @@
 package RateLimit::Twins;
 
-# Pairs of locations, one with limit_req and one with rate_limit in the same words, and what each did with the same
-# requests at the same moment. The clock of nginx stands still while requests are sent, and then goes on by small steps.
+# Pairs of locations, one with limit_req and one with rate_limit and the same parameters, and the responses of both to
+# simultaneous requests. The clock of nginx is frozen while requests are sent, and then advances in small steps.
 use strict;
 use warnings;
 
@@ -12,11 +12,11 @@ use Test::More;
 our @EXPORT_OK = qw(twin_config compare_twins hold_worker pass_time);
 
 my $step      = 0.01;    # seconds
-my $tolerance = 0.02;    # seconds between the answers of twins: limit_req makes 1.666r/s of 100r/m
-my $pause     = 0.55;    # seconds from the first wave to the second: no edge of any rate below is near
+my $tolerance = 0.02;    # seconds between the responses of twins: limit_req rounds 100r/m to 1.666r/s
+my $pause     = 0.55;    # seconds from the first wave to the second: not near a boundary of any rate below
 
-# zones: [RATE, WORDS] of each limit; more: a directive of both, without its prefix; first:
-# statuses that the first wave must show.
+# zones: [RATE, PARAMETERS] of each limit; more: a directive of both, without its prefix; first: the expected statuses
+# of the first wave.
 my @cases = (
     { name => 'no burst',         zones => [ ['10r/s'] ],                first => '200 429 429' },
     { name => 'burst=5',          zones => [ [ '10r/s', 'burst=5' ] ],   first => '200 200 200 200 200 200 429 429' },
@@ -26,7 +26,7 @@ my @cases = (
     { name => 'delay=8 of 12',    zones => [ [ '5r/s', 'burst=12 delay=8' ] ], first => '200 ' x 13 . '429 429' },
     { name => '600r/m',           zones => [ [ '600r/m', 'burst=3' ] ],  first => '200 200 200 200 429' },
     { name => '120r/m',           zones => [ [ '120r/m', 'burst=1' ] ],  first => '200 200 429' },
-    # limit_req makes it 1.666 a second.
+    # limit_req rounds this to 1.666 a second.
     { name => '100r/m', zones => [ [ '100r/m', 'burst=1' ] ], first => '200 200 429' },
     {
         name  => 'two zones, the slower delays',
@@ -45,7 +45,7 @@ my @cases = (
     } qw(info notice warn error),
 );
 
-# Configuration of both, with a location /limit_req/N and one /rate_limit/N for each case.
+# Returns the configuration of both, with locations /limit_req/N and /rate_limit/N for each case.
 sub twin_config {
     my ($http, $server) = ("limit_req_status 429;\n", "location = /free { empty_gif; }\n");
     $http .= q(log_format twins '$http_x_run $uri $arg_n $status $limit_req_status$rate_limit_status';)
@@ -67,8 +67,8 @@ sub twin_config {
     return (http => $http, server => $server, log_level => 'info', clock => 1);
 }
 
-# Stops the only worker until what is returned is called, so that requests sent meanwhile are read in one turn of
-# its loop, and so at one time.
+# Stops the only worker until the returned function is called, so that the worker reads all requests in one turn of its
+# event loop, at one time.
 sub hold_worker {
     my ($nginx) = @_;
     my $worker;
@@ -78,9 +78,9 @@ sub hold_worker {
     return sub { kill 'CONT', $worker };
 }
 
-# Lets time pass, and calls `look` after each step with the seconds since the start, until these are over or it returns true.
-# nginx has then done what was due: of two requests after each other the second is read when it is done with the turn of the
-# first.
+# Advances the clock in steps, and calls `look` after each step with the seconds since the start, until it returns true
+# or the time is over. nginx has done all that was due by then: it reads the second of two requests after the turn of
+# the first.
 sub pass_time {
     my ($nginx, $seconds, $look) = @_;
     for my $number (0 .. $seconds / $step) {
@@ -91,7 +91,7 @@ sub pass_time {
     return 0;
 }
 
-# The requests of both waves: [case, side, number, uri].
+# Returns the requests of both waves: [case, side, number, uri].
 sub waves {
     my (@first, @second);
     for my $i (0 .. $#cases) {
@@ -102,8 +102,8 @@ sub waves {
     return (\@first, \@second);
 }
 
-# Asks both sides of every case, and says what differed. `ask` is given a name for this run (the client, in X-Run), both
-# lists of URIs and the pause between them, and returns both lists of { status, after }.
+# Sends the requests of both sides of every case, and reports differences. `ask` gets a name for this run (the client,
+# in X-Run), both lists of URIs and the pause between them. It returns both lists of { status, after }.
 sub compare_twins {
     my ($nginx, $ask) = @_;
     my ($first, $second) = waves();
@@ -125,7 +125,7 @@ sub compare_twins {
     return;
 }
 
-# Answers by case, as pairs of twins.
+# Returns the responses by case, as pairs of twins.
 sub pairs {
     my ($requests, $answers) = @_;
     my @pairs;
@@ -135,7 +135,7 @@ sub pairs {
     return @pairs;
 }
 
-# What the access log says of a run: $limit_req_status and $rate_limit_status by URI and number.
+# Returns $limit_req_status and $rate_limit_status from the access log of a run, by URI and number.
 sub logged {
     my ($nginx, $run, $count) = @_;
     my %logged;
@@ -173,7 +173,7 @@ sub differences {
     return \@wrong;
 }
 
-# Level, words, excess and zone of what the error log says of the first wave.
+# Returns level, text, excess and zone of the error log lines of the first wave.
 sub excesses {
     my ($nginx, $side, $i) = @_;
     my $line = qr/(\[\w+\]) \S+ \S+ (\w+ing requests?.*?, excess:) ([\d.]+),? by zone "${side}_(\w+)"/;

@@ -1,6 +1,6 @@
 package RateLimit::Upstream;
 
-# An application behind nginx: it writes down each request that reaches it, and says what it got.
+# An application behind nginx that records each request, and replies with a description of the request.
 use strict;
 use warnings;
 
@@ -10,8 +10,8 @@ use IO::Socket::INET;
 use POSIX ();
 use RateLimit qw(slurp);
 
-# Starts on a port of 127.0.0.1. `answers` has texts of whole answers by path; any other path is answered with
-# 200 and "METHOD URI BYTES MD5", of the request's body. After an answer of 101 the connection is an echo.
+# Starts on a port of 127.0.0.1. `answers` has complete responses by path. Any other path gets 200 and "METHOD URI BYTES
+# MD5" of the request body. After a response of 101, the connection is an echo.
 sub start {
     my ($class, $port, %answers) = @_;
     my $listen = IO::Socket::INET->new(LocalAddr => '127.0.0.1', LocalPort => $port, Listen => 128, ReuseAddr => 1)
@@ -26,7 +26,7 @@ sub start {
     return $self;
 }
 
-# What it was asked: a line for each request, "CONNECTION METHOD URI BYTES MD5".
+# Returns the received requests, a line for each: "CONNECTION METHOD URI BYTES MD5".
 sub requests {
     my ($self, $pattern) = @_;
     return grep { !defined $pattern || /$pattern/ } split /\n/, slurp($self->{log});
@@ -95,7 +95,7 @@ sub _answer {
     return;
 }
 
-# A whole request, if there is one.
+# Removes a complete request from the input, if there is one.
 sub _take {
     my ($connection) = @_;
     my $end = index $connection->{in}, "\r\n\r\n";
