@@ -1,31 +1,35 @@
-// Says how often each algorithm, and a fleet with sync=, decides otherwise than an exact limiter, in virtual
-// time.
+// Counts how often each algorithm, and a fleet with sync=, decides differently from an exact limiter, in
+// virtual time.
 //
 //   accuracy decisions|rates|fleets|check [OPTION=VALUE ...]
 //
-// The options are those of bench/simulate.cc. Prints CSV; `check` prints nothing, and fails if a figure of
-// the others could not be trusted.
+// The options are those of bench/simulate.cc. Prints CSV. `check` prints nothing, and fails if the arithmetic
+// of the other commands is wrong.
 //
-// decisions: each algorithm by itself, beside sliding_log. Buckets hold as much as the limit.
-//   admitted, over, under   in all; what clients were admitted more than by sliding_log, and others less
-//   own_*                   beside the count of what the algorithm has itself admitted in the last period:
-//   admitted
-//                           although that was the limit, rejected although it was less: own_room on average
-//   run_*                   beside what sliding_log decides of the same request, by what that has itself
-//   admitted worst                   the most that a client was admitted in any period, in limits
+// decisions: each algorithm compared with sliding_log. Buckets hold as much as the limit.
 //
-// rates: algorithm= with count=all, so that it estimates a rate, beside the count of all requests in the last
-// period. A row for all requests, for those while the rate was at least a tenth of the limit, and for bands
-// of the rate.
-//   difference_percent      |estimate - count| / count, mean over the requests; bias_percent: without the
-//   bars clients_over            who were above the limit at some time; missed: of them, who was never
-//   rejected, and
-//                           missed_by_percent: how far above the limit, at most; blamed: who was rejected,
-//                           but never above
+//   admitted      requests that were admitted
+//   over, under   how many more of them some clients got than by sliding_log, and how many fewer others got
+//   own_*         compared with the right decision, given what the algorithm itself has admitted in the last
+//                 period: wrongly admitted, wrongly rejected, and own_room, the mean remaining count at these
+//   run_*         compared with the decision of a sliding_log that makes its own decisions
+//   worst         the most requests of one client that were admitted in any period, in limits
 //
-// fleets: a fleet beside one limiter of the same algorithm that knows at once what the whole fleet has
-// admitted.
-//   wrong                   beside that one; log_wrong_percent: beside a sliding_log that knows it
+// rates: algorithm= with count=all estimates a rate, which is compared with the number of all requests in the
+// last period. There are rows for all requests, for those at a tenth of the limit or more, and for bands of
+// the rate.
+//
+//   difference_percent   mean of |estimate - count| / count
+//   bias_percent         mean of (estimate - count) / count
+//   clients_over         clients that were above the limit at some time
+//   missed               those of them that were never rejected
+//   missed_by_percent    how far these were above the limit, at most
+//   blamed               clients that were rejected, but never above the limit
+//
+// fleets: a fleet compared with one limiter of the same algorithm that knows all admissions of the fleet.
+//
+//   wrong                decisions that differ from this limiter
+//   log_wrong_percent    decisions that differ from a sliding_log that knows all admissions of the fleet
 #include <algorithm>
 #include <array>
 #include <cinttypes>
@@ -44,7 +48,7 @@ double percent(std::uint64_t part, std::uint64_t whole) {
     return 100 * static_cast<double>(part) / static_cast<double>(std::max<std::uint64_t>(whole, 1));
 }
 
-// Decisions beside those that are right.
+// Decisions compared with the right ones.
 struct Score {
     std::uint64_t requests = 0;
     std::uint64_t false_admits = 0;
@@ -74,7 +78,7 @@ Scenario with(const Scenario& scenario, Algorithm algorithm) {
     return changed;
 }
 
-// Calls `visit` with the requests of each client that sends any, as if it were the only one.
+// Calls `visit` with the requests of each client that sends any, as if it were the only client.
 template <class Visit>
 void each_client(const Scenario& scenario, const Visit& visit) {
     const Clients clients(scenario);
@@ -112,7 +116,7 @@ std::vector<bool> decide_all(const Scenario& one, const std::vector<Arrival>& ar
 struct Decisions {
     Score own;
     Score run;
-    std::uint64_t room = 0;  // that was left under the limit when requests were rejected, summed up
+    std::uint64_t room = 0;  // sum of the remaining count at wrong rejections
     std::uint64_t admitted = 0;
     std::uint64_t over = 0;
     std::uint64_t under = 0;
@@ -177,12 +181,12 @@ int print_decisions(const Options& options) {
 
 // RATES
 
-// How many requests of a client there were in the period up to each of them, which included.
+// Counts the requests of a client in the period up to each request, including that request.
 class Counter {
   public:
     Counter(const std::vector<Arrival>& arrivals, Micros period) : arrivals_(arrivals), period_(period) {}
 
-    // Of requests in the order of their times.
+    // The requests must be in the order of their times.
     std::uint64_t up_to(std::size_t request) {
         while (arrivals_[first_].at <= arrivals_[request].at - period_) {
             first_++;
@@ -196,14 +200,14 @@ class Counter {
     std::size_t first_ = 0;
 };
 
-// What a decision tells of the rate, the request included.
+// The rate that a decision reports, including the request.
 double estimate_of(const Decision& decision) {
     return decision.allowed
                ? static_cast<double>(decision.limit - decision.remaining)
                : static_cast<double>(decision.limit) + static_cast<double>(decision.excess_milli) / 1000;
 }
 
-// Requests while the rate was from `from` limits to that of the next band.
+// Requests while the rate was in the band from `from` limits to the next band.
 struct Band {
     double from;
     Score score = {};
@@ -222,7 +226,7 @@ struct Rates {
     std::uint64_t clients = 0;
     std::uint64_t over = 0;
     std::uint64_t missed = 0;
-    std::uint64_t missed_by = 0;  // requests beyond the limit
+    std::uint64_t missed_by = 0;  // the largest number of requests beyond the limit
     std::uint64_t blamed = 0;
 
     void add(const Scenario& one, const std::vector<Arrival>& arrivals) {
@@ -317,7 +321,7 @@ int print_rates(const Options& options) {
 
 // FLEETS
 
-// Of those that have the same arithmetic, one.
+// One of the algorithms with the same arithmetic.
 constexpr Algorithm kInFleets[] = {Algorithm::kTokenBucket, Algorithm::kFixedWindow,
                                    Algorithm::kSlidingWindow, Algorithm::kSlidingBuckets};
 
@@ -387,7 +391,7 @@ int print_fleets(const Options& options) {
 
 // CHECK
 
-// Counts anew for each request, over all before it.
+// Counts from the start for each request.
 std::uint64_t count_slowly(const std::vector<Arrival>& arrivals, const std::vector<bool>& counts,
                            std::size_t request, Micros period) {
     std::uint64_t count = 0;
@@ -397,7 +401,7 @@ std::uint64_t count_slowly(const std::vector<Arrival>& arrivals, const std::vect
     return count;
 }
 
-// Whether sliding_log as a judge, and the counter of rates, agree with that.
+// Returns true if sliding_log as the reference, and the counter of rates, agree with the slow count.
 bool agree(const Scenario& one, const std::vector<Arrival>& arrivals) {
     const Rate& rate = one.policy.rates.rates[0];
     const std::vector<bool> decided = decide_all(one, arrivals);

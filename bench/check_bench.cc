@@ -1,4 +1,4 @@
-// What a decision costs by itself: each algorithm of src/core, without a table, a lock or a clock.
+// The cost of a decision alone: each algorithm of src/core, without a table, a lock or a clock.
 #include <benchmark/benchmark.h>
 
 #include <cstdio>
@@ -10,8 +10,8 @@
 namespace rate_limit {
 namespace {
 
-// Rates with the time between two requests at which a client is just within all of them, so that its state is
-// that of somebody who uses nearly all of the quota.
+// Rates, with the interval at which a client is just within all of them: its state is that of a client that
+// uses nearly all of its quota.
 struct Pace {
     const char* name;
     const char* rates;
@@ -23,7 +23,7 @@ constexpr Pace kPaces[] = {
     {"3_rates", "10r/s,100r/m,1000r/h", 3'700'000},
 };
 
-constexpr unsigned kWarmUp = 2000;  // requests, until every state is as full as it gets
+constexpr unsigned kWarmUp = 2000;  // requests, until every state has its full size
 
 void must(bool good, const char* what) {
     if (!good) {
@@ -55,7 +55,7 @@ void bench_rejected(benchmark::State& state, Algorithm algorithm, const Pace& pa
     must(!any, "a request was admitted");
 }
 
-// Before main() of Google Benchmark.
+// Registers before main() of Google Benchmark.
 const bool kRegistered = [] {
     for (const Algorithm algorithm : kEveryAlgorithm) {
         for (const Pace& pace : kPaces) {

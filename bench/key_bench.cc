@@ -1,5 +1,4 @@
-// What it costs to name a client: by a token that is new or remembered, by an address, an argument or a
-// cookie.
+// The cost of naming a client: by a new or cached token, by an address, an argument or a cookie.
 #include <benchmark/benchmark.h>
 #include <time.h>
 
@@ -18,7 +17,7 @@ namespace {
 
 constexpr double kNow = 1'000'000'000;
 
-// About ten claims and, with an RSA signature, 900 bytes; others have shorter ones.
+// About ten claims and, with an RSA signature, 900 bytes; tokens with other signatures are shorter.
 std::string typical_claims(std::size_t number) {
     return R"({"iss":"https://login.example.com/realms/production","sub":"7c9e6679-7425-40de-944b-e07fc1)" +
            std::to_string(100'000 + number) +
@@ -44,7 +43,7 @@ void add_key(const Kind& kind, Verifier* verifier) {
     must(verifier->keys.add(kind.algorithm, kind.file(), 0).empty(), "adding a key");
 }
 
-// A verifier that has its memory and has seen only a token of another algorithm.
+// Returns a verifier that has allocated its memory and has seen only a token of another algorithm.
 std::unique_ptr<Verifier> started(const Kind& kind) {
     static const Kind& other = kind_of("HS512");
     static const std::string token = typical_token(other, 1);
@@ -61,7 +60,7 @@ double processor_seconds() {
     return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) / 1e9;
 }
 
-// Only the verification is timed, not what makes a verifier that has not seen the token.
+// Times only the verification, not the creation of a verifier that has not seen the token.
 void bench_new_token(benchmark::State& state, const char* algorithm) {
     const Kind& kind = kind_of(algorithm);
     const std::string token = typical_token(kind, 0);
@@ -88,7 +87,7 @@ void bench_remembered_token(benchmark::State& state, const char* algorithm) {
     state.counters["bytes"] = static_cast<double>(token.size());
 }
 
-// As many as are seldom more than there is room for.
+// A number of tokens that seldom exceeds the room of the cache.
 void bench_thousand_remembered_tokens(benchmark::State& state) {
     const Kind& kind = kind_of("HS256");
     const auto verifier = started(kind);
@@ -103,7 +102,7 @@ void bench_thousand_remembered_tokens(benchmark::State& state) {
     }
 }
 
-// What an attacker makes us compute.
+// The cost that an attacker can cause.
 void bench_forged_token(benchmark::State& state, const char* algorithm) {
     const Kind& kind = kind_of(algorithm);
     std::string token = typical_token(kind, 0);

@@ -1,20 +1,20 @@
-// Sends HTTP requests at a fixed pace, whatever becomes of the answers, and prints what each one met.
+// Sends HTTP requests at a fixed rate, independent of the responses, and prints the result of each.
 //
 //   load PORT START SECONDS RATE CONNECTIONS CLIENTS
 //
-// CLIENTS is a file with a name a line: request N has the header X-Client with line N of it, and begins again
-// after the last. Request N is due N / RATE seconds after START (CLOCK_MONOTONIC in microseconds, not over
-// yet) and goes over connection N modulo CONNECTIONS, as soon as that has the answer to the request before.
-// So an answer that takes long delays others, as it would delay a user, and their latency has to be counted
-// from when they were due.
+// CLIENTS is a file with a name on each line. Request N has line N as its header X-Client, and starts again
+// at the first line after the last. Request N is due N / RATE seconds after START (CLOCK_MONOTONIC in
+// microseconds, in the future). It is sent on connection N modulo CONNECTIONS, after the response to the
+// request before on this connection. So a slow response delays later requests, as it would delay a user, and
+// their latency must be counted from the time when they were due.
 //
-// A line for each request, in their order:
+// Prints a line for each request, in order:
 //
 //   DUE SENT DONE STATUS STORE VERDICT CLIENT
 //
-// Times are microseconds since START. STATUS is that of the answer, 0 if none came. STORE and VERDICT are the
-// headers X-Store and X-Verdict, - if absent. CLIENT is the number of the line in CLIENTS, from 0. SENT is -
-// for a request that was never sent.
+// Times are microseconds since START. STATUS is the status of the response, 0 without a response. STORE and
+// VERDICT are the headers X-Store and X-Verdict, - if absent. CLIENT is the number of the line in CLIENTS,
+// from 0. SENT is - for a request that was never sent.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -65,12 +65,12 @@ struct Request {
 
 struct Connection {
     int descriptor = -1;
-    std::size_t next;  // the request that it sends next, or waits for
+    std::size_t next;  // the request to send next, or to wait for
     bool waits = false;
     std::string received;
 };
 
-// The value of a header in the head of an answer; empty if it has none.
+// The value of a header in the head of a response; empty if absent.
 std::string_view header(std::string_view head, std::string_view name) {
     const std::string line = "\r\n" + std::string(name) + ": ";
     const std::size_t at = head.find(line);
@@ -119,7 +119,7 @@ class Load {
     std::int64_t start_us_;
     std::vector<Request> requests_;
     std::vector<Connection> connections_;
-    std::vector<std::string> texts_;  // a request of each client
+    std::vector<std::string> texts_;  // one request text for each client
     int poll_ = must(epoll_create1(0), "epoll_create1");
     int timer_ = must(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK), "timerfd_create");
     std::size_t open_requests_ = 0;
@@ -131,7 +131,7 @@ std::int64_t Load::now_us() const {
     return time.tv_sec * 1'000'000 + time.tv_nsec / 1000 - start_us_;
 }
 
-// On this machine a connection is made, or refused, at once.
+// On this machine a connection is established, or refused, at once.
 void Load::open(Connection* connection) {
     const int descriptor = must(socket(AF_INET, SOCK_STREAM, 0), "socket");
     if (connect(descriptor, reinterpret_cast<sockaddr*>(&address_), sizeof address_) != 0) {
@@ -146,7 +146,7 @@ void Load::open(Connection* connection) {
     connection->descriptor = descriptor;
 }
 
-// What was asked remains without an answer. The next request makes a connection anew.
+// Pending requests remain without a response. The next request opens a new connection.
 void Load::lose(Connection* connection) {
     if (connection->descriptor >= 0) {
         close(connection->descriptor);
@@ -197,7 +197,7 @@ void Load::receive(Connection* connection) {
     send_due(connection);
 }
 
-// Takes the answer if it is whole; false if what came is none.
+// Reads the response if it is complete. Returns false if the input is not a response.
 bool Load::take_answer(Connection* connection) {
     const std::string_view received = connection->received;
     const std::size_t end = received.find("\r\n\r\n");
@@ -242,7 +242,7 @@ void Load::run() {
         connections_[index].next = index;
         open(&connections_[index]);
     }
-    std::size_t cursor = 0;  // the first request whose time has not come
+    std::size_t cursor = 0;  // the first request that is not due yet
     open_requests_ = requests_.size();
     const std::int64_t end_us = requests_.back().due_us + kPatience_us;
     set_timer(0);

@@ -1,4 +1,4 @@
-// An event loop on poll(2) for programs that drive the Redis client by themselves, as fast as it goes.
+// An event loop on poll(2) for programs that use the Redis client without nginx, at full speed.
 #pragma once
 
 #include <hiredis/async.h>
@@ -14,8 +14,8 @@
 
 namespace rate_limit::redis {
 
-// Has the order of nginx's: sockets, then timers, then what was put off to the end of the turn. Writes once a
-// turn, as the module does.
+// Has the order of nginx's event loop: sockets, timers, then deferred tasks. Writes once per turn, as the
+// module does.
 class PollLoop final : public Loop {
   public:
     Alarm* make_timer(Handler handler, void* self, bool) override {
@@ -45,7 +45,7 @@ class PollLoop final : public Loop {
         std::fprintf(stderr, "%.*s\n", static_cast<int>(line.size()), line.data());
     }
 
-    // One turn, which waits for at most a millisecond.
+    // Runs one turn, which waits for at most a millisecond.
     void turn() {
         sockets_.erase(
             std::remove_if(sockets_.begin(), sockets_.end(), [](const auto& socket) { return !*socket; }),
@@ -110,10 +110,10 @@ class PollLoop final : public Loop {
     };
 
     struct Socket {
-        redisAsyncContext* context;  // null: it has gone
+        redisAsyncContext* context;  // null if the connection has ended
         bool reads = false;
         bool writes = false;
-        bool connected = false;  // it could be written to once
+        bool connected = false;  // the socket was writable once
 
         explicit operator bool() const { return context != nullptr; }
     };
@@ -137,7 +137,7 @@ class PollLoop final : public Loop {
         }
     }
 
-    // An alarm may be made or unmade by another; neither changes what comes before it.
+    // A callback may create or delete alarms; neither affects the alarms before it.
     bool ring(bool tasks) {
         bool rang = false;
         for (std::size_t i = 0; i < alarms_.size(); i++) {

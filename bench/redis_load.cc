@@ -1,24 +1,24 @@
-// Asks one Redis for as many checks as it can decide, by way of the module's own client, and says what a
-// check costs it.
+// Sends as many checks to one Redis as it can decide, through the module's own client, and reports the cost
+// of a check in Redis.
 //
 //   redis_load port=PORT[,PORT...] [algorithm=NAME] [batch=N] [clients=N] [calls=N] [fill=N] [seconds=N]
 //              [rate=RATES] [cluster=1]
 //
-// With cluster=1 the ports are those of all nodes of a cluster, and CPU times the sums of theirs.
+// With cluster=1 the ports are those of all nodes of a cluster, and CPU times are sums over the nodes.
 //
-// Calls of `batch` checks each (64) of random clients among `clients` (100000), `calls` of them on their way
-// at any time (so many that there are 256 checks, and at least 4). First each client is asked for `fill`
-// times (1), then for `seconds` (5; 0 ends it after that) it counts. With the default rate, 100r/m, all are
-// admitted unless Redis is very fast.
+// Sends calls of `batch` (64) checks of random clients among `clients` (100000), with `calls` in flight (by
+// default enough for 256 checks, and at least 4). First sends `fill` (1) checks of each client, then measures
+// for `seconds` (5; 0 ends the program before). With the default rate, 100r/m, all checks are admitted unless
+// Redis is very fast.
 //
 // Prints JSON:
 //
 //   checks_per_second        of real time
-//   redis_cpu_us_per_check   of all threads of the server
-//   checks_per_cpu_second    a million divided by this: what a core decides that has nothing else to do
-//   redis_busy               its CPU time by real time: less than 1 if others use the processor
-//   client_cpu_us_per_check  of this program: what the module's part of a check costs, without nginx
-//   batch, mean_batch        as told, and checks by calls as they were
+//   redis_cpu_us_per_check   CPU time of all threads of the server
+//   checks_per_cpu_second    a million divided by redis_cpu_us_per_check: the capacity of an idle core
+//   redis_busy               CPU time divided by real time: below 1 if other processes use the CPU
+//   client_cpu_us_per_check  of this program: the module's part of a check, without nginx
+//   batch, mean_batch        checks per call: the option, and the measured mean
 //   algorithm, clients, seconds, rate, checks, admitted
 #include <dirent.h>
 #include <hiredis/hiredis.h>
@@ -47,7 +47,7 @@ namespace {
 
 constexpr std::uint64_t kLeastInFlight = 256;  // checks
 constexpr std::uint64_t kLeastCalls = 4;
-constexpr double kPatience = 60;  // seconds, beside those that count
+constexpr double kPatience = 60;  // timeout in seconds, in addition to the measurement
 
 struct Options {
     Algorithm algorithm = Algorithm::kSlidingWindow;
@@ -123,7 +123,7 @@ double seconds_of(clockid_t clock) {
     return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
 }
 
-// The server's process, which is one of this machine.
+// The process of the server, on this machine.
 class Process {
   public:
     explicit Process(std::uint64_t port) {
@@ -142,7 +142,7 @@ class Process {
         redisFree(context);
     }
 
-    // Of all its threads.
+    // The CPU time of all its threads.
     double cpu_seconds() const {
         DIR* folder = opendir(tasks_.c_str());
         if (folder == nullptr) {
@@ -213,7 +213,7 @@ class Load {
     void run();
 
   private:
-    // Checks that are asked for together, and again when all are answered.
+    // Checks that are sent together, and again after all replies.
     struct Wave {
         Load* load = nullptr;
         std::vector<Limit> limits;

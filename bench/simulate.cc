@@ -1,16 +1,16 @@
-// Simulates fleets of nginx with sync=, in virtual time, and says how far they are from an exact limit.
+// Simulates fleets of nginx with sync=, in virtual time, and compares them with an exact limit.
 //
 //   simulate [OPTION=VALUE ...]
 //
-// Prints CSV, a row for each run. Without arguments that it understands it says which there are.
+// Prints CSV, a row for each run. With invalid arguments, prints the valid ones.
 //
 //   instances, sync_ms         of the run
-//   requests, admitted, exact  in all, by the fleet, by one exact limiter of the same requests
-//   over, under                by how much clients were admitted more than by the exact one, and others less
+//   requests                   in all
+//   admitted, exact            by the fleet; by one exact limiter of the same requests
+//   over, under                how many more some clients got than by the exact one, and others fewer
 //   over_percent, ...          the same in percent of `exact`
-//   worst, exact_worst         the most that a client was admitted in any window of the rate's period, in
-//                              units of the rate's count
-//   overshoot                  what rate_limiter_sync_overshoot_total would be, the warm-up included
+//   worst, exact_worst         the most of one client in any window of the rate's period, in limits
+//   overshoot                  the value of rate_limiter_sync_overshoot_total, including the warm-up
 //   calls_per_second           to Redis, of all instances
 //   clients_per_call
 #include <algorithm>

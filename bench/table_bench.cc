@@ -1,7 +1,7 @@
-// What a check costs in a table: finding the client, locking it, deciding, writing; by one process, and
-// beside another that uses the same table. And what it costs to ask the deny cache.
+// The cost of a check in a table: find the client, lock, decide, write; by one process, and beside another
+// process that uses the same table. Also the cost of a lookup in the deny cache.
 //
-// Names are hashed as for every request. There is no clock in it: time goes on by a microsecond a check.
+// Names are hashed as for every request. No clock is read: time advances by a microsecond per check.
 #include <benchmark/benchmark.h>
 #include <sched.h>
 #include <signal.h>
@@ -30,8 +30,8 @@ namespace {
 
 constexpr HashKey kHashKey = {0x0706050403020100, 0x0f0e0d0c0b0a0908};
 constexpr std::size_t kManyClients = 100'000;
-constexpr std::size_t kRoom = 16U << 20;  // bytes, more than twice what so many clients need
-constexpr std::size_t kTurns = 1U << 20;  // random clients that are drawn beforehand
+constexpr std::size_t kRoom = 16U << 20;  // bytes, more than twice the need of these clients
+constexpr std::size_t kTurns = 1U << 20;  // random clients, drawn before the measurement
 constexpr char kGenerous[] = "1000000000r/s";
 constexpr char kStrict[] = "1r/h";
 
@@ -53,7 +53,7 @@ Process this_process() {
             }};
 }
 
-// Memory that this process and those it forks share: a table, and what they tell each other.
+// Memory shared with forked processes: a table, and their messages.
 class Shared {
   public:
     explicit Shared(const Policy& policy) : policy_(policy) {
@@ -85,7 +85,7 @@ class Shared {
     Table* table_;
 };
 
-// Names, and the order in which they come.
+// Names, and the order of their requests.
 class Clients {
   public:
     explicit Clients(std::size_t count, unsigned first = 0) {
@@ -107,7 +107,7 @@ class Clients {
     std::size_t turn_ = 0;
 };
 
-// A process that makes requests for as long as this lives.
+// A process that makes requests until this object is destroyed.
 class Neighbour {
   public:
     Neighbour(const Shared& shared, Clients clients) : shared_(shared) {
@@ -178,7 +178,7 @@ void bench_beside(benchmark::State& state, std::size_t count, bool same) {
     measure(state, shared, &clients, Verdict::kAdmitted);
 }
 
-// While 100,000 clients are remembered: those, or others.
+// With 100,000 stored denials: a lookup of stored clients, or of others.
 void bench_deny_cache(benchmark::State& state, bool remembered) {
     std::vector<char> room(kRoom + 64);
     void* memory = room.data();
@@ -201,7 +201,7 @@ void bench_deny_cache(benchmark::State& state, bool remembered) {
     state.counters["found"] = static_cast<double>(found) / static_cast<double>(state.iterations());
 }
 
-// Before main() of Google Benchmark.
+// Registers before main() of Google Benchmark.
 const bool kRegistered = [] {
     const auto add = [](const std::string& name, auto... arguments) {
         return benchmark::RegisterBenchmark(("table/" + name).c_str(), arguments...);

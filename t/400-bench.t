@@ -127,11 +127,11 @@ subtest 'goals' => sub {
     my %row = map { $_->{goal} => $_ } judge(
         { redis_added => 2.5, redis_cpu => 5.01, redis_ratio => [ 0.72, 0.6, 0.8 ], memory_added => 0.5, limit_req_added => [ 0.4, 0, 1 ], shards => 2 });
     is $row{'Redis: nginx CPU added'}{verdict}, 'met', 'at most';
-    is $row{'Redis: Redis CPU a check'}{verdict}, 'missed', 'above the goal';
+    is $row{'Redis: Redis CPU per check'}{verdict}, 'missed', 'above the goal';
     is $row{'Redis: requests/s ÷ plain'}{verdict}, 'met', 'at least';
     is $row{'Redis: requests/s ÷ plain'}{spread}, '0.60–0.80', 'the quartiles';
     is $row{'Redis: nginx CPU added'}{spread}, '', 'if it has a value';
-    my $beside = $row{'memory, 100,000 keys: nginx CPU added, beside limit_req'};
+    my $beside = $row{'memory, 100,000 keys: nginx CPU added, compared with limit_req'};
     is "$beside->{wanted}: $beside->{figure}, $beside->{verdict}", 'at most 0.40 µs: 0.50 µs, missed', 'beside another figure';
     is $row{'Redis, 8 connections: p99'}{figure}, 'not measured', 'a figure that was not measured';
     is $row{'Redis, 8 connections: p99'}{verdict}, '–', 'has no verdict';
@@ -165,7 +165,7 @@ TABLE
     like accuracy_part("Traces\n\n| a |\n| --- |\n| b |\n"), qr/^### Accuracy\n.*`docs\/accuracy\.md`.*\n#### Traces\n\n\| a \|\n/s,
         'tables below a heading';
     like driver_line({ batch => 64, redis_busy => 0.857, checks_per_cpu_second => 303_850 }),
-        qr/calls of 64 checks.* 86 % .*303850 in a second of its CPU/, 'the output of the driver';
+        qr/calls of 64 checks.* 86 % .*303850 per second of its CPU time/, 'the output of the driver';
     like driver_line(undef), qr/256 connections/, 'how its figure was estimated';
     my $page = "before\n<!-- what make bench wrote -->\nold\n<!-- until here -->\nafter\n";
     is replace_part($page, "new\n"), "before\n<!-- what make bench wrote -->\n\nnew\n\n<!-- until here -->\nafter\n",

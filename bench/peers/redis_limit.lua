@@ -1,12 +1,12 @@
--- The limiter that one writes with nginx's Lua module and Redis: a sliding window of two counters, by one script call
--- over pooled connections. bench/run compares the module with it.
+-- A typical limiter with nginx's Lua module and Redis: a sliding window of two counters, with one script call over
+-- pooled connections. bench/run compares the module with it.
 --
 --   access_by_lua_block { require("redis_limit").check(PORT, LIMIT) }
 local redis = require "nginx.redis"
 
 local window = 60    -- seconds
 
--- What was counted in the last window weighs by what still overlaps. One read, and one write if there is room.
+-- The count of the last window is weighted by its overlap. One read, and one write if the request is admitted.
 local script = [[
 local counts = redis.call('MGET', KEYS[1], KEYS[2])
 local used = (tonumber(counts[2]) or 0) * tonumber(ARGV[2]) + (tonumber(counts[1]) or 0)
@@ -20,7 +20,7 @@ end
 return {1, math.floor(limit - used - 1)}
 ]]
 
-local digest    -- of the script, once a worker has loaded it
+local digest    -- SHA-1 of the script, once a worker has loaded it
 
 local function ask(server, ...)
     if digest then
@@ -39,7 +39,7 @@ end
 
 local limiter = {}
 
--- An error of Redis lets the request pass.
+-- After an error of Redis the request is admitted.
 function limiter.check(port, limit)
     local client = ngx.var.arg_k
     if not client then

@@ -1,4 +1,4 @@
-// Draws the times of requests for each client, and mixes them.
+// Draws the request times of each client, and merges them.
 #include "simulation/arrivals.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ struct Close {
 };
 using File = std::unique_ptr<std::FILE, Close>;
 
-// A time of which the mean is given: exponential, or with a heavy tail.
+// Draws a duration with this mean: exponential, or with a heavy tail.
 double draw_time(Random* random, double mean, double tail) {
     return tail == 0 ? random->exponential(mean) : random->pareto(mean, tail);
 }
@@ -31,8 +31,8 @@ Random::Random(std::uint64_t seed, std::uint64_t stream) {
 
 double Random::exponential(double mean) { return -mean * std::log(1 - uniform()); }
 
-double Random::pareto(double mean, double layout) {
-    return mean * (layout - 1) / layout * std::pow(1 - uniform(), -1 / layout);
+double Random::pareto(double mean, double shape) {
+    return mean * (shape - 1) / shape * std::pow(1 - uniform(), -1 / shape);
 }
 
 Clients::Clients(const Scenario& scenario) : scenario_(scenario), parts_(scenario.clients - scenario.floods) {
@@ -64,7 +64,7 @@ void Clients::draw(std::uint32_t client, std::vector<Arrival>* arrivals) const {
     }
 }
 
-// A Poisson process while the client is on.
+// A Poisson process while the client is active.
 void Clients::draw_ordinary(std::uint32_t client, Random* random, std::vector<Arrival>* arrivals) const {
     const bool pauses = scenario_.off != 0;
     const auto on = static_cast<double>(scenario_.on);
@@ -93,7 +93,7 @@ void Clients::draw_ordinary(std::uint32_t client, Random* random, std::vector<Ar
     }
 }
 
-// Begins at some time, lasts for about a tenth of the whole, and does not return.
+// Begins at a random time, lasts for about a tenth of the duration, and does not return.
 void Clients::draw_flood(std::uint32_t client, Random* random, std::vector<Arrival>* arrivals) const {
     const auto duration = static_cast<double>(scenario_.duration);
     double at = random->uniform() * duration;
@@ -107,7 +107,7 @@ void Clients::draw_flood(std::uint32_t client, Random* random, std::vector<Arriv
     }
 }
 
-// How busy a time of the day is, 1 on average: least at its start, most in its middle.
+// The activity at a time of the day, 1 on average: lowest at the start, highest in the middle.
 double Clients::busyness(double at) const {
     constexpr double kCircle = 6.283185307179586;
     return 1 - scenario_.swing * std::cos(kCircle * at / static_cast<double>(scenario_.day));

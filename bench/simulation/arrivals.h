@@ -1,4 +1,4 @@
-// When which client sends a request, and to which instance.
+// The requests of a simulation: time, client and instance.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,15 @@
 
 namespace rate_limit::simulation {
 
-// The same numbers on every machine, which the distributions of the standard library do not promise.
+// Gives the same numbers on every machine, unlike the distributions of the standard library.
 class Random {
   public:
     // Streams of one seed are independent of each other.
     Random(std::uint64_t seed, std::uint64_t stream);
 
-    double uniform() { return static_cast<double>(engine_() >> 11) * 0x1p-53; }  // 0 to below 1
+    double uniform() { return static_cast<double>(engine_() >> 11) * 0x1p-53; }  // from 0 to below 1
     double exponential(double mean);
-    double pareto(double mean, double layout);  // of a layout above 1; the lower, the heavier its tail
+    double pareto(double mean, double shape);  // shape above 1; the lower, the heavier the tail
     std::uint32_t below(std::uint32_t bound) {
         return static_cast<std::uint32_t>(uniform() * static_cast<double>(bound));
     }
@@ -33,13 +33,13 @@ struct Arrival {
     std::uint32_t instance;
 };
 
-// Draws one client's requests at a time.
+// Draws the requests of one client at a time.
 class Clients {
   public:
     explicit Clients(const Scenario& scenario);
 
-    // Adds those of a client, in the order of their times, all at the first instance. The same whatever was
-    // drawn before.
+    // Appends the requests of a client in the order of their times, all at the first instance. Independent of
+    // earlier draws.
     void draw(std::uint32_t client, std::vector<Arrival>* arrivals) const;
 
   private:
@@ -49,18 +49,18 @@ class Clients {
     double busyness(double at) const;
 
     Scenario scenario_;
-    std::vector<double> parts_;  // of what those that are no flood send
-    double limit_interval_;      // between two requests that make use of the limit
+    std::vector<double> parts_;  // each client's share of the requests that are not floods
+    double limit_interval_;      // between two requests at the rate of the limit
 };
 
-// In the order of their times. Those of one seed have the same clients and times, whatever the number of
-// instances is.
+// Returns all requests in the order of their times. A seed determines clients and times, with any number of
+// instances.
 std::vector<Arrival> make_arrivals(const Scenario& scenario);
 
-// Lines of microseconds, client and instance, separated by spaces. False if that fails.
+// Writes lines of microseconds, client and instance, separated by spaces. Returns false after an error.
 bool write_arrivals(const std::vector<Arrival>& arrivals, const std::string& file);
 
-// Sets the scenario's numbers of clients and instances and its duration accordingly.
+// Also sets the scenario's duration and numbers of clients and instances.
 bool read_arrivals(const std::string& file, std::vector<Arrival>* arrivals, Scenario* scenario);
 
 }  // namespace rate_limit::simulation

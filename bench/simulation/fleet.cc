@@ -1,4 +1,4 @@
-// Lets rounds, calls and answers happen in the order of their times.
+// Processes rounds, calls and answers in the order of their times.
 #include "simulation/fleet.h"
 
 #include <algorithm>
@@ -29,7 +29,7 @@ struct Fleet::Instance {
     Instance(const Scenario& scenario, const StateLayout& layout, const Process& process,
              std::uint32_t number, Micros starts_at)
         : phase(starts_at) {
-        // Twice as many slots as clients, so that nobody gives way.
+        // Twice as many slots as clients, so that no client is evicted.
         const std::size_t sets = 2 + scenario.clients * 2 / kSlotsInSet;
         const std::size_t size = (Table::least_size(layout, true) * sets + kAlignment - 1) & -kAlignment;
         memory.reset(std::aligned_alloc(kAlignment, size));
@@ -45,7 +45,7 @@ struct Fleet::Instance {
     std::unique_ptr<void, Free> memory;
     Table* table;
     std::unique_ptr<SyncLedger> sync_ledger;
-    Micros phase;  // when its first round is
+    Micros phase;  // the time of its first round
     Micros last_arrival = 0;
     bool round_planned = false;
     bool under_way = false;
@@ -93,7 +93,7 @@ void Fleet::add(Micros at, Kind kind, std::uint32_t subject) {
     events_.push({at, event_count_++, kind, subject});
 }
 
-// Rounds in which nobody owes anything do nothing, and are left out.
+// A round without unsent counts does nothing, and is skipped.
 void Fleet::plan_round(std::uint32_t number, Micros now) {
     Instance& instance = *instances_[number];
     if (!instance.round_planned) {
@@ -104,7 +104,7 @@ void Fleet::plan_round(std::uint32_t number, Micros now) {
     }
 }
 
-// The last of the rounds that were left out.
+// Runs the last of the skipped rounds.
 void Fleet::make_up_rounds(Instance* instance, Micros now) {
     const Micros since = now - instance->phase;
     if (instance->round_planned || instance->under_way || since < 0) {
@@ -161,7 +161,7 @@ void Fleet::send(std::uint32_t number, Micros now) {
     travel(index, now);
 }
 
-// A connection delivers in order: a call does not overtake one that was given up before.
+// A connection delivers in order: a call does not overtake an earlier one, even if that has timed out.
 void Fleet::travel(std::uint32_t index, Micros now) {
     Trip& trip = *trips_[index];
     Instance& instance = *instances_[trip.instance];

@@ -1,8 +1,8 @@
-// Instances of nginx that count locally and reconcile with Redis, in virtual time.
+// Instances of nginx that count locally and exchange counts with Redis, in virtual time.
 //
-// Each has a table with unsent counts and a SyncLedger, both real, and makes calls as store/sync_sender.h
-// does: every so often, one at a time, of at most kClientsInCall clients. How calls travel is drawn by
-// chance.
+// Each instance has a real table with unsent counts and a real SyncLedger. It makes calls like
+// store/sync_sender.h: at intervals, one at a time, of at most kClientsInCall clients. The durations of calls
+// are random.
 #pragma once
 
 #include <cstdint>
@@ -26,37 +26,37 @@ class Fleet {
     Fleet(const Fleet&) = delete;
     Fleet& operator=(const Fleet&) = delete;
 
-    // Decides a request after all that happens before it. Requests come in the order of their times.
+    // Decides a request after all earlier events. Requests must come in the order of their times.
     bool admits(const Arrival& arrival);
 
     std::uint64_t calls() const { return calls_; }
-    std::uint64_t charges() const { return charges_; }  // clients in those calls
+    std::uint64_t charges() const { return charges_; }  // clients in these calls
     std::uint64_t overshoot() const;
     std::uint64_t evictions() const;
 
   private:
     struct Instance;
 
-    // A call on its way.
+    // A call in flight.
     struct Trip {
         std::uint32_t instance = 0;
-        unsigned events = 0;  // that still refer to it
+        unsigned events = 0;  // pending events of this call
         Batch batch;
         Answer answer;
     };
 
     enum class Kind : std::uint8_t {
-        kRound,    // it is time for an instance to send
-        kArrive,   // a call is with Redis
-        kAnswer,   // its answer is back
-        kTimeout,  // it will not be
+        kRound,    // an instance sends its counts
+        kArrive,   // a call reaches Redis
+        kAnswer,   // the answer reaches the instance
+        kTimeout,  // the call times out
     };
 
     struct Event {
         Micros at;
-        std::uint64_t number;  // events of one time happen in the order in which they were made
+        std::uint64_t number;  // events of the same time happen in the order of their creation
         Kind kind;
-        std::uint32_t subject;  // an instance for kRound, else a trip
+        std::uint32_t subject;  // an instance for kRound, otherwise a trip
 
         bool operator>(const Event& other) const {
             return at != other.at ? at > other.at : number > other.number;

@@ -1,4 +1,4 @@
-// Charges what was admitted elsewhere, whether it fits or not.
+// Charges requests that were admitted elsewhere, even beyond the limit.
 #include "simulation/ledger.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ std::uint32_t client_of(std::string_view name) {
 Ledger::Ledger(const Policy& policy, std::uint32_t clients)
     : policy_(&policy), layout_(layout_of(policy)), words_(words_of(layout_)), states_(words_ * clients) {}
 
-// A level is charged as of when that was admitted, or as of its last charge.
+// A bucket is charged at the time of admission, or at the time of its last charge if that is later.
 Micros Ledger::time_of_charge(const Batch& batch, const std::uint64_t* state, Micros now) const {
     if (!is_bucket(policy_->algorithm) || batch.since == 0) {
         return now;
@@ -26,7 +26,7 @@ Micros Ledger::time_of_charge(const Batch& batch, const std::uint64_t* state, Mi
     return std::min(now, std::max(batch.since, last));
 }
 
-// By how much `cost` raises what is beyond the limit at `now`, if it is charged at `time`.
+// Returns by how much `cost`, charged at `time`, raises the excess over the limit at `now`.
 std::uint32_t Ledger::overshoot(const std::uint64_t* state, Micros time, Micros now,
                                 std::uint32_t cost) const {
     Check check;

@@ -1,4 +1,4 @@
-// What Redis does with the calls of sync=: lua/sync.lua, with the core's own arithmetic.
+// Redis' part of sync=: what lua/sync.lua does, with the arithmetic of src/core.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace rate_limit::simulation {
 
-// Clients are numbers from 0 on, and their names those numbers in decimal.
+// Clients are numbers from 0. Their names are these numbers in decimal.
 std::string name_of(std::uint32_t client);
 std::uint32_t client_of(std::string_view name);
 
@@ -23,10 +23,11 @@ struct Answer {
 
 class Ledger {
   public:
-    // The policy must outlive this.
+    // The policy must outlive this object.
     Ledger(const Policy& policy, std::uint32_t clients);
 
-    // Charges a batch, unless it is not newer than the sender's last one, and tells what is then known.
+    // Charges a batch, unless its number is not above that of the sender's last batch. Returns the new
+    // states.
     void apply(const Batch& batch, Micros now, Answer* answer);
 
   private:
@@ -35,9 +36,9 @@ class Ledger {
 
     const Policy* policy_;
     StateLayout layout_;
-    std::size_t words_;                             // of a state
-    std::vector<std::uint64_t> states_;             // of all clients
-    std::map<std::uint64_t, std::uint64_t> guard_;  // the last number that was applied, by sender
+    std::size_t words_;                             // words of a state
+    std::vector<std::uint64_t> states_;             // states of all clients
+    std::map<std::uint64_t, std::uint64_t> guard_;  // number of the last applied batch, by sender
 };
 
 }  // namespace rate_limit::simulation

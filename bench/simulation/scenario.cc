@@ -1,4 +1,4 @@
-// Reads a scenario from words.
+// Parses a scenario.
 #include "simulation/scenario.h"
 
 #include <cmath>
@@ -15,7 +15,7 @@ bool parse_real(std::string_view text, double least, double most, double* value)
     return !copy.empty() && *end == '\0' && *value >= least && *value <= most;
 }
 
-// 0.5ms, 10ms, 5s, 10m, 24h.
+// Parses 0.5ms, 10ms, 5s, 10m, 24h.
 bool parse_time(std::string_view text, Micros* time) {
     constexpr struct {
         std::string_view name;

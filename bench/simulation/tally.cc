@@ -1,4 +1,4 @@
-// The exact limiter, and sums.
+// The exact limiter, and totals.
 #include "simulation/tally.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Counts what clients were admitted.
+// Counts the admitted requests of clients.
 #pragma once
 
 #include <cstdint>
@@ -11,16 +11,17 @@
 
 namespace rate_limit::simulation {
 
-// One shared state, no delay: what a limiter admits that knows of all requests at once.
+// An exact limiter: one shared state, without delay.
 class Exact {
   public:
     explicit Exact(const Scenario& scenario);
 
-    // Requests come in the order of their times.
+    // Requests must come in the order of their times.
     bool admits(const Arrival& arrival) { return decide(arrival).allowed; }
     Decision decide(const Arrival& arrival);
 
-    // What it would decide of a request that another has decided, whose decision is what it remembers.
+    // Returns the exact limiter's decision on a request that another limiter has decided. Records the other's
+    // decision.
     Decision judge(const Arrival& arrival, bool admitted);
 
   private:
@@ -30,8 +31,8 @@ class Exact {
     std::vector<std::uint64_t> states_;
 };
 
-// What was admitted, by client, from the warm-up on, and the most that one was in any window of the rate's
-// period, the warm-up included.
+// Admitted requests by client since the warm-up, and the most of a client in any window of the rate's period,
+// including the warm-up.
 class Tally {
   public:
     explicit Tally(const Scenario& scenario);
@@ -50,7 +51,7 @@ class Tally {
     std::uint64_t worst_ = 0;
 };
 
-// By how much clients were admitted more than by an exact limiter, and others less.
+// How many more requests some clients got than by an exact limiter, and how many fewer others got.
 struct Difference {
     Difference(const Tally& fleet, const Tally& exact, std::uint32_t clients);
 

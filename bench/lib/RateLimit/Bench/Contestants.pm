@@ -1,25 +1,25 @@
-# Who is compared by bench/run: limiters, each before the same small answer, and the servers that they need.
+# The contestants of bench/run: limiters in front of the same small response, and the servers that they need.
 #
 #   use RateLimit::Bench::Contestants qw(contestant open_stage algorithms);
 #
 # FUNCTIONS
 #   contestant($name)           { name, title, … }; dies if there is none
 #   algorithms                  their names; each has the contestants NAME_memory and NAME_redis
-#   open_stage(%options)        starts the servers of some contestants; returns an object (METHODS), with which they end
+#   open_stage(%options)        starts the servers of some contestants; returns an object (METHODS). They end with it
 #
 # OPTIONS of a stage
 #   contestants names                                       workers     of each nginx, threads of HAProxy (1)
-#   http2       1: HTTP/2 without TLS                       cluster     an object of RateLimit::Cluster, for those who
-#   ports       free ones, for all contestants                          need one
+#   http2       1: HTTP/2 without TLS                       cluster     an object of RateLimit::Cluster, if one of
+#   ports       free ports for all contestants                          them needs a cluster
 #   server_cpu  pins nginx and HAProxy to this CPU          redis_cpu   the same for the servers of Redis
 #
 # METHODS
-#   port($name)                 where a contestant answers
-#   servers($name)              process ids of what answers requests: nginx's workers, or HAProxy
-#   redis($name)                the servers of Redis that it asks, objects of RateLimit::Redis
-#   nginx($name)                its nginx, an object of RateLimit; undef of HAProxy
-#   lookups($name)              how many keys its servers of Redis were asked for so far: one for each check that reached them
-#   news($name)                 the last line that the error log of its nginx got since it was last asked for, or undef
+#   port($name)                 the port of a contestant
+#   servers($name)              process ids of nginx's workers, or of HAProxy
+#   redis($name)                its Redis servers, objects of RateLimit::Redis
+#   nginx($name)                its nginx, an object of RateLimit; undef for HAProxy
+#   lookups($name)              number of keys that its Redis servers have looked up: one for each check
+#   news($name)                 the last new line of its nginx's error log since the last call, or undef
 #   close
 package RateLimit::Bench::Contestants;
 use strict;
@@ -42,8 +42,9 @@ our @EXPORT_OK = qw(contestant open_stage algorithms);
 my %running;    # HAProxy: 1 by process id
 my $here = dirname(abs_path(__FILE__)) . '/../../..';    # bench/
 
-# All are admitted, or none, but for a client's first where there is no limit of zero. A period of a minute, since state that nobody needs after a second
-# would come and go all the time. Zones have one size, in which 100,000 clients of limit_req have room.
+# All requests are admitted, or none; where a limit of zero is not possible, the first request of a client is admitted.
+# The period is a minute, because state that expires after a second would be deleted and created all the time. All zones
+# have the same size, which fits 100,000 clients of limit_req.
 my $zone   = 'zone=%s:16m';
 my $ample  = 'rate=1000000000r/m';
 my $scarce = 'rate=1r/d';
@@ -52,10 +53,11 @@ my %denied = (rejected => 1, visits => 2, from_cache => 1);
 
 my @algorithms = qw(token_bucket leaky_bucket gcra fixed_window sliding_window sliding_buckets sliding_log);
 
-# title, without commas; kind: which server it runs in (start); http, location: directives, in which %s is the zone and %r the name of its Redis;
-# redis: it needs one; beside: what it is compared with, if not plain; rejected: all its requests are; visits: how many of a
-# client it takes until all is as it will stay (1); settle: seconds until the last of what it does is done;
-# from_cache: the deny cache should decide; lasts: seconds after which it admits each client once more.
+# title: without commas. kind: the server that it runs in (see start). http, location: directives, in which %s is the
+# zone and %r the name of its Redis. redis: needs a Redis. beside: the contestant to compare with, by default plain.
+# rejected: all requests are rejected. visits: requests of each client until its state is stable (1). settle: seconds
+# until background work is done. from_cache: the deny cache should decide. lasts: seconds after which each client is
+# admitted once more.
 my %contestants = (
     plain     => { title => 'no limit',                      kind => 'ours', http => '', location => '' },
     bare      => { title => 'no limit (module not loaded)',   kind => 'bare', http => '', location => '' },
@@ -128,7 +130,7 @@ for my $algorithm (@algorithms) {
     }
 }
 
-# A contestant with the module. place is memory, redis or cluster.
+# A contestant with the module. `place` is memory, redis or cluster.
 sub ours {
     my ($place, $options, $more, %is) = @_;
     my $size  = $is{size}  // $zone;
@@ -189,10 +191,11 @@ sub pin {
     return;
 }
 
-# nginx of one kind: with the module, with it and a location that tells of what it counts (without one it counts nothing,
-# as limit_req does not), without it, or with Lua. Each contestant has a port, so that all requests are alike.
+# Starts an nginx of one kind: with the module; with the module and metrics (without metrics or API the module does not
+# count, like limit_req); without the module; or with Lua. Each contestant has its own port, so that all requests are
+# alike.
 #
-# A request that Redis did not decide in time is an error in the log; one that was rejected is not.
+# A request that Redis did not decide in time is logged as an error; a rejected request is not logged.
 sub start {
     my ($self, $kind, @names) = @_;
     my $words   = 'reuseport' . ($self->{http2} ? ' http2' : '');
@@ -257,7 +260,7 @@ sub start_haproxy {
             . "    http-request return status 200 content-type image/gif file $dir/answer\n";
     }
     write_bytes("$dir/haproxy.cfg", $text);
-    write_bytes("$dir/answer",      '.' x 43);    # as many bytes as empty_gif answers with
+    write_bytes("$dir/answer",      '.' x 43);    # as many bytes as the body of empty_gif
     my $pid = fork // croak "fork: $!";
     if (!$pid) {
         open STDOUT, '>', "$dir/output" or POSIX::_exit(127);
@@ -320,7 +323,7 @@ sub DESTROY {
     return;
 }
 
-# A run that dies leaves no HAProxy behind.
+# If the run dies, its HAProxy is stopped.
 my $owner = $$;
 
 END {

@@ -1,33 +1,33 @@
-# What bench/run makes of what it measured: pure functions, which t/ tests.
+# The arithmetic of bench/run: pure functions, which t/ tests.
 #
 #   use RateLimit::Bench::Figures qw(median quartiles summarize …);
 #
 # FUNCTIONS
 #   median(@numbers)            undef if there is none
-#   quartiles(@numbers)         the first and the third, between neighbours
-#   percentile($share, @sorted) of sorted numbers: the smallest that at least this share are not above
-#   parse_wrk($text)            what bench/wrk.lua printed: { requests, seconds, p50_ms, p99_ms, p999_ms, rejected, failures }
-#   parse_h2load($text, $log)   the same of h2load's words and its log of requests
-#   parse_strace($text)         how many system calls the table of strace -c has; undef if it is none
-#   last_line($text)            the last that is not empty; undef if there is none
+#   quartiles(@numbers)         the first and the third quartile, interpolated
+#   percentile($share, @sorted) of sorted numbers: the smallest that at least this share does not exceed
+#   parse_wrk($text)            the output of bench/wrk.lua: { requests, seconds, p50_ms, p99_ms, p999_ms, rejected, failures }
+#   parse_h2load($text, $log)   the same from h2load's output and its log of requests
+#   parse_strace($text)         number of system calls in the table of strace -c; undef without a table
+#   last_line($text)            the last line that is not empty; undef if there is none
 #   elsewhere($contestant, $requests, $lookups)
-#                               the share of requests that was not decided where it should have been, by the keys that
-#                               Redis was asked for: none by those in the deny cache, one by each other that Redis decides
+#                               the share of requests that the wrong store decided, computed from the lookups of Redis:
+#                               none for a request that the deny cache decides, one for each that Redis decides
 #   summarize($rounds, %beside) figures of each contestant over all rounds (SUMMARIES)
-#   judge(\%figures)            a row of each goal: { goal, wanted, figure, spread, verdict }, for measured figures by their
-#                               names: each a number, or a median and its quartiles
+#   judge(\%figures)            a row for each goal: { goal, wanted, figure, spread, verdict }, from figures by name: each a
+#                               number, or a median and its quartiles
 #   by_round($rounds, $contestant, $field, $beside)
-#                               a field of each round, or ratio, added_us or p99_ratio (p99 ÷ that of beside)
-#   plan_order($round, @names)  in which order a round goes through the contestants
-#   show($number)               with three digits, or whole
-#   text_table(\@heads, @rows)  a table of Markdown, aligned
+#                               a field of each round, or ratio, added_us or p99_ratio (p99 ÷ p99 of $beside)
+#   plan_order($round, @names)  the order of the contestants in a round
+#   show($number)               with three digits, or as an integer
+#   text_table(\@heads, @rows)  an aligned Markdown table
 #
 # ROUNDS AND SUMMARIES
-#   A round is { contestant => [ measurement, … ] }, as measure of RateLimit::Bench::Measure makes them; those of one
-#   round count as their mean. %beside says for a contestant with whom it is compared, if not with plain.
-#   A summary is { contestant => { field => [ median, lower, upper ] } }, with quartiles. Fields are those of a
-#   measurement that are numbers, and, by rounds, `ratio` (requests/s ÷ those of whom it is compared with) and `added_us`
-#   (server_us beyond theirs)
+#   A round is { contestant => [ measurement, … ] }, as returned by measure of RateLimit::Bench::Measure; a round counts
+#   with their mean. %beside names the contestant that a contestant is compared with, by default plain.
+#   A summary is { contestant => { field => [ median, lower, upper ] } }, with quartiles. Fields are the
+#   numbers of a measurement, and, computed for each round, `ratio` (requests/s ÷ requests/s of the compared contestant)
+#   and `added_us` (server_us minus server_us of the compared contestant)
 package RateLimit::Bench::Figures;
 use strict;
 use warnings;
@@ -64,7 +64,7 @@ sub percentile {
     return $sorted[ max(0, ceil($share * @sorted) - 1) ];
 }
 
-# WHAT PROGRAMS SAY
+# OUTPUT OF PROGRAMS
 
 sub parse_wrk {
     my ($text) = @_;
@@ -81,8 +81,8 @@ sub parse_wrk {
     };
 }
 
-# A line of the log is: when it began, the status (-1: none came), how long it took, both in µs. Requests that the end
-# cut off have no answer, and are none of the failures.
+# A line of the log has the start, the status (-1: no response) and the duration, times in µs. Requests in flight at the
+# end have no response, and are not failures.
 sub parse_h2load {
     my ($text, $log) = @_;
     my ($seconds, $failed) = (0, 0);
@@ -106,7 +106,7 @@ sub parse_h2load {
     };
 }
 
-# The last line is the total: share, seconds, µs a call, calls, perhaps errors, "total".
+# The last line is the total: share, seconds, µs per call, calls, errors if any, "total".
 sub parse_strace {
     my ($text) = @_;
     my ($line)  = $text =~ /^(.*) total$/m or return;
@@ -120,8 +120,8 @@ sub last_line {
     return $lines[-1];
 }
 
-# Of those that count locally, Redis hears by clients and not by requests. A few lookups are none of a request's: an nginx
-# asks for changed rates.
+# With local counting, Redis gets one lookup per client, not per request. A few lookups belong to no request: nginx asks
+# for changed rates.
 sub elsewhere {
     my ($contestant, $requests, $lookups) = @_;
     return 0 unless $contestant->{kind} eq 'ours' && ($contestant->{place} // '') =~ /redis|cluster/;
@@ -130,11 +130,11 @@ sub elsewhere {
     return $contestant->{from_cache} ? min(1, $share) : max(0, 1 - $share);
 }
 
-# WHAT ROUNDS SAY
+# FIGURES OF ROUNDS
 
 sub mean { return @_ ? sum0(@_) / @_ : undef }
 
-# One measurement of several: the mean of each number. What the log said is none.
+# Merges measurements into one with the mean of each number. The log is dropped.
 sub merged {
     my (@measurements) = @_;
     my %mean;
@@ -147,7 +147,8 @@ sub merged {
     return \%mean;
 }
 
-# For each round the value of a field of a contestant, beside whom it is compared with; undef where it was not measured.
+# Returns the value of a contestant's field for each round, compared with another contestant; undef if it was not
+# measured.
 sub by_round {
     my ($rounds, $name, $field, $beside) = @_;
     my @values;
@@ -181,7 +182,8 @@ sub summarize {
     return \%summary;
 }
 
-# Forwards and backwards by turns, and each time from another start, so that nobody always comes after the same one.
+# Alternates between forwards and backwards, each time from another start, so that no contestant always follows the same
+# one.
 sub plan_order {
     my ($round, @names) = @_;
     my $shift = int($round / 2) * 3 % @names;
@@ -191,30 +193,30 @@ sub plan_order {
 
 # GOALS
 
-# name of the figure; what it is; at most or at least; what is wanted, or the name of another figure; unit.
+# Name of the figure; title; at most or at least; the target, or the name of another figure; unit.
 my @goals = (
-    [ 'memory_bare_added', 'memory without headers, 100,000 keys: nginx CPU added, beside limit_req', 'most', 'limit_req_added', 'µs' ],
-    [ 'memory_added',      'memory, 100,000 keys: nginx CPU added, beside limit_req', 'most', 'limit_req_added', 'µs' ],
-    [ 'memory_bare_added_one', 'memory without headers, one key: nginx CPU added, beside limit_req', 'most', 'limit_req_added_one', 'µs' ],
-    [ 'memory_added_one',  'memory, one key: nginx CPU added, beside limit_req', 'most', 'limit_req_added_one', 'µs' ],
-    [ 'memory_handler_one', "memory, one key: instructions of the handler, beside limit_req's", 'most', 'limit_req_handler_one', '' ],
-    [ 'memory_handler', "memory, many keys: instructions of the handler, beside limit_req's", 'most', 'limit_req_handler', '' ],
-    [ 'zone_bytes',        'memory: bytes of zone a client',                  'most',  40,      '' ],
+    [ 'memory_bare_added', 'memory without headers, 100,000 keys: nginx CPU added, compared with limit_req', 'most', 'limit_req_added', 'µs' ],
+    [ 'memory_added',      'memory, 100,000 keys: nginx CPU added, compared with limit_req', 'most', 'limit_req_added', 'µs' ],
+    [ 'memory_bare_added_one', 'memory without headers, one key: nginx CPU added, compared with limit_req', 'most', 'limit_req_added_one', 'µs' ],
+    [ 'memory_added_one',  'memory, one key: nginx CPU added, compared with limit_req', 'most', 'limit_req_added_one', 'µs' ],
+    [ 'memory_handler_one', "memory, one key: instructions of the handler, compared with limit_req", 'most', 'limit_req_handler_one', '' ],
+    [ 'memory_handler', "memory, many keys: instructions of the handler, compared with limit_req", 'most', 'limit_req_handler', '' ],
+    [ 'zone_bytes',        'memory: zone bytes per client',                  'most',  40,      '' ],
     [ 'redis_added',       'Redis: nginx CPU added',                          'most',  2.5,     'µs' ],
-    [ 'redis_cpu',         'Redis: Redis CPU a check',                        'most',  5,       'µs' ],
+    [ 'redis_cpu',         'Redis: Redis CPU per check',                        'most',  5,       'µs' ],
     [ 'redis_ratio',       'Redis: requests/s ÷ plain',                       'least', 0.72,    '' ],
     [ 'redis_ratio_8',     'Redis, 8 connections: requests/s ÷ plain',        'least', 0.55,    '' ],
-    [ 'redis_p99_8_ratio', 'Redis, 8 connections: p99 ÷ that of Lua and Redis', 'most', 0.6,    '' ],
-    [ 'one_cpu_redis_cpu', 'Redis, all on one CPU: Redis CPU a check',        'most',  5,       'µs' ],
+    [ 'redis_p99_8_ratio', 'Redis, 8 connections: p99 ÷ p99 of Lua and Redis', 'most', 0.6,    '' ],
+    [ 'one_cpu_redis_cpu', 'Redis, all on one CPU: Redis CPU per check',        'most',  5,       'µs' ],
     [ 'one_cpu_ratio',     'Redis, all on one CPU: requests/s ÷ plain',       'least', 0.72,    '' ],
     [ 'one_cpu_ratio_8',   'Redis, all on one CPU, 8 connections: requests/s ÷ plain', 'least', 0.55, '' ],
-    [ 'one_cpu_p99_8_ratio', 'Redis, all on one CPU, 8 connections: p99 ÷ that of Lua and Redis', 'most', 0.6, '' ],
+    [ 'one_cpu_p99_8_ratio', 'Redis, all on one CPU, 8 connections: p99 ÷ p99 of Lua and Redis', 'most', 0.6, '' ],
     [ 'redis_p99_8',       'Redis, 8 connections: p99',                       'most',  10,      'ms' ],
     [ 'sync_added',        'sync=100ms: nginx CPU added',                     'most',  1.2,     'µs' ],
     [ 'denied_bare_ratio', 'deny cache without headers: requests/s ÷ limit_req rejecting', 'least', 0.97, '' ],
     [ 'denied_ratio',      'deny cache: requests/s ÷ limit_req rejecting',    'least', 0.97,    '' ],
     [ 'checks_per_core',   'checks/s through one Redis core',                 'least', 200_000, '' ],
-    [ 'shards',            'checks/s of three shards ÷ those of one Redis, by Redis CPU of the busiest', undef, undef, '' ],
+    [ 'shards',            'checks/s of three shards ÷ one Redis, by CPU of the busiest shard', undef, undef, '' ],
 );
 
 sub show {
@@ -240,7 +242,7 @@ sub judge {
         push @rows,
             {
             goal    => $text,
-            wanted  => !$direction ? 'stated' : "at $direction " . (defined $wanted ? show($wanted) . ($unit && " $unit") : 'that'),
+            wanted  => !$direction ? 'none' : defined $wanted ? "at $direction " . show($wanted) . ($unit && " $unit") : 'not measured',
             figure  => defined $figure ? show($figure) . ($unit && " $unit") : 'not measured',
             spread  => @spread ? join '–', map { show($_) } @spread : '',
             verdict => $verdict,

@@ -1,24 +1,24 @@
-# Puts load on a contestant of bench/run, and reads from /proc what that cost.
+# Puts load on a contestant of bench/run, and reads its cost from /proc.
 #
 #   use RateLimit::Bench::Measure qw(visit visit_in_order measure count_calls resident);
 #
 # FUNCTIONS
 #   visit($port, $path, @keys)  one request of each client, many at a time; returns how many were admitted
-#   visit_in_order(...)         the same one after the other
+#   visit_in_order(...)         the same, one after the other
 #   measure($stage, $name, %load)
 #                               a figure for each of RESULTS. Load: seconds, connections, keys, seed, http2
 #   count_calls($stage, $name, %load)
-#                               { server, redis }: system calls of a request, by strace; each undef if it cannot look
+#                               { server, redis }: system calls per request, by strace; undef if strace cannot attach
 #   resident(@pids)             bytes in memory: { anonymous, shared }
 #
 # RESULTS of a measurement
-#   requests, seconds           what the load generator counted     rate        requests/s
-#   p50_ms, p99_ms, p999_ms     time of a request                   failures    connections lost and such
-#   rejected                    share of the requests               elsewhere   share that was not decided where it should be
-#   server_us, redis_us         CPU of a request: of nginx or HAProxy, and of all its Redis servers
-#   redis_each_us               of each of them                     load_us     of the load generator
-#   lookups                     keys that Redis was asked for, of a request
-#   log                         the last line that nginx's error log got meanwhile, or undef
+#   requests, seconds           counted by the load generator      rate        requests/s
+#   p50_ms, p99_ms, p999_ms     time of a request                   failures    lost connections and other errors
+#   rejected                    share of the requests               elsewhere   share decided by another store
+#   server_us, redis_us         CPU per request: of nginx or HAProxy, and of all Redis servers
+#   redis_each_us               of each Redis server                load_us     of the load generator
+#   lookups                     lookups of keys in Redis, per request
+#   log                         the last line of nginx's error log during the measurement, or undef
 package RateLimit::Bench::Measure;
 use strict;
 use warnings;
@@ -39,14 +39,14 @@ use Time::HiRes qw(sleep time);
 our @EXPORT_OK = qw(visit visit_in_order measure count_calls resident);
 
 my $bench    = dirname(abs_path(__FILE__)) . '/../../..';
-my $sockets  = 16;    # that visit has
-my $patience = 60;    # seconds for what takes one or two
+my $sockets  = 16;    # connections of visit
+my $patience = 60;    # timeout in seconds for work of one or two
 my %running;          # 1 by process id
 
 sub visit          { my ($port, $path, @keys) = @_; return visit_over($sockets, $port, $path, @keys) }
 sub visit_in_order { my ($port, $path, @keys) = @_; return visit_over(1,        $port, $path, @keys) }
 
-# HEAD, so that each answer ends with an empty line.
+# Uses HEAD, so that each response ends with an empty line.
 sub visit_over {
     my ($sockets, $port, $path, @keys) = @_;
     my $select = IO::Select->new;
@@ -88,7 +88,7 @@ sub send_some {
 
 # CPU
 
-# Microseconds that all threads of these processes ran.
+# Returns the CPU time of all threads of these processes in microseconds.
 sub cpu {
     my (@pids) = @_;
     my $all = 0;
@@ -117,7 +117,7 @@ sub resident {
 
 # LOAD
 
-# Starts a program whose output goes to a file; returns its process id.
+# Starts a program whose output goes to a file. Returns its process id.
 sub spawn {
     my ($file, @command) = @_;
     my $pid = fork // croak "fork: $!";
@@ -131,7 +131,7 @@ sub spawn {
     return $pid;
 }
 
-# Waits for the end of a program that should take so many seconds.
+# Waits for the end of a program that should take this many seconds.
 sub await {
     my ($pid, $seconds) = @_;
     my $deadline = time + $seconds + $patience;
@@ -143,7 +143,7 @@ sub await {
     return $?;
 }
 
-# What a load generator says, as parse_wrk does.
+# Returns the output of a load generator in the form of parse_wrk.
 sub run_load {
     my ($port, %load) = @_;
     my $file    = "$ENV{RL_DIR}/load";
@@ -168,7 +168,7 @@ sub run_load {
     return parse_h2load(slurp($file), slurp("$file.log"));
 }
 
-# A file with the address of each client, in no order.
+# Writes a file with the URI of each client, in random order.
 sub uris {
     my ($keys, $port) = @_;
     my $file = "$ENV{RL_DIR}/uris";
@@ -179,7 +179,7 @@ sub uris {
     return $file;
 }
 
-# A few requests first, outside of what is measured: connections to Redis, the caches of the CPU.
+# Sends a few requests before the measurement, for connections to Redis and the caches of the CPU.
 sub warm_up {
     my ($stage, $name, %load) = @_;
     return if $load{http2};
@@ -217,7 +217,7 @@ sub measure {
     };
 }
 
-# strace says how many calls there were when it is interrupted.
+# strace prints the number of calls when it is interrupted.
 sub count_calls {
     my ($stage, $name, %load) = @_;
     my %traced = (server => [ $stage->servers($name) ], redis => [ map { $_->pid } $stage->redis($name) ]);

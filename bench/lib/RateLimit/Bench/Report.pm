@@ -1,14 +1,14 @@
-# Writes down what bench/run measured: tables, JSON, charts.
+# Writes the results of bench/run: tables, JSON, charts.
 #
 #   use RateLimit::Bench::Report qw(write_report);
 #
 # FUNCTIONS
 #   write_report(\%results, %options)
 #                               writes results.json, table.md and the charts; returns the text of the tables
-#   instructions_table(\%cases)  what bench/costs counted, beside limit_req; '' if nothing was
-#   accuracy_part($text)        the tables of bench/accuracy below a heading of their own; '' if there are none
-#   driver_line(\%said)         what bench/redis_load.cc said; undef: where the figure comes from without it
-#   replace_part($page, $part)  a page with another text between its two marks; dies if it has none
+#   instructions_table(\%cases)  the results of bench/costs, compared with limit_req; '' if there are none
+#   accuracy_part($text)        the tables of bench/accuracy below a heading; '' if there are none
+#   driver_line(\%said)         the result of bench/redis_load.cc; undef: how the figure was estimated
+#   replace_part($page, $part)  a page with another text between its two marks; dies if the page has no marks
 #
 # OPTIONS
 #   out         the folder for all files                    chart       the program bench/chart
@@ -27,6 +27,7 @@ use File::Path qw(make_path);
 use JSON::PP;
 use List::Util qw(max);
 use POSIX qw(strftime uname);
+use Text::Wrap ();
 use RateLimit::Bench::Contestants qw(algorithms contestant);
 use RateLimit::Bench::Figures qw(by_round judge median quartiles text_table);
 
@@ -80,7 +81,7 @@ sub replace_part {
     return $page;
 }
 
-# WHERE
+# MACHINE
 
 sub first_line {
     my ($command) = @_;
@@ -96,7 +97,7 @@ sub machine {
     return { cpu => $model // 'unknown', cpus => $count, memory_gb => sprintf('%.1f', $memory / 2**20), kernel => "$system $release" };
 }
 
-# Of what was measured: the first word of each that looks like a version.
+# Returns the versions of the measured programs: the first word of each that looks like a version.
 sub versions {
     my %command = (
         nginx   => "$ENV{TEST_NGINX_BINARY} -v",
@@ -118,7 +119,7 @@ sub group {
     return $found;
 }
 
-# A figure in a group: [ median, first quartile, third ]; undef if it was not measured.
+# Returns a figure of a group: [ median, first quartile, third quartile ]; undef if it was not measured.
 sub figure {
     my ($results, $group, $name, $field, $beside) = @_;
     my $is     = group($results, $group) or return;
@@ -161,7 +162,7 @@ sub figures {
 
 # TABLES
 
-# A median and its quartiles.
+# Formats a median and its quartiles.
 sub spread {
     my ($values, $format) = @_;
     return '' unless $values;
@@ -193,7 +194,7 @@ sub shards_line {
     my $alone = figure($results, 'base', 'redis', 'redis_us');
     my @each  = map { figure($results, 'base', 'cluster', "redis_${_}_us") // () } 0 .. 2;
     return '' unless @each && $alone;
-    return sprintf "Redis CPU of a check, wherever it goes: %s µs on each of three shards, %.2f µs on one Redis.\n\n",
+    return sprintf "Redis CPU per check: %s µs on each of three shards, %.2f µs on one Redis.\n\n",
         join(', ', map { sprintf '%.2f', $_->[0] } @each), $alone->[0];
 }
 
@@ -221,15 +222,15 @@ sub alone_table {
     }
     return "### System calls and memory\n\n" . text_table(
         [
-            'Contestant', 'calls a request', 'of Redis', 'own MB', 'shared MB', 'bytes a client', 'in Redis',
+            'Contestant', 'calls per request', 'calls of Redis', 'private MB', 'shared MB', 'bytes per client', 'bytes in Redis',
         ],
         @rows
-    ) . "\nSystem calls at 64 connections and 100,000 keys, under strace, which slows all down. Memory after a request of "
-        . "each of 100,000 clients:\nof nginx's worker or HAProxy, its own and what it shares. Bytes a client: of a full zone; "
-        . "of HAProxy, what it grew by.\n\n";
+    ) . "\nSystem calls at 64 connections and 100,000 keys, under strace, which slows down all contestants. Memory of nginx's "
+        . "worker or of HAProxy after a request of each of 100,000 clients: private, and shared with other processes. "
+        . "Bytes per client: those of a full zone; for HAProxy, the growth of its memory.\n\n";
 }
 
-# One key and many beside each other.
+# One key and many keys side by side.
 sub instructions_table {
     my ($cases) = @_;
     return '' unless $cases && $cases->{plain};
@@ -240,28 +241,28 @@ sub instructions_table {
     } grep { $_ ne 'plain' && !/, many keys$/ } sort keys %{$cases};
     return "### Instructions\n\n" . text_table(
         [ 'Limit', 'handler, one key', 'many keys', 'added, one key', 'many keys' ], @rows
-    ) . sprintf "\nOf a request, by callgrind: of the handler with all that it calls, and what is added to the %.0f of a request "
-        . "without a limit, headers included.\n\n", $cases->{plain}{instructions};
+    ) . sprintf "\nInstructions per request, counted by callgrind: those of the handler with the functions that it calls, and "
+        . "those added to the %.0f of a request without a limit, including the headers.\n\n", $cases->{plain}{instructions};
 }
 
 sub accuracy_part {
     my ($text) = @_;
     return '' unless $text;
     $text =~ s/^(?=[^|\s])/#### /mg;
-    return "### Accuracy\n\nA tenth of the traffic of `docs/accuracy.md`, which says what the columns mean and has all of it.\n\n$text\n";
+    return "### Accuracy\n\nA tenth of the traffic of `docs/accuracy.md`, which explains the columns and has the results of all traffic.\n\n$text\n";
 }
 
 sub driver_line {
     my ($said) = @_;
     return 'Checks/s through one Redis core: 1,000,000 ÷ Redis CPU of a check at 256 connections, in µs.' unless $said;
-    return sprintf 'Checks/s through one Redis core: in real time, in calls of %d checks, while Redis had a CPU for %.0f %% of it; '
-        . '%.0f in a second of its CPU.', $said->{batch}, 100 * $said->{redis_busy}, $said->{checks_per_cpu_second};
+    return sprintf 'Checks/s through one Redis core: in calls of %d checks, while Redis had a CPU for %.0f %% of the time; '
+        . '%.0f per second of its CPU time.', $said->{batch}, 100 * $said->{redis_busy}, $said->{checks_per_cpu_second};
 }
 
 sub goals_table {
     my ($results) = @_;
     my @rows = map { [ @{$_}{qw(goal wanted figure spread verdict)} ] } @{ $results->{goals} };
-    return "### Goals\n\n" . text_table([ 'Goal', 'wanted', 'measured', 'quartiles', '' ], @rows) . "\n" . driver_line($results->{driver}) . "\n";
+    return "### Goals\n\n" . text_table([ 'Goal', 'target', 'measured', 'quartiles', 'result' ], @rows) . "\n" . driver_line($results->{driver}) . "\n";
 }
 
 sub tables {
@@ -270,7 +271,7 @@ sub tables {
     my $text = "Measured on $results->{finished}: $machine->{cpus} CPUs ($machine->{cpu}), $machine->{memory_gb} GB, "
         . "$machine->{kernel}; nginx $version->{nginx}, Redis $version->{redis}, HAProxy $version->{haproxy}, wrk $version->{wrk}, "
         . "h2load $version->{h2load}, the module at $version->{module}. "
-        . ($results->{pinned} ? 'Servers on one CPU, load and Redis on another. ' : 'Nothing was pinned to a CPU, but where a heading says so. ')
+        . ($results->{pinned} ? 'Servers on one CPU, load and Redis on another. ' : 'Nothing was pinned to a CPU unless a heading says so. ')
         . sprintf "It took %d min %d s.\n\n", $results->{seconds} / 60, $results->{seconds} % 60;
     for my $group (@{ $results->{groups} // [] }) {
         $text .= group_table($group);
@@ -278,14 +279,22 @@ sub tables {
     }
     $text .= alone_table($results) . instructions_table($results->{instructions}) . accuracy_part($accuracy) . goals_table($results);
     if (@{ $results->{warnings} }) {
-        $text .= "\nNot as it was meant to be, in single measurements:\n\n" . join '', map {"- $_\n"} @{ $results->{warnings} };
+        $text .= "\nDeviations in single measurements:\n\n" . join '', map {"- $_\n"} @{ $results->{warnings} };
     }
-    return $text;
+    return join '', map { wrapped($_) } split /^/m, $text;
+}
+
+# Breaks a long line of prose, as the documentation does.
+sub wrapped {
+    my ($line) = @_;
+    local $Text::Wrap::columns = 101;
+    local $Text::Wrap::huge    = 'overflow';
+    return $line =~ /^[^|#!-].{100}/ ? Text::Wrap::wrap('', '', $line) : $line;
 }
 
 # CHARTS
 
-# { name, title, spec, columns, rows } of each whose groups were measured.
+# Returns { name, title, spec, columns, rows } of each chart whose groups were measured.
 sub charts {
     my ($results) = @_;
     return grep {$_} map { $_->($results) } \&cost_chart, \&speed_chart, \&connections_chart, \&rejected_chart, \&algorithms_chart;
@@ -293,7 +302,7 @@ sub charts {
 
 sub number { my ($value, $format) = @_; return defined $value ? sprintf $format // '%.4f', $value : '' }
 
-# Rows of CPU added, in nginx or HAProxy and in Redis, with quartiles of the former.
+# Returns rows of the added CPU time, in nginx or HAProxy and in Redis, with quartiles of the former.
 sub cost_rows {
     my ($group, @names) = @_;
     my @rows;
@@ -333,7 +342,7 @@ sub cost_chart {
         rows    => [ cost_rows($group, @charted) ],
         spec    => {
             title    => $title,
-            subtitle => "$group->{title}. Beside the same server without a limit, medians of rounds.",
+            subtitle => "$group->{title}. Compared with no limit; medians of rounds.",
             x        => { column => 'name' },
             panels   => [ cost_panel('µs a request') ],
         },
@@ -343,7 +352,7 @@ sub cost_chart {
 sub speed_chart {
     my ($results) = @_;
     my @groups = grep {$_} map { group($results, $_) } qw(base one_key connections_8) or return;
-    my $title  = 'Requests/s beside those without a limit';
+    my $title  = 'Requests/s compared with no limit';
     my (@rows, @columns, @panels);
     for my $group (@groups) {
         my $id = $group->{name};
@@ -433,7 +442,7 @@ sub rejected_chart {
             x        => { column => 'name' },
             panels   => [
                 {
-                    title  => '429 a second',
+                    title  => '429 responses per second',
                     kind   => 'rows',
                     low    => 'low',
                     high   => 'high',
