@@ -178,7 +178,7 @@ refuses("rate=$_", { http => "$zone zone=a:1m rate=$_;" }, 'rate_limit_zone', $_
 for my $row (@options, map { [ @{$_}, '$arg_rate' ] } @variable_options) {
     my ($word, $other, $rate) = @{$row};
     my $text = "$zone zone=a:1m $word rate=" . ($rate // '1r/s') . " $other;";
-    refuses(join(' ', $word, 'with', $other || 'no algorithm', $rate ? 'and a variable rate' : ()),
+    refuses(join(' ', $word, 'with', $other || 'no algorithm', $rate ? 'with a variable rate' : ()),
         { http => $text }, 'rate_limit_zone', $word);
 }
 for my $row (@limits) {

@@ -44,7 +44,7 @@ for my $algorithm (@algorithms) {
     is ask("$path/1"),       '200 6',       "$algorithm: cost=1 charges one";
     is ask("$path/n?n=4"),   '200 2',       "$algorithm: a variable cost charges its value";
     is ask("$path/3"),       '429 2 later', "$algorithm: a cost of three is rejected and not charged if two remain";
-    is ask("$path/n?n=2"),   '200 0',       "$algorithm: two do";
+    is ask("$path/n?n=2"),   '200 0',       "$algorithm: a cost of two is admitted";
     is ask("$path/0"),       '200 0',       "$algorithm: cost=0 is admitted at the limit";
     is ask("$path/n?n=0"),   '200 0',       "$algorithm: a variable cost of 0 is admitted at the limit";
     is ask("$path/1"),       '429 0 later', "$algorithm: a cost of one is rejected at the limit";

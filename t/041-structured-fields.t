@@ -69,7 +69,7 @@ sub policies {
 {
     my ($policy, $limit) = fields('/both');
     is_deeply [ map { $_->[0] } @{$policy} ], [qw(one two)], 'two zones are two policies';
-    is scalar @{$limit}, 1, 'one limit binds';
+    is scalar @{$limit}, 1, 'one limit is shown';
     is $limit->[0][0], 'one', 'the limit is the zone with less remaining';
 }
 {
@@ -104,7 +104,7 @@ sub policies {
 {
     my ($policy, $limit) = fields('/over');
     is $policy->[0][0], 'one', 'a rejected request has a policy';
-    is $limit->[0][0],  'one', 'and a limit';
+    is $limit->[0][0],  'one', 'a rejected request has a limit';
     like $limit->[0][1]{r}, qr/^\d+$/, 'r of a rejected request is a number';
 }
 

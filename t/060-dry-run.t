@@ -37,7 +37,7 @@ sub ask {
 is ask('/dry/', 'a'), '200 PASSED 1',           'within the limit: passed';
 is ask('/dry/', 'a'), '200 PASSED 0',           'within the limit: counted';
 is ask('/dry/', 'a'), '200 REJECTED_DRY_RUN 0', 'beyond the limit: passed, and reported as REJECTED_DRY_RUN';
-is ask('/dry/', 'a'), '200 REJECTED_DRY_RUN 0', 'and again';
+is ask('/dry/', 'a'), '200 REJECTED_DRY_RUN 0', 'beyond the limit: a second time';
 is ask('/earnest/', 'a'), '429 REJECTED 0 later', 'requests of a dry run count for a real limit';
 
 is ask('/dry/', 'b'), '200 PASSED 1', 'a request that a dry run would reject is not charged: one zone';

@@ -66,7 +66,7 @@ for my $path (qw(theirs ours log)) {
 my %expected = map { $_ => $requests - 1 } @addresses;
 is_deeply banned('theirs'), \%expected, 'the filter finds the clients that limit_req rejected';
 is_deeply banned('ours'),   \%expected, 'the filter finds the clients that rate_limit with leaky_bucket rejected';
-is_deeply banned('log'),    \%expected, 'and with sliding_log';
+is_deeply banned('log'),    \%expected, 'the filter finds the clients that rate_limit with sliding_log rejected';
 
 my ($exit, $said) = fail2ban_regex('ours');
 my $lines = $requests * @addresses - @addresses;

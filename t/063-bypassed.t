@@ -68,9 +68,9 @@ subtest 'what is counted' => sub {
     is added('plan', 4, '/plan', 'X-Client' => 'a', 'X-Rate' => 'off'), '0 4 [200] [200] [200] [200]', 'a rate that is off';
     is added('plan', 2, '/plan', 'X-Rate' => 'off'), '2 0 [200] [200]',
         'an empty key and no rate: counted as an empty key';
-    is added('plain', 2, '/both'), '2 0 [200] [200]', 'beside another zone';
-    is added('all', 2, '/both'), '0 0 [200] [200]', 'which applies';
-    is added('candidate', 2, '/candidate'), '2 0 [200] [200]', 'a candidate';
+    is added('plain', 2, '/both'), '2 0 [200] [200]', 'an empty key in one of two zones';
+    is added('all', 2, '/both'), '0 0 [200] [200]', 'a zone that applies counts no bypassed request';
+    is added('candidate', 2, '/candidate'), '2 0 [200] [200]', 'a shadow zone';
 };
 
 subtest 'once for each request' => sub {
@@ -120,7 +120,8 @@ subtest 'a warning' => sub {
         'one warning for an inherited limit';
     is warnings_of('rate_limit_zone "x${AUTH_USER}y" zone=a:1m rate=1r/s;', "location / { $gif $set }"), "\"rate_limit\": $late", 'within a text';
     is warnings_of("rate_limit_key \$k \$auth_user ip; rate_limit_zone \$k zone=a:1m rate=1r/s;", "location / { $gif $set }"), "\"rate_limit\": $late", 'a source of a rate_limit_key';
-    is warnings_of("rate_limit_key \$j \$auth_user; rate_limit_key \$k header:x \$j ip; rate_limit_zone \$k zone=a:1m rate=1r/s;", "location / { $gif $set }"), "\"rate_limit\": $late", 'of a source';
+    is warnings_of("rate_limit_key \$j \$auth_user; rate_limit_key \$k header:x \$j ip; rate_limit_zone \$k zone=a:1m rate=1r/s;", "location / { $gif $set }"), "\"rate_limit\": $late",
+        'a key with the variable as a source';
     is warnings_of("$zone rate_limit_zone \$uri zone=b:1m rate=1r/s;", "location / { rate_limit zone=b; $gif $set }"), "\"rate_limit\": $late", 'one of two zones';
 };
 subtest 'no warning' => sub {
@@ -129,7 +130,8 @@ subtest 'no warning' => sub {
     is warnings_of($zone, "location /a { $set empty_gif; } location /b { $gif }"), '', 'auth_request in another location';
     is warnings_of($zone, "$set location /b { auth_request off; $gif }"), '', 'auth_request off';
     is warnings_of($zone, "location / { $set try_files \"\" \@b; } location \@b { $gif }"), '', 'a named location';
-    is warnings_of($zone, "$set location / { try_files \"\" \@b; } location \@b { $gif }"), '', 'that inherits auth_request';
+    is warnings_of($zone, "$set location / { try_files \"\" \@b; } location \@b { $gif }"), '',
+        'a named location that inherits auth_request';
     is warnings_of($zone, "$set location / { try_files /b =404; } location = /b { internal; $gif }"), '', 'an internal location';
     is warnings_of('rate_limit_key $k ip; rate_limit_zone $k zone=a:1m rate=1r/s;', "location / { $gif $set }"), '', 'a rate_limit_key of something else';
 };

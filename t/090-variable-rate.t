@@ -93,7 +93,7 @@ for my $algorithm (grep { !/leaky|gcra/ } @algorithms) {
 }
 for my $algorithm (qw(leaky_bucket gcra)) {
     my $path = "/$algorithm/";
-    is ask($path, 2, 'h', Rate => '1r/360d'), '200:0, 429:0', "$algorithm: one is used";
+    is ask($path, 2, 'h', Rate => '1r/360d'), '200:0, 429:0', "$algorithm: one request is used";
     my $wait = sub { $nginx->get($path, 'X-Client' => 'h', 'X-Rate' => $_[0])->header('Retry-After') };
     cmp_ok $wait->('100r/h'), '<=', 36, "$algorithm: a higher rate shortens the wait at once";
     cmp_ok $wait->('1r/360d'), '>', 36, "$algorithm: a lower rate lengthens the wait again";
@@ -136,14 +136,14 @@ is ask('/fixed/', 1, 'l'), '200:8', 'closed: the other zone is not charged';
 is ask('/one/', 1, 'm', Rate => '5r/366d'), '200:4', 'rates=1 takes one';
 is ask('/one/', 1, 'm', Rate => '5r/366d,9r/2d'), '200 ERROR', 'rates=1 has no room for two';
 is ask('/plan/', 1, 'm', Plan => 'both'), '200:2', 'two rates fit by default';
-is ask('/token_bucket/', 1, 'm', Rate => '5r/h,9r/d,90r/w'), '200 ERROR', 'and no third';
+is ask('/token_bucket/', 1, 'm', Rate => '5r/h,9r/d,90r/w'), '200 ERROR', 'three rates do not fit by default';
 is ask('/eight/', 1, 'm', Rate => join ',', map {"${_}r/${_}d"} 2 .. 9), '200:1', 'rates=8 takes eight';
 is ask('/eight/', 1, 'm', Rate => join ',', map {"${_}r/${_}d"} 2 .. 10), '200 ERROR', 'rates=8 has no room for nine';
 is ask('/log5/', 6, 'm', Rate => '5r/366d'), '200:4, 200:3, 200:2, 200:1, 200:0, 429:0', 'log=5 takes five';
 is ask('/log5/', 1, 'm', Rate => '6r/366d'), '200 ERROR', 'log=5 has no room for six';
 is ask('/log5/', 1, 'n', Rate => '5r/s,4r/d,3r/w'), '200:2', 'a sliding_log fits any number of rates';
 is ask('/sliding_log/', 1, 'm', Rate => '100r/d'), '200:99', 'a sliding_log has 100 entries by default';
-is ask('/sliding_log/', 1, 'm', Rate => '101r/d'), '200 ERROR', 'and no more';
+is ask('/sliding_log/', 1, 'm', Rate => '101r/d'), '200 ERROR', 'a sliding_log does not fit 101 entries by default';
 
 # More distinct rates than a worker caches.
 {

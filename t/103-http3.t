@@ -90,7 +90,7 @@ sub is_unharmed {
     return;
 }
 
-subtest 'limits hold' => sub {
+subtest 'limits apply' => sub {
     my $client = ask(('/counted?k=one') x 5);
     is $client->statuses, '200 200 200 429 429', 'three of five streams are admitted';
     is headers('x-ratelimit-remaining', with_status(200, $client)), '0 1 2', 'the remaining count decreases';
@@ -113,7 +113,7 @@ subtest 'limits hold' => sub {
 subtest 'requests that wait for Redis' => sub {
     my $client = ask(('/remote?k=one') x 5);
     is $client->statuses, '200 200 200 429 429', 'Redis decides';
-    is headers('x-store', $client->answers), join(' ', ('redis') x 5), 'all of them';
+    is headers('x-store', $client->answers), join(' ', ('redis') x 5), 'Redis decided all requests';
 
     $redis->pause;
     $client = start_waiting('waits', ('/remote?k=two') x 5);
@@ -121,7 +121,7 @@ subtest 'requests that wait for Redis' => sub {
     ok !$call->await(0.3), 'a call of the API waits too';
     $redis->resume;
     ok $client->await(20) && $call->await(20), 'the requests get responses when Redis responds again';
-    is $client->statuses, '200 200 200 200 429 429', 'by its decisions';
+    is $client->statuses, '200 200 200 200 429 429', 'the statuses follow the decisions of Redis';
     is $call->statuses, '200', 'the call of the API gets a response';
 };
 
@@ -176,7 +176,7 @@ subtest 'a worker that exits while requests wait' => sub {
     $nginx->wait_for_log(qr/$worker#\d+: gracefully shutting down/);
     is_unharmed('ending');
     $redis->resume;
-    ok $client->await(20), 'they are answered';
+    ok $client->await(20), 'the requests get responses';
     is $client->statuses, '200 200 200 200 429 429', 'the responses follow the decisions of Redis';
     wait_for('the worker to end', sub { !$nginx->workers });
     unlike $nginx->error_log, $trouble, 'no memory is leaked';

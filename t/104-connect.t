@@ -55,7 +55,7 @@ my $began = time;
 tunnel('shaped', 'one');
 my ($answer, $body) = tunnel('shaped', 'one');
 is "$answer->{status} $body", "200 through\n", 'a tunnel that was delayed';
-cmp_ok time - $began, '>', 0.23, 'by an interval';
+cmp_ok time - $began, '>', 0.23, 'the tunnel was delayed by an interval';
 unlike $nginx->error_log, qr/\[(?:alert|crit|emerg)\]|exited on signal/, 'the log has no unexpected errors';
 
 done_testing;

@@ -175,7 +175,7 @@ subtest 'a rate from a variable' => sub {
     reload($plan->('10r/d'));
     is(remaining('z'), '200 5', 'the variable has a higher rate');
     reload($plan->('3r/d'));
-    is(remaining('z'), '429 0', 'or less');
+    is(remaining('z'), '429 0', 'the variable has a lower rate');
     reload(conf(z => 'rate=6r/d'));
     is(remaining('z'), '200 0', 'the variable rate becomes a fixed one again');
 };
@@ -248,7 +248,7 @@ subtest 'a reload that fails' => sub {
     is(asks('z', 1),      429,                   'a reload that changes the layout works');
     is(asks('z', 5, 'fourth'), '200 200 200 200 429', 'a new client has its quota');
     reload(conf(z => $shape{one}));
-    is(asks('z', 1),      429, 'and back');
+    is(asks('z', 1),      429, 'a reload back to the first layout');
     is(asks('z', 1, 'fourth'), 429, 'for both clients');
     is(mappings(), $before, 'the memory is as before');
 };

@@ -155,7 +155,7 @@ subtest "workers are killed, $kills times" => sub {
 
     my ($together, $held) = map { $count->{"$_ 200"} } @uris;
     cmp_ok($together, '<=', $large + $kills, 'each kill admits at most one request above the limit');
-    cmp_ok($together, '>',  $large / 2,      'and costs few');
+    cmp_ok($together, '>',  $large / 2,      'a kill loses few requests');
     cmp_ok($held,     '<=', 2 + $kills,      'a kill while the lock is held admits at most one request above the limit');
     for my $zone (@algorithms) {
         # A worker that was killed between two zones had charged only one of them.

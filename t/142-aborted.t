@@ -92,7 +92,7 @@ for my $name (sort keys %places) {
         is used("${name}_own", 'attacker'), 10, 'the limit of the client is exhausted';
         is used("${name}_shared", 'attacker'), 10, 'the shared limit was charged for admitted requests only';
         cmp_ok aborted("${name}_own"), '>=', 10, 'at least the requests that waited are counted as aborted';
-        is $nginx->get("/$name", 'X-Client' => 'another')->{status}, 200, 'others are admitted';
+        is $nginx->get("/$name", 'X-Client' => 'another')->{status}, 200, 'other clients are admitted';
     };
 }
 
@@ -107,15 +107,15 @@ subtest 'a client that disconnects while Redis does not respond' => sub {
     $two->resume;
     wait_for('the end', sub { aborted('late') == 1 });
     is decided('late'), 1, 'the request is counted when Redis has decided';
-    is used('late', 'leaver'), 1, 'and charged';
+    is used('late', 'leaver'), 1, 'the request is charged when Redis has decided';
 };
 
 subtest 'a client that disconnects during a delay' => sub {
-    is $nginx->get('/slow', 'X-Client' => 'slow')->{status}, 200, 'one is admitted';
+    is $nginx->get('/slow', 'X-Client' => 'slow')->{status}, 200, 'the first request is admitted';
     my $connection = RateLimit::Async->new($port);
     $connection->raw(request_text('GET', '/slow', [ 'X-Client' => 'slow' ]), 'GET');
     wait_for('the delay', sub { sum_of(metrics($nginx), 'rate_limiter_delayed_total', zone => 'slow') == 1 });
-    is aborted('slow'), 0, 'it waits';
+    is aborted('slow'), 0, 'the second request is delayed';
     $connection->close;
     wait_for('the end', sub { aborted('slow') == 1 });
     is decided('slow'), 2, 'the request was counted once';

@@ -145,7 +145,7 @@ subtest 'responses of every kind have the headers once' => sub {
     }
     my $redirected = $nginx->get('/error-page?k=error-page');
     carries('the application responds to the error page', $redirected, 200, 3);
-    like($redirected->{body}, qr{^GET /error-page\?k=error-page 0}, 'which the application answers');
+    like($redirected->{body}, qr{^GET /error-page\?k=error-page 0}, 'the application responds to the error page');
 };
 
 subtest 'responses that filters change' => sub {
@@ -173,7 +173,7 @@ subtest 'responses that filters change' => sub {
 subtest "rate limit headers of the application" => sub {
     my $off = $nginx->get('/foreign-off?k=off');
     is($off->header('X-RateLimit-Limit'), 9999,             'headers of the application are kept if headers are off');
-    is($off->header('RateLimit'),         '"up";r=1;t=1', 'all of them');
+    is($off->header('RateLimit'),         '"up";r=1;t=1', 'all headers of the application are kept if headers are off');
     my $legacy = $nginx->get('/foreign-legacy?k=legacy');
     is($legacy->header('X-RateLimit-Remaining'), 3,                'the module replaces headers of the same name');
     is($legacy->header('RateLimit'),             '"up";r=1;t=1', 'other headers of the application are kept');

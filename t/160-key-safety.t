@@ -68,13 +68,13 @@ subtest 'long keys' => sub {
 
 subtest 'several headers, several values' => sub {
     my @many = map { ("X-Other-$_" => "value $_") } 1 .. 200;
-    is(ask(3, '/header', @many, 'X-Key' => 'many'), $limited, 'two hundred other headers');
+    is(ask(3, '/header', @many, 'X-Key' => 'many'), $limited, 'other headers do not change the client');
     is(ask(1, '/header', 'X-Key' => 'many'),        429,      'other headers do not change the client');
     is(ask(3, '/header', 'X-Key' => 'twice', 'X-Key' => 'again'), $limited, 'a header that occurs twice is one client');
     is(ask(3, '/both', 'X-A' => 'a', 'X-B' => 'b'),   $limited, 'a key of two headers');
     is(ask(3, '/both', 'X-A' => 'b', 'X-B' => 'a'),   $limited, 'exchanged values of two headers are another client');
     is(ask(3, '/cookie', Cookie => 'id=1; other=2'),  $limited, 'a cookie');
-    is(ask(3, '/cookie', Cookie => 'other=1; id=2'),  $limited, 'another one');
+    is(ask(3, '/cookie', Cookie => 'other=1; id=2'),  $limited, 'another cookie value is another client');
     is(ask(3, '/cookie', Cookie => 'other=1'),        '200 200 200', 'a request without the header is not limited');
 };
 
@@ -142,8 +142,8 @@ subtest 'keys that try to inject headers or log lines' => sub {
     my ($control) = $log =~ /([^\n -~])/;
     is($control, undef, 'the error log is printable ASCII');
     like($log, qr{key "/uri/\\x0D\\x0AX-Evil: yes"}, 'bytes are escaped as nginx escapes them in logs');
-    like($log, qr{key "/uri/\\x22;evil=1, \\x22b"},  'so are quotes');
-    like($log, qr{key "/uri/\\x5C\\x22evil"},        'and backslashes');
+    like($log, qr{key "/uri/\\x22;evil=1, \\x22b"},  'quotes are escaped');
+    like($log, qr{key "/uri/\\x5C\\x22evil"},        'backslashes are escaped');
     like($log, qr{key "/uri/%s%s%nevil"},            'percent signs are not interpreted');
 };
 
@@ -164,7 +164,7 @@ subtest 'costs and rates from clients' => sub {
     my ($control) = $nginx->error_log =~ /([^\n -~])/;
     is($control, undef, 'the error log is printable ASCII');
     is($nginx->get('/rate', 'X-Rate' => '2r/d')->{status}, 200, 'a valid rate is limited');
-    is(ask(2, '/rate', 'X-Rate' => '2r/d'), '200 429', 'as it says');
+    is(ask(2, '/rate', 'X-Rate' => '2r/d'), '200 429', 'the rate of the client is applied');
 };
 
 unlike($nginx->error_log, qr/exited on signal|\[(?:alert|crit)\]/, 'no worker died');

@@ -53,7 +53,7 @@ for my $kind (qw(redis valkey)) {
         my $monitor = $server->monitor;
         my $client  = $server->connect(plain => 1);
         is $client->command('SET', "a\n{b}\x01", 'v'), 'OK', 'a client over TCP needs no password';
-        is $server->clients,                         1,    'it is counted';
+        is $server->clients,                         1,    'the client is counted';
         is $server->command('EVAL', q{return {redis.call('get', KEYS[1]), 7, false}}, 1, "a\n{b}\x01")->[1], 7, 'EVAL';
         is $server->commandstats('eval'), 1, 'commandstats';
         is $server->commandstats('evalsha'), 0, 'commandstats of a command that was not called';
@@ -71,7 +71,7 @@ for my $kind (qw(redis valkey)) {
         $server->restart;
         isnt $server->pid, $pid, 'another process';
         is $server->port,               $port, 'the restarted server has the same port';
-        is $server->command('DBSIZE'), 0,     'and empty';
+        is $server->command('DBSIZE'), 0,     'the restarted server is empty';
         ok $client->at_end, 'the old connection has ended';
         like $server->wait_for_log(qr/(Ready to accept connections)/), qr/Ready/, 'its log';
     };
@@ -104,14 +104,14 @@ subtest 'a password, users with limited rights, a Unix socket only' => sub {
     is $client->command('AUTH', 'open sesame'), 'OK', 'the right one';
     $client->command('AUTH', 'app', 'secret');
     like error_of($client, 'GET', 'b'), qr/^NOPERM/, 'a user without the right to write';
-    is $client->command('GET', 'app:1'), undef, 'and who may';
+    is $client->command('GET', 'app:1'), undef, 'a user with the right to read';
     is $server->url(user => 'app', password => 'secret', db => 3), 'redis://app:secret@127.0.0.1:' . $server->port . '/3',
         'url';
 
     my $local = start_redis(unixsocket => 1);
     is $local->port, 0, 'no port';
     is $local->url, 'unix:' . $local->socket, 'url';
-    is $local->command('PING'), 'PONG', 'it answers';
+    is $local->command('PING'), 'PONG', 'the server answers on its socket';
 };
 
 subtest 'TLS: valid certificates, and certificates with one fault each' => sub {
@@ -191,13 +191,13 @@ subtest 'the scripted server sends the given answers' => sub {
     );
     my $connect = sub { return RateLimit::RESP->new(port => $fake->port) };
     my $client  = $connect->();
-    is $client->command('PING'), 'PONG', 'as Redis does';
+    is $client->command('PING'), 'PONG', 'PING is answered as by Redis';
     is $client->command('SCRIPT', 'LOAD', 'return 1'), 'e0e1f9fabfc9d4800c877a703b823ac0578ff8db', 'SCRIPT LOAD';
     like error_of($client, 'FOO'), qr/^ERR unknown command/, 'an unknown command';
     is $client->command('get', 'x'), 'bulk', 'a string';
     is_deeply $client->command('MGET'), [ 1, undef, [ 'x', 'ERR inside' ] ], 'an array';
-    is_deeply [ map { error_of($client, 'TURNS') } 1 .. 4 ], [ 1, 'ERR second', 'third', 'third' ], 'one after the other';
-    is $client->command('ECHO', 'me'), 'said me', 'by code';
+    is_deeply [ map { error_of($client, 'TURNS') } 1 .. 4 ], [ 1, 'ERR second', 'third', 'third' ], 'answers in turn';
+    is $client->command('ECHO', 'me'), 'said me', 'an answer by code';
 
     my $began = time;
     $client->send($_) for qw(SLOW PING);
@@ -219,8 +219,8 @@ subtest 'the scripted server sends the given answers' => sub {
 
     $fake->wait_for_count('SLOW', 1);
     is $fake->count('PING'),  3, 'commands are counted';
-    is $fake->connections,    3, 'and connections';
-    is_deeply [ $fake->commands('echo') ]->[0]{words}, [ 'ECHO', 'me' ], 'and kept';
+    is $fake->connections,    3, 'connections are counted';
+    is_deeply [ $fake->commands('echo') ]->[0]{words}, [ 'ECHO', 'me' ], 'commands are recorded';
     my ($port, $pid) = ($fake->port, $fake->pid);
     undef $fake;
     ok !kill(0, $pid), 'the scripted server ends with its object';

@@ -45,14 +45,14 @@ subtest 'Sentinels watch a primary and its replica' => sub {
     is ports($group->primary),  ports($second), 'the Sentinels name the new primary';
     $client = $second->connect(plain => 1);
     is answer($client, 'GET', 'key'),        'kept', 'the new primary has the data';
-    is answer($client, 'SET', 'key', 'new'), 'OK',   'and takes writes';
+    is answer($client, 'SET', 'key', 'new'), 'OK',   'the new primary accepts writes';
     $group->wait_until_settled;
     like answer($first->connect(plain => 1), 'SET', 'key', 'x'), qr/^READONLY/, 'the old primary accepts no writes';
-    is answer($first->connect(plain => 1), 'GET', 'key'), 'new', 'and follows';
+    is answer($first->connect(plain => 1), 'GET', 'key'), 'new', 'the old primary replicates the new one';
 
     $sentinels[0]->kill;
     is ports($group->kill_primary), ports($second), 'kill_primary returns the old primary';
-    ok refuses($second), 'which is gone';
+    ok refuses($second), 'the killed primary has ended';
     is ports($group->wait_for_primary($second)), ports($first), 'two of three Sentinels are enough for a failover';
     is ports($group->replicas), '', 'there is no replica';
     is answer($first->connect(plain => 1), 'SET', 'key', 'newest'), 'OK', 'the new primary accepts writes';
@@ -100,7 +100,7 @@ subtest 'a cluster has three masters and their replicas' => sub {
     is ports(map { $cluster->replicas($_) } @masters), ports(($cluster->nodes)[ 3 .. 5 ]), 'each master has a replica';
     is_deeply [ map { $_->clients } $cluster->nodes ], [ (0) x 6 ], 'no node counts another as a client';
     is $cluster->slot_of('foo'), 12_182, 'the slot of a key';
-    is ports($cluster->node_of('foo')), ports($masters[2]), 'and its master';
+    is ports($cluster->node_of('foo')), ports($masters[2]), 'the master of a key';
     is $cluster->slot_of($cluster->key_of($_, 'a')), $_, "a key of slot $_" for 0, 5461, 16_383;
 
     my ($from, $to) = @masters;

@@ -116,7 +116,7 @@ sub fake_row {
 my $busy;
 my @rows = (
     {
-        error  => 'nobody listens',
+        error  => 'no process listens',
         reason => 'refused',
         detail => qr/.*refused/i,
         server => sub { return start_fake(mode => 'refuse') },
@@ -344,7 +344,7 @@ subtest 'a real server is killed during a call' => sub {
     $server->pause;
     my @connections = map { RateLimit::Async->new($nginx->port) } @modes;
     $connections[$_]->request('GET', "/$modes[$_]", [ 'X-Client' => 'c' ]) for 0 .. 2;
-    is await_answers(0.1, @connections), 0, 'they wait';
+    is await_answers(0.1, @connections), 0, 'the requests wait';
     $server->kill;
     ok await_answers(20, @connections), 'the requests wait until the server is killed';
     my @answers = map { $_->answers } @connections;

@@ -54,7 +54,7 @@ sub time_out {
     $nginx->advance($timeout - 0.01);
     is await_answers(0.05, @connections), 0, 'the requests wait for timeout=';
     $nginx->advance(0.02);
-    ok await_answers(20, @connections), 'and no longer';
+    ok await_answers(20, @connections), 'the requests do not wait longer than timeout=';
     return;
 }
 
@@ -126,7 +126,7 @@ subtest 'late answers close the breaker, and reach no other request' => sub {
         'over the same connection, beside the one for health checks';
     my @got = map { $nginx->get('/open', 'X-Client' => 'after') } 1 .. 4;
     is join(' ', map { $_->{status} } @got), '200 200 429 429', 'each request gets its own answer';
-    is join(' ', map { $_->header('X-RateLimit-Remaining') } @got), '1 0 0 0', 'and numbers';
+    is join(' ', map { $_->header('X-RateLimit-Remaining') } @got), '1 0 0 0', 'each request gets its own numbers';
 };
 
 subtest 'a server that stops and starts again' => sub {
@@ -192,7 +192,8 @@ subtest 'retries back off, and do not flood the server' => sub {
     my $tries = $fake->connections + $fake->count;
     # The connection for requests and the connection for background tasks.
     cmp_ok $tries, '<=', 80, "the server gets few attempts ($tries attempts and commands in three seconds)";
-    ok wait_for('another try', sub { $nginx->advance(1); $fake->connections + $fake->count > $tries }), 'but again';
+    ok wait_for('another try', sub { $nginx->advance(1); $fake->connections + $fake->count > $tries }),
+        'there is another attempt later';
 };
 
 subtest '64 busy connections while Redis is paused' => sub {
@@ -222,11 +223,11 @@ subtest '64 busy connections while Redis is paused' => sub {
     my %errors;
     $errors{ error($_->answers) }++ for @connections;
     is join(' ', sort grep { $_ ne 'unavailable' } keys %errors), 'timeout', 'the first requests wait for timeout=';
-    is_deeply $hammer->(10), { '200 unavailable' => 640 }, 'and no others';
+    is_deeply $hammer->(10), { '200 unavailable' => 640 }, 'later requests do not wait';
     $server->resume;
     $nginx->advance(1);
     # Each worker has its own breaker.
-    ok wait_for('both workers', sub { ($hammer->(1)->{'200 redis'} // 0) == 64 }), 'limits hold again';
+    ok wait_for('both workers', sub { ($hammer->(1)->{'200 redis'} // 0) == 64 }), 'limits apply again';
     is_deeply $hammer->(10), { '200 redis' => 640 }, 'for all';
     unlike $nginx->error_log, qr/\[(?:alert|crit|emerg)\]/, 'the log has no critical errors';
 };

@@ -106,7 +106,7 @@ for my $pair (@pairs) {
     subtest "all or none: $pair" => sub {
         my $client  = client();
         my @answers = map { $nginx->get("/$pair", 'X-Client' => $client) } 1 .. 5;
-        is statuses(@answers), '200 200 429 429 429', 'two are admitted';
+        is statuses(@answers), '200 200 429 429 429', 'two requests are admitted';
         my ($small) = $pair =~ /(\w+2)\b/;
         is $answers[2]->header('X-Zone'), $small, 'the zone of two rejects';
         is $answers[0]->header('X-RateLimit-Limit'),     2, 'the zone of two is shown from the first request on';
@@ -126,7 +126,7 @@ subtest 'limits of one Redis are one call' => sub {
     my ($first)  = grep { uc $_->{words}[0] eq 'EVALSHA' } @commands;
     my @calls    = grep { $_->{client} eq $first->{client} } @commands;
     is scalar(grep { uc $_->{words}[0] eq 'EVALSHA' } @calls), 7, 'seven requests, seven calls';
-    is scalar @calls, 7, 'and nothing else';
+    is scalar @calls, 7, 'there are no other calls';
     my $keys = grep {/\{$client\}/} @{ $calls[0]{words} };
     is $keys, 7, 'each names seven keys';
     is join(' ', map { left($_, $client) } @algorithms), '0 0 0 0 0 0 0', 'each zone is exhausted';
@@ -146,7 +146,8 @@ subtest 'costs' => sub {
 
 subtest 'count=all counts rejected requests, and only where it is written' => sub {
     my $client = client();
-    is statuses(map { $nginx->get('/all', 'X-Client' => $client) } 1 .. 4), '200 200 429 429', 'two are admitted';
+    is statuses(map { $nginx->get('/all', 'X-Client' => $client) } 1 .. 4), '200 200 429 429',
+        'two requests are admitted';
     is left('one5', $client), 3, 'the other zone was charged for the admitted requests';
 };
 
@@ -164,7 +165,7 @@ subtest 'a failed Redis beside working ones' => sub {
     my $client  = client();
     my @answers = map { $nginx->get('/broken-open', 'X-Client' => $client) } 1 .. 7;
     is statuses(@answers), '200 200 200 200 200 429 429', 'the limits of the working Redis still apply';
-    is $answers[5]->header('X-Status'), 'REJECTED', 'and say so';
+    is $answers[5]->header('X-Status'), 'REJECTED', 'the rejection is reported';
     $two->restart;
     wait_for('Redis', sub { ($nginx->get('/look/two5', 'X-Client' => 'x')->header('X-Store') // '') eq 'redis' });
 };
@@ -212,7 +213,7 @@ subtest 'HTTP/2: streams of one connection' => sub {
     ok $http2->await(20), 'all are answered';
     my %count;
     $count{ $http2->stream($_)->{status} }++ for @streams;
-    is_deeply \%count, { 200 => 2, 429 => 18 }, 'two are admitted';
+    is_deeply \%count, { 200 => 2, 429 => 18 }, 'two streams are admitted';
     is left('one5', $client), 3, 'the streams are charged to both zones';
 };
 

@@ -196,17 +196,17 @@ subtest 'a denial applies to its cost and its rates' => sub {
     is ask('hour?cost=7', $client)->{status}, 200, 'seven of ten';
     is ask('hour?cost=5', $client)->{status}, 429, 'a cost of five is too high';
     my @answers = asks('hour?cost=5', $client, 2);
-    is statuses(@answers), '429 429', 'and still are';
+    is statuses(@answers), '429 429', 'a cost of five is still too high';
     is stores(@answers), 'cache cache', 'Redis is not called for it again';
     my $dear = ask('hour?cost=9', $client);
     is $dear->{status} . ' ' . stores($dear), '429 redis', 'a cost of nine has a longer wait, which only Redis knows';
-    cmp_ok $dear->header('Retry-After'), '>', $answers[0]->header('Retry-After'), 'and says';
+    cmp_ok $dear->header('Retry-After'), '>', $answers[0]->header('Retry-After'), 'the longer wait is reported';
     is stores(ask('hour?cost=9', $client)), 'cache', 'once';
     my $cheap = ask('hour?cost=2', $client);
     is $cheap->{status} . ' ' . stores($cheap), '200 redis', 'a cost of two is admitted';
     my $look = ask('hour?cost=0', $client);
     is $look->{status}, 200, 'a cost of 0 is admitted';
-    is $look->header('X-RateLimit-Remaining'), 1, 'and true';
+    is $look->header('X-RateLimit-Remaining'), 1, 'a cost of 0 reports the remaining count';
 
     $client = client();
     is statuses(asks('variable', $client, 4)), '200 200 429 429', 'a rate from a variable';
@@ -220,7 +220,7 @@ subtest 'a denial applies to its location' => sub {
     is statuses(asks('burst/1', $client, 3)), '200 429 429', 'without a burst';
     my @answers = asks('burst/6', $client, 6);
     is statuses(@answers), '200 200 200 200 200 429', 'another location gives the zone a burst';
-    is stores($answers[0]), 'redis', 'and asks Redis';
+    is stores($answers[0]), 'redis', 'the other location calls Redis';
     is statuses(asks('burst/1', $client, 1)), '429', 'the first location still rejects';
 };
 

@@ -133,11 +133,11 @@ subtest 'clients that disconnect while they send their bodies' => sub {
     $redis->pause;
     my @leave = map { RateLimit::Async->new($nginx->port) } 1 .. 10;
     $_->raw(request_text('POST', '/a?body', [ 'Content-Length' => 1000, 'X-Client' => 'half' ]) . 'half', 'POST') for @leave;
-    is await_answers(0.05, @leave), 0, 'they wait';
+    is await_answers(0.05, @leave), 0, 'the requests wait';
     $_->close for @leave;
     wait_for('all who left', sub { (() = $nginx->access_log =~ m{^499 /a\?body}mg) == 10 });
     $redis->resume;
-    is ask($nginx, 'after body'), '200 redis', 'others are served';
+    is ask($nginx, 'after body'), '200 redis', 'other clients are served';
     quiet($nginx, 'bodies');
 };
 
@@ -147,12 +147,12 @@ subtest 'a reload while requests wait: the old worker completes them, then exits
     my ($old) = $nginx->workers;
     $redis->pause;
     my @stay = waiting_at_worker($nginx, 20);
-    is await_answers(0.05, @stay), 0, 'they wait';
+    is await_answers(0.05, @stay), 0, 'the requests wait';
     $nginx->signal('HUP');
     my $new = wait_for('a new worker', sub { my ($other) = grep { $_ != $old } $nginx->workers; $other });
-    is await_answers(0.05, @stay), 0, 'they still wait';
+    is await_answers(0.05, @stay), 0, 'the requests still wait';
     $redis->resume;
-    ok await_answers(20, @stay), 'they are answered';
+    ok await_answers(20, @stay), 'the requests get responses';
     my @answers = map { $_->answers } @stay;
     is scalar(grep { store($_) eq '200 redis' && $_->header('X-Worker') == $old } @answers), 20,
         'the old worker responds with the decisions of Redis';
@@ -163,12 +163,12 @@ subtest 'a reload while requests wait: the old worker completes them, then exits
 
     $redis->pause;
     @stay = waiting_at_worker($nginx, 5);
-    is await_answers(0.05, @stay), 0, 'others wait';
+    is await_answers(0.05, @stay), 0, 'other requests wait';
     $nginx->signal('QUIT');
     $redis->resume;
     ok await_answers(20, @stay), 'a graceful stop waits for the responses';
-    is statuses(map { $_->answers } @stay), '200 200 200 200 200', 'which are whole';
-    ok ended($nginx->pid), 'and comes';
+    is statuses(map { $_->answers } @stay), '200 200 200 200 200', 'the responses are complete';
+    ok ended($nginx->pid), 'nginx exits';
     quiet($nginx, 'quit');
 };
 
@@ -194,9 +194,9 @@ subtest 'a fast shutdown' => sub {
     ask($nginx, 'hurry');
     $redis->pause;
     my @stay = waiting($nginx, 20);
-    is await_answers(0.05, @stay), 0, 'they wait';
+    is await_answers(0.05, @stay), 0, 'the requests wait';
     $nginx->signal('TERM');
-    ok ended($nginx->pid), 'it has ended';
+    ok ended($nginx->pid), 'nginx has exited';
     $redis->resume;
     wait_for('the connection to end', sub { $redis->clients == 0 });
     my @bad = grep { /\[(?:crit|emerg)\]|exited on signal/ } split /\n/, $nginx->error_log;

@@ -72,8 +72,8 @@ for my $kind (qw(redis valkey)) {
             other    => "$at ca=$files->{ca} sni=other.test",
             plain    => 'redis://:sesame@127.0.0.1:' . $server->port,
         );
-        trusts($nginx, 'address',  'by its address');
-        trusts($nginx, 'name',     'by its name');
+        trusts($nginx, 'address',  'verified by its address');
+        trusts($nginx, 'name',     'verified by its name');
         trusts($nginx, 'sni',      'verified by the name in sni=');
         trusts($nginx, 'database', 'in a database');
         trusts($nginx, 'off',      'without verification');
@@ -151,7 +151,7 @@ subtest 'many requests, large scripts and batches over TLS' => sub {
     is await_answers(0.1, $connection), 0, 'requests wait for a paused server';
     $server->resume;
     await_answers(5, $connection);
-    is seen($connection->answers), '200 redis -', 'and answers';
+    is seen($connection->answers), '200 redis -', 'the server answers after the pause';
     $server->restart;
     wait_for('Redis', sub { seen($nginx->get('/main', 'X-Client' => 'restarted')) =~ /redis/ });
     trusts($nginx, 'main', 'after a restart');
@@ -179,7 +179,7 @@ subtest 'an incomplete handshake blocks no request' => sub {
         $nginx->advance(1);
         ok await_answers(20, $stuck), "$name: the request gets a response after timeout=";
         my ($answer) = $stuck->answers;
-        is $answer->{status}, 503, "$name: by on_error";
+        is $answer->{status}, 503, "$name: on_error applies";
         like $answer->header('X-Error'), qr/^(?:timeout|tls)$/, "$name: the reason is the handshake";
     }
     $nginx->signal('QUIT');

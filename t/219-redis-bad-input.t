@@ -156,7 +156,7 @@ my @passing = (
     [ 'a cluster over TLS',
         "rate_limit_redis main rediss+cluster://127.0.0.1,localhost ca=$files->{ca} cert=$files->{client} key=$files->{client_key} sni=redis.test" ],
     [ 'a zone in a cluster',         "rate_limit_redis main redis+cluster://127.0.0.1; $zone redis=main" ],
-    [ 'two of them',                 "$good; rate_limit_redis second unix:/tmp/redis.sock" ],
+    [ 'two zones in a cluster',      "$good; rate_limit_redis second unix:/tmp/redis.sock" ],
     [ 'a zone',                      "$good; $zone redis=main" ],
     [ 'a zone before its Redis',     "$zone redis=main; $good" ],
     ( map { [ "on_error=$_", "$good; $zone redis=main on_error=$_" ] } qw(open closed local) ),

@@ -107,7 +107,7 @@ subtest 'a failed Redis, and error pages' => sub {
 subtest 'methods, and limits inside if' => sub {
     my $head = $nginx->request(method => 'HEAD', path => '/head', headers => [ 'X-Client' => 'head' ]);
     is $head->{status}, 200, 'HEAD';
-    is $head->header('X-RateLimit-Remaining'), 49, 'is charged';
+    is $head->header('X-RateLimit-Remaining'), 49, 'a HEAD request is charged';
     like $head->header('RateLimit'), qr/^"b";r=49;t=/, 'the response has the headers of the draft';
     like $head->header('RateLimit-Policy'), qr/^"b";q=50;w=86400/, 'with its policy';
     is ask('if', 'if')->header('X-RateLimit-Limit'), 50, 'outside if';

@@ -40,7 +40,7 @@ subtest 'a zone without shared memory gets memory when a reload needs it' => sub
     is statuses_of($nginx, 'two', 3), '200 200 429', 'in Redis again';
     $nginx->reload($zone->('redis=main deny_cache=1s'));
     is statuses_of($nginx, 'three', 3), '200 200 429', 'with a deny cache';
-    is $nginx->get('/a', 'X-Client' => 'three')->header('X-Store'), 'cache', 'that is used';
+    is $nginx->get('/a', 'X-Client' => 'three')->header('X-Store'), 'cache', 'the deny cache decides';
     $nginx->reload($zone->('redis=main deny_cache=off'));
     $nginx->reload($zone->('redis=main on_error=local'));
     is statuses_of($nginx, 'four', 3), '200 200 429', 'with a fallback';
@@ -76,7 +76,7 @@ SERVER
         $redis->pause;
         my $leaves = RateLimit::Async->new($nginx->port);
         $leaves->request('GET', "/$path", [ 'X-Client' => $path ]);
-        is await_answers(0.05, $leaves), 0, "$path: it waits";
+        is await_answers(0.05, $leaves), 0, "$path: the request waits";
         $leaves->close;
         wait_for('the post_action', sub { $upstream->requests(qr{ /left }) }) if $path eq 'left';
         $redis->resume;

@@ -43,7 +43,7 @@ subtest 'exact at any start of the hour' => sub {
     $redis->advance(1800);
     is ask($nginx, '/large?cost=599999'), '200 redis 1', 'the other requests come half an hour later';
     is ask($nginx, '/large?cost=2'),      '429 redis 1', 'a cost of two is rejected if one remains';
-    is ask($nginx, '/large?cost=1'),      '200 redis 0', 'one is not';
+    is ask($nginx, '/large?cost=1'),      '200 redis 0', 'a cost of one is admitted';
     my $rejected = $nginx->get('/large?cost=1', 'X-Client' => 'c');
     is $rejected->{status}, 429, 'no request remains';
     is $rejected->header('Retry-After'), 1800, 'requests are rejected until the first entries are an hour old';
@@ -79,7 +79,7 @@ subtest 'a user with the rights of an earlier release' => sub {
     my $nginx = start(2, $redis->url(user => 'nginx', password => 'secret'));
     is ask($nginx, '/large?cost=1000'), '200 redis 999000', 'a request';
     is ask($nginx, '/large?cost=1'),    '200 redis 998999', 'another';
-    is ask($nginx, '/both'), '200 redis 9', 'and together with a small limit';
+    is ask($nginx, '/both'), '200 redis 9', 'a check together with a small limit';
 };
 
 subtest 'in a cluster' => sub {
@@ -87,7 +87,7 @@ subtest 'in a cluster' => sub {
     my $nginx   = start(3, $cluster->url);
     is ask($nginx, '/large?cost=500000'), '200 redis 500000', 'a large log';
     is ask($nginx, '/both'),              '200 redis 9',      'together with a small limit';
-    is ask($nginx, '/large?cost=500000'), '429 redis 499999', 'is exact';
+    is ask($nginx, '/large?cost=500000'), '429 redis 499999', 'the limit is exact';
     is ask($nginx, '/large?cost=499999'), '200 redis 0',      'to the last';
 };
 

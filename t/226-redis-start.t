@@ -96,7 +96,8 @@ subtest 'a server that was down at the start is used by the first request' => su
     is scalar(() = $nginx->error_log =~ /$line/g), 1, 'the log reports the outage once, before the first request';
     $hold->stop;
     my $redis = start_redis(port => $at);
-    ok wait_for('Redis', sub { ($nginx->get('/a', 'X-Client' => 'one')->header('X-Store') // '') eq 'redis' }), 'it decides';
+    ok wait_for('Redis', sub { ($nginx->get('/a', 'X-Client' => 'one')->header('X-Store') // '') eq 'redis' }),
+        'Redis decides';
     quiet($nginx, 'away');
 };
 

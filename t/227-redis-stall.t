@@ -66,7 +66,7 @@ subtest 'checks use a second connection while the first is stalled' => sub {
     ok wait_for('a second connection', sub { $redis->clients == 2 }),
         'a second connection exists after a quarter of timeout=';
     is ask($nginx), '200 redis', 'other requests get answers over the second connection' for 1 .. 3;
-    isnt +($proxy->callers('EVALSHA'))[-1], $first[0], 'which is another';
+    isnt +($proxy->callers('EVALSHA'))[-1], $first[0], 'the second connection is another one';
     is await_answers(0.05, $held), 0, 'the request on the stalled connection waits';
     $nginx->advance(0.08);
     is result($held), '503 timeout', 'the request on the stalled connection times out';
@@ -107,7 +107,7 @@ subtest 'a Redis that is silent on both connections opens the breaker' => sub {
     $redis->pause;
     my $late = RateLimit::Async->new($nginx->port);
     $late->request('GET', '/a', [ 'X-Client' => 'late' ]);
-    is await_answers(0.05, $late), 0, 'one more waits';
+    is await_answers(0.05, $late), 0, 'another request waits';
     $nginx->advance(0.11);
     is join(', ', map { result($_) } $held, $late), '503 timeout, 503 timeout', 'on_error applies to both requests';
     is ask($nginx), '503 unavailable', 'the breaker is open';

@@ -71,8 +71,8 @@ for my $title (sort keys %urls) {
         like $nginx->error_log . RateLimit::slurp($nginx->dir . '/stderr'),
             qr/\[warn\] .*host "redis\.test" of "fleet" has no address now/, 'nginx starts with a warning';
         is ask($nginx, 'open',   3), '200 fallback, 200 fallback, 200 fallback', 'on_error=open applies';
-        is ask($nginx, 'closed', 1), '503 fallback',                             'by on_error=closed';
-        is ask($nginx, 'local',  3), '200 fallback, 200 fallback, 429 fallback', 'and by on_error=local';
+        is ask($nginx, 'closed', 1), '503 fallback',                             'on_error=closed applies';
+        is ask($nginx, 'local',  3), '200 fallback, 200 fallback, 429 fallback', 'on_error=local applies';
         name('127.0.0.1');
         wait_for('the name', sub { ask($nginx, 'open', 1) eq '200 redis' });
         is ask($nginx, 'closed', 3), '200 redis, 200 redis, 429 redis', 'Redis decides once the name has an address';

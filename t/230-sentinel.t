@@ -74,7 +74,7 @@ subtest 'a primary is killed' => sub {
     my $promoted = spare_time();
     my ($decided, @statuses) = until_decided($nginx);
     is join(' ', sort keys %seen), '200', 'no client saw an error until the promotion';
-    is "@statuses", '200', 'nor after that';
+    is "@statuses", '200', 'no client saw an error after the promotion';
     cmp_ok $decided - $promoted, '<', 2, sprintf 'limits were enforced %.2f s after the promotion', $decided - $promoted;
     is ask($nginx, new_client(), 3), $enforced, 'exactly';
     like $nginx->error_log, qr/\[notice\] .*redis "fleet" Sentinel 127\.0\.0\.1:\d+: the primary is now 127\.0\.0\.1:@{[ $limits->primary->port ]}; /,
@@ -101,7 +101,7 @@ subtest 'a stale primary, now a replica, is detected' => sub {
     is ask($other, new_client(), 1), '200 redis', 'a worker knows the primary';
     $limits->failover;
     wait_for('an answer of the new primary', sub { $other->get('/', 'X-Client' => new_client())->{status} == 200 });
-    is ask($other, new_client(), 3), $enforced, 'and follows';
+    is ask($other, new_client(), 3), $enforced, 'the worker uses the new primary';
     unlike $other->error_log, qr/\[(?:alert|crit|emerg)\]|exited on signal/, 'without anything worse';
     $other->stop;
     $limits->wait_until_settled;
@@ -119,7 +119,7 @@ subtest 'Sentinels come and go' => sub {
     $limits->wait_until_settled;
     my $old = $limits->primary;
     my $new = $limits->failover;
-    isnt $new->port, $old->port, 'they are back';
+    isnt $new->port, $old->port, 'another server is the primary';
     until_decided($other);
     is ask($other, new_client(), 3), $enforced, 'the Sentinels are followed again';
     $other->stop;

@@ -143,7 +143,7 @@ subtest 'keys are at the node of their slot, with the documented names' => sub {
     }
     is "@missing", '', 'every key is at its node';
     is_deeply { map { $_->port => keys_at($_) } @masters }, \%count, 'there are no other keys';
-    cmp_ok $count{ $_->port }, '>', 10, 'which is large' for @masters;
+    cmp_ok $count{ $_->port }, '>', 10, 'each node has more than ten keys' for @masters;
     my ($client) = @names;
     my $slot = $cluster->slot_of("{$client}");
     is $cluster->owner($slot)->command('CLUSTER', 'COUNTKEYSINSLOT', $slot), 2, 'zones of a client share a slot';
@@ -172,17 +172,17 @@ subtest 'zones of one client are one atomic call' => sub {
         my $monitor = $node->monitor;
         is ask($nginx, $client, 5, '/three/closed'), "$enforced, 429 redis", 'three zones';
         is $node->commandstats('evalsha'), 5, 'five requests, five calls';
-        is $cluster->total('evalsha'),     5, 'and none elsewhere';
+        is $cluster->total('evalsha'),     5, 'other nodes get no calls';
         my @calls = grep { uc $_->{words}[0] eq 'EVALSHA' } $monitor->commands;
         is scalar(grep {/\{$client\}/} @{ $calls[0]{words} }), 3, 'each names three keys';
-        is ask($nginx, $client, 1, '/two/open'), '200 redis', 'two zones';
-        is $cluster->total('evalsha'), 6, 'are one call';
+        is ask($nginx, $client, 1, '/two/open'), '200 redis', 'two zones of a client';
+        is $cluster->total('evalsha'), 6, 'two zones are one call';
     }
 };
 
 subtest 'a script that a node has lost is loaded again' => sub {
     $_->command('SCRIPT', 'FLUSH') for @masters;
-    is ask($nginx, client_of($_), 4), $enforced, 'nobody notices' for @masters;
+    is ask($nginx, client_of($_), 4), $enforced, 'clients are limited as before' for @masters;
 };
 
 subtest 'many clients in one turn' => sub {
@@ -209,7 +209,7 @@ subtest 'MOVED: a slot moves to another node' => sub {
         is $cluster->owner($slots[$place])->port, $to->port, 'the key is at the other node';
     }
     $cluster->move_slots($from, @slots);
-    is ask($nginx, $_, 1, '/two/closed'), '429 redis', 'and back' for @names;
+    is ask($nginx, $_, 1, '/two/closed'), '429 redis', 'the count continues after a move back' for @names;
     nothing_worse($nginx);
 };
 
@@ -220,8 +220,8 @@ subtest 'MOVED: a replica takes over' => sub {
     $old->command('WAIT', 1, 5000);
     my $new = $cluster->failover($old);
     is ask($nginx, $_, 2), '200 redis, 429 redis', 'the count continues' for @names;
-    is $cluster->failover($new)->port, $old->port, 'and back';
-    is ask($nginx, $_, 1), '429 redis', 'there too' for @names;
+    is $cluster->failover($new)->port, $old->port, 'a failover back';
+    is ask($nginx, $_, 1), '429 redis', 'the count continues after a failover back' for @names;
     nothing_worse($nginx);
 };
 
@@ -272,7 +272,7 @@ subtest 'ASK: a migrating slot' => sub {
         $cluster->begin_move($slot, $to);
         $to->command('SCRIPT', 'FLUSH') if $forgotten;
         my $asking = $to->commandstats('asking');
-        is ask($nginx, $old, 1), '200 redis', "$title: it stays";
+        is ask($nginx, $old, 1), '200 redis', "$title: an existing key stays at the old node";
         is $to->commandstats('asking'), $asking, "$title: its key is at the old node";
         is ask($nginx, $new, 3), '200 redis, 200 redis, 200 redis', "$title: a new client is served";
         my @found = map { join ' ', @{ $_->command('CLUSTER', 'GETKEYSINSLOT', $slot, 9) } } $from, $to;
@@ -298,7 +298,8 @@ subtest 'ASK: many clients at once' => sub {
     is at_once($other, map { [ '/one/closed', $_ ] } @both), '15 x 200 redis, 3 x 429 redis',
         'with three new clients: no client affects another';
     my @elsewhere = map { client_of($_) } @masters;
-    is at_once($other, map { [ '/one/closed', $_ ] } @elsewhere, @names), '3 x 200 redis, 6 x 429 redis', 'and with others';
+    is at_once($other, map { [ '/one/closed', $_ ] } @elsewhere, @names), '3 x 200 redis, 6 x 429 redis',
+        'together with clients of other slots';
     $cluster->finish_move($slot);
     is at_once($other, map { [ '/one/closed', $_ ] } @names), '6 x 429 redis', 'the same after the migration';
     nothing_worse($other);
@@ -336,7 +337,7 @@ subtest 'TRYAGAIN: on_error applies to two zones of a client whose slot migrates
     $cluster->finish_move($slot);
     is ask($nginx, $split, 3, '/two/closed'), '200 redis, 200 redis, 429 redis',
         'after the migration, nothing was charged without effect';
-    is ask($nginx, $old,   1, '/two/closed'), '429 redis', 'to nobody';
+    is ask($nginx, $old,   1, '/two/closed'), '429 redis', 'after the migration, the old client is rejected';
     my $lines = () = $nginx->error_log =~ /\[error\] .*redis "fleet" \S+: tryagain \(.*TRYAGAIN/g;
     cmp_ok $lines, '>=', 1, 'the log has the reason';
     cmp_ok $lines, '<=', 4, 'the log does not have each failure';
@@ -356,7 +357,8 @@ subtest 'TRYAGAIN of one slot does not affect other clients' => sub {
     %seen = ();
     my $answers = ask($other, client_in($slot), 20, '/two/closed');
     unlike $answers, qr/redis/, 'twenty failures in a row';
-    is ask($other, $_, 1, '/two/closed'), '200 redis', 'and then others' for map { client_of($_) } $from, $to, $masters[0];
+    is ask($other, $_, 1, '/two/closed'), '200 redis',
+        'other clients are decided afterwards' for map { client_of($_) } $from, $to, $masters[0];
     is ask($other, client_in($slot), 4), $enforced, 'clients of the slot with one zone are decided';
     $cluster->finish_move($slot);
     $other->stop;

@@ -147,7 +147,7 @@ subtest 'a master is suspended, and resumed later' => sub {
     my @answers = $load->stop;
     is scalar(grep { $_->{store} ne 'redis' } @answers), 0, 'its return as a replica affects no client';
     my @all = $cluster->masters;
-    is ask(client_of($_), 4, 'closed'), $enforced, 'limits hold' for @all;
+    is ask(client_of($_), 4, 'closed'), $enforced, 'limits apply' for @all;
 };
 
 subtest 'a planned failover' => sub {

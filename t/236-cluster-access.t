@@ -48,7 +48,7 @@ sub serves {
     $cluster->finish_move($slot);
     is seen($nginx, $name, $_, 3), '200 redis, 200 redis, 429 redis', "$title: MOVED" for $old, $new;
     $cluster->move_slot($slot, $from);
-    is seen($nginx, $name, $_, 1), '429 redis', "$title: and back" for $old, $new;
+    is seen($nginx, $name, $_, 1), '429 redis', "$title: the count continues after a move back" for $old, $new;
     return;
 }
 
@@ -62,7 +62,7 @@ sub nothing_worse {
     my ($nginx, @words) = @_;
     my $secrets = join '|', @words;
     unlike $nginx->error_log, qr/\[(?:alert|crit|emerg)\]|exited on signal/, 'the log has no critical errors';
-    unlike $nginx->error_log, qr/$secrets/, 'and no password' if @words;
+    unlike $nginx->error_log, qr/$secrets/, 'the log has no password' if @words;
     return;
 }
 
@@ -118,9 +118,9 @@ subtest 'TLS' => sub {
         other   => $cluster->url . " ca=$files->{ca} sni=other.test",
         plain   => $cluster->url =~ s/^rediss/redis/r,
     );
-    serves($nginx, $cluster, 'address', 'by addresses');
-    serves($nginx, $cluster, 'name',    'by the name of a seed');
-    serves($nginx, $cluster, 'sni',     'by the name in sni=');
+    serves($nginx, $cluster, 'address', 'verified by addresses');
+    serves($nginx, $cluster, 'name',    'verified by the name of a seed');
+    serves($nginx, $cluster, 'sni',     'verified by the name in sni=');
     serves($nginx, $cluster, 'off',     'without verification');
     refuses($nginx, 'unknown', 'tls', 'an unknown authority');
     refuses($nginx, 'other',   'tls', 'a certificate for another name than sni=');

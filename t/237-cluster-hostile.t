@@ -235,8 +235,8 @@ subtest 'a slot map that arrives late' => sub {
     my $seed    = start_fake(replies => { CLUSTER => after_ms(100, $map) });
     my $nginx = start(url($seed), words => $patient);
     my $first = ask($nginx, 'closed');
-    is join(' ', $first->{status}, $first->header('X-Store')), '200 redis', 'is waited for';
-    cmp_ok $first->{seconds}, '>', 0.09, 'the first request uses it';
+    is join(' ', $first->{status}, $first->header('X-Store')), '200 redis', 'the first request is decided';
+    cmp_ok $first->{seconds}, '>', 0.09, 'the first request waits for the map';
     $nginx->stop;
     $seed->stop;
 

@@ -75,7 +75,7 @@ subtest 'a master is killed' => sub {
     cmp_ok $took, '<', 2, sprintf 'limits apply again %.2f s after the cluster is up', $took;
     $cluster->revive($lost);
     $cluster->wait_until_ok;
-    is ask($cluster->clients_of($_), 4, 'closed'), $enforced, 'limits hold' for $cluster->masters;
+    is ask($cluster->clients_of($_), 4, 'closed'), $enforced, 'limits apply' for $cluster->masters;
 };
 
 subtest 'a master and its replica are killed' => sub {

@@ -173,7 +173,8 @@ for my $kind (qw(redis valkey)) {
             at_once($nginx, '/one', 'known');
             sleep 1.2 if $user eq 'less';
             my $monitor = $node->monitor;
-            is join(', ', at_once($nginx, '/one', map {"$user$_"} 1 .. 5)), join(', ', ("200 redis @{[ $limit - 1 ]}") x 5), "$user: limits hold";
+            is join(', ', at_once($nginx, '/one', map {"$user$_"} 1 .. 5)), join(', ', ("200 redis @{[ $limit - 1 ]}") x 5),
+                "$user: limits apply";
             is calls($monitor), $seen{$user}, "$user: calls";
             nothing_logged($nginx);
             $nginx->stop;

@@ -194,7 +194,8 @@ subtest 'the sending worker is suspended for a while' => sub {
     wait_for('a stopped worker', sub { slurp("/proc/$old/stat") =~ /\) T / });
     # A suspended worker accepts no connection.
     my @answers = ask($nginx, 'gcra', 'still', 20);
-    is scalar(grep { $_->{status} == 200 && $_->header('X-Worker') != $old } @answers), 20, 'others admit more';
+    is scalar(grep { $_->{status} == 200 && $_->header('X-Worker') != $old } @answers), 20,
+        'other workers admit the requests';
     kill 'CONT', $old;
     ask($nginx, 'gcra', 'still', 20);
     told($limit, $reader, 'gcra', { still => 60 }, 'Redis counts each request exactly once');

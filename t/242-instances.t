@@ -123,7 +123,7 @@ subtest 'three instances, and Redis is killed' => sub {
     }
     is join(' ', admitted('one', 'three', @fleet)), '1 1 1', 'with a limit below three, each instance admits one';
     my $answer = ask($fleet[0], 'one', 'three');
-    is $answer->header('X-Store'), 'fallback', 'by themselves';
+    is $answer->header('X-Store'), 'fallback', 'the fallback decides';
     cmp_ok abs($answer->header('Retry-After') - 3 * 86_400), '<', 60, 'the period is three times as long';
     $answer = ask($fleet[0], 'token_bucket', 'third', 1);
     like $answer->header('X-RateLimit-Limit'), qr/^[34]$/, 'the headers show the share';
@@ -164,7 +164,7 @@ subtest 'requests before, during and after an outage add up' => sub {
     }
 };
 
-subtest 'one is gone' => sub {
+subtest 'one instance is lost' => sub {
     wait_for_instances(@fleet);
     crash(pop @fleet);
     my $began = spare_time();

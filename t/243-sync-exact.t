@@ -49,7 +49,7 @@ subtest 'the sum of two instances of three workers' => sub {
     for my $zone (@names) {
         my %admitted = (%{ load(\@fleet, $zone, \@few, 400) }, %{ load(\@fleet, $zone, \@many, 4) });
         is delete $admitted{other}, 0, "$zone: memory decides all requests";
-        is sum0(values %admitted), 1800, "$zone: and admitted";
+        is sum0(values %admitted), 1800, "$zone: all requests are admitted";
         told($limit, $reader, $zone, \%admitted, "$zone: each client is charged exactly its admitted requests");
     }
     my ($forever) = $redis->command('EVAL', <<'LUA', 0);
@@ -105,7 +105,7 @@ subtest 'many clients in a call, and no call without new requests' => sub {
     wait_for('the full one', sub { left($reader, 'sliding_window', 'full') == 0 });
     $monitor = $redis->monitor;
     for my $beat (1 .. 3) {
-        is ask($nginx, 'sliding_window', 'full')->{status}, 429, 'one is rejected';
+        is ask($nginx, 'sliding_window', 'full')->{status}, 429, 'one request is rejected';
         left($nginx, 'sliding_window', $_) for qw(client1 never_seen full);
         ask($nginx, 'gcra', "beat$beat");
         $monitor->wait_for(qr/"EVALSHA" .*\{beat$beat\}/);
@@ -124,11 +124,12 @@ subtest 'zones with different intervals' => sub {
         plain => 'algorithm=gcra rate=1r/d burst=99 deny_cache=off');
     my $nginx = start_nginx(zone_config($redis->url, \%paces, port => $ports[0], redis => 'prefix=pace: timeout=5s', workers => 2));
     my @answers = map { ask($nginx, $_, 'a', 3) } qw(slow plain fast);
-    is join(' ', map { $_->header('X-Store') } @answers), 'memory memory memory redis redis redis memory memory memory', 'who decides';
+    is join(' ', map { $_->header('X-Store') } @answers), 'memory memory memory redis redis redis memory memory memory',
+        'the stores that decide';
     wait_for('the fast one', sub { $redis->command('EXISTS', 'pace:fast:gcra:{a}') });
     is $redis->command('EXISTS', 'pace:plain:gcra:{a}'), 1, 'the count of the zone without sync= is in Redis';
     is $redis->command('EXISTS', 'pace:slow:gcra:{a}'), 0, 'the count of the slow zone is not in Redis yet';
-    is left($nginx, 'slow', 'a'), 97, 'but counts';
+    is left($nginx, 'slow', 'a'), 97, 'the slow zone counts in memory';
 };
 
 subtest 'a Cluster of three nodes' => sub {
@@ -139,7 +140,7 @@ subtest 'a Cluster of three nodes' => sub {
     for my $zone (qw(gcra fixed_first sliding_buckets)) {
         my $admitted = load(\@fleet, $zone, \@clients, 10);
         is delete $admitted->{other}, 0, "$zone: memory decides all requests";
-        is sum0(values %{$admitted}), 900, "$zone: and admitted";
+        is sum0(values %{$admitted}), 900, "$zone: all requests are admitted";
         told($limit, $looker, $zone, $admitted, "$zone: each client is charged exactly its admitted requests");
     }
     unlike $_->error_log, qr/redis "|\[(?:alert|crit|emerg)\]/, 'the log has no critical errors' for @fleet;

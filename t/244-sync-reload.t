@@ -64,7 +64,7 @@ subtest 'reloads under load' => sub {
         }
     }
     is $admitted, $sent, "all $sent requests are admitted";
-    told($limit, $reader, 'gcra', { loaded => $admitted }, 'and told of');
+    told($limit, $reader, 'gcra', { loaded => $admitted }, 'all counts are sent');
     unlike $nginx->error_log, qr/\[(?:alert|crit|emerg)\]|open socket/, 'the log has no critical errors';
     $nginx->stop;
 };
@@ -90,7 +90,7 @@ subtest 'another algorithm' => sub {
     wait_for('them', sub { $redis->command('EXISTS', 'rate_limit:zone:gcra:{algorithm}') });
     my %other = (zone => 'algorithm=token_bucket rate=1r/d capacity=100');
     $nginx->reload(conf(\%other, 'sync=10ms', port => $ports[0]));
-    is left($nginx, 'zone', 'algorithm'), 100, 'it begins anew';
+    is left($nginx, 'zone', 'algorithm'), 100, 'the new zone is empty';
     ask($nginx, 'zone', 'algorithm', 3);
     my $other = start_nginx(conf(\%other, '', port => $ports[1]));
     told(100, $other, 'zone', { algorithm => 3 }, 'the new zone sends its counts');
@@ -105,15 +105,15 @@ subtest 'sync= comes and goes' => sub {
     my $nginx = start_nginx(conf(\%zones, 'deny_cache=off', port => $ports[0]));
     ask($nginx, 'zone', 'goes', 3);
     $nginx->reload(conf(\%zones, 'sync=50ms', port => $ports[0]));
-    is ask($nginx, 'zone', 'goes', 4)->header('X-Store'), 'memory', 'it comes';
+    is ask($nginx, 'zone', 'goes', 4)->header('X-Store'), 'memory', 'the zone gets sync=';
     told($limit, $look, 'zone', { goes => 7 }, 'all are counted');
     ask($nginx, 'zone', 'goes');
     wait_for('its own view', sub { left($nginx, 'zone', 'goes') == $limit - 8 });
     $nginx->reload(conf(\%zones, 'sync=10ms', port => $ports[0]));
     ask($nginx, 'zone', 'goes', 2);
-    told($limit, $look, 'zone', { goes => 10 }, 'at another pace');
+    told($limit, $look, 'zone', { goes => 10 }, 'all are counted with another interval');
     $nginx->reload(conf(\%zones, 'deny_cache=off', port => $ports[0]));
-    is ask($nginx, 'zone', 'goes', 2)->header('X-Store'), 'redis', 'it goes';
+    is ask($nginx, 'zone', 'goes', 2)->header('X-Store'), 'redis', 'the zone loses sync=';
     told($limit, $look, 'zone', { goes => 12 }, 'all requests are counted');
     unlike $nginx->error_log, qr/\[(?:alert|crit|emerg)\]|redis "/, 'the log has no critical errors';
     $_->stop for $nginx, $look;

@@ -136,7 +136,8 @@ subtest 'after time has passed in Redis, clients have their quota again' => sub 
         $redis->clock($base + $wait{ $zones[-1] } + 1);
         learn();
         for my $zone (@zones) {
-            ok wait_for("$zone to admit", sub { ask($fleet[0], $zone, "client$run")->{status} == 200 }), "$zone: but then";
+            ok wait_for("$zone to admit", sub { ask($fleet[0], $zone, "client$run")->{status} == 200 }),
+                "$zone: a request is admitted after the wait";
         }
     }
 };

@@ -57,7 +57,7 @@ for my $back (7 * 3600, 6 * 3600, 5.9 * 3600, 30 * 86_400) {
         $nginx->advance(6 * 3600);
         is left($_), 5, "$_: the quota is back" for @zones;
         $nginx->advance(-$back);
-        is left($_), 5, "$_: and stays" for @zones;
+        is left($_), 5, "$_: the quota remains after the clock went back" for @zones;
         is statuses(ask($_, 6)), '200 200 200 200 200 429', "$_: the limit applies" for @zones;
     };
 }

@@ -66,14 +66,14 @@ subtest 'an unused Redis gets only the connection for changed rates, and none of
     my $before = $redis->info('total_connections_received');
     my $zone   = zone();
     is check_config(config($zone, 'redis=fleet sync=10ms'))->{exit}, 0, 'nginx -t';
-    is check_config(config(zone(), 'redis=fleet on_error=local'))->{exit}, 0, 'also with instances';
+    is check_config(config(zone(), 'redis=fleet on_error=local'))->{exit}, 0, 'nginx -t with on_error=local';
     my $cache = "proxy_cache_path %DIR%/cache keys_zone=cache:1m;\n";
     my %conf  = config($zone, 'redis=fleet sync=10ms');
     my $monitor = $redis->monitor;
     my $nginx   = start_nginx(%conf, http => "$cache$conf{http}");
     $nginx->wait_for_log(qr/start cache manager process/);
     wait_for('questions for rates', sub { 2 <= grep { /"EVAL"/ && /"rate_limit:rates"/ } $monitor->lines });
-    is $redis->clients, 0, 'nobody has come';
+    is $redis->clients, 0, 'there is no connection for requests';
     is $redis->connections, 1, 'one connection for changed rates';
     is ask($nginx, 'alice', 3), 3, 'admitted';
     wait_for('the key', sub { $redis->command('EXISTS', key($zone, 'alice')) });
@@ -84,7 +84,7 @@ subtest 'an unused Redis gets only the connection for changed rates, and none of
     cmp_ok quit($nginx), '<', 2, 'quits at once';
     clean($nginx, 'quit');
     wait_for('connections to go', sub { $redis->connections == 0 });
-    pass 'and is gone';
+    pass 'the connections are closed';
 };
 
 subtest 'unsent counts are sent before the exit' => sub {

@@ -74,7 +74,8 @@ subtest 'a line lists zones by the effect on their requests, and so does the lin
     $redis->restart;
     my $back = qr/redis "fleet" \Q$at\E: answers again; (.*)/;
     wait_for('its end', sub { $nginx->get('/a', 'X-Client' => 'x'); $nginx->error_log =~ $back });
-    is(($nginx->error_log =~ $back)[0], 'zones api, login, pay, home, synced and 16 more: limits are enforced again', 'and its end');
+    is(($nginx->error_log =~ $back)[0], 'zones api, login, pay, home, synced and 16 more: limits are enforced again',
+        'the recovery lists the zones');
     is scalar(grep {/elsewhere|plain/} lines($nginx)), 0, 'zones of another Redis are not listed';
 };
 
@@ -86,7 +87,8 @@ subtest 'a long zone name does not fill the line' => sub {
         server => "location = /a { rate_limit zone=$long; empty_gif; }\n",
     );
     $nginx->get('/a', 'X-Client' => 'x');
-    ok $nginx->wait_for_log(qr/redis "fleet" 127\.0\.0\.1:1: refused \(Connection refused\); 2 zones: \Q$open\E\n/), 'they are counted';
+    ok $nginx->wait_for_log(qr/redis "fleet" 127\.0\.0\.1:1: refused \(Connection refused\); 2 zones: \Q$open\E\n/),
+        'zones are counted if their names are too long';
 };
 
 subtest 'where it was' => sub {
@@ -153,7 +155,8 @@ subtest 'TLS and plain ports' => sub {
     my $fake  = start_fake(greeting => '-ERR what is it?', mode => 'mute');
     my $wrong = start('rediss://127.0.0.1:' . $fake->port . ' verify=off timeout=10s', '');
     $wrong->get('/a', 'X-Client' => 'x');
-    ok $wrong->wait_for_log(qr/redis "fleet" 127\.0\.0\.1:\d+: tls \(the answer is not TLS: this port wants redis:\/\/\)/), 'one that answers';
+    ok $wrong->wait_for_log(qr/redis "fleet" 127\.0\.0\.1:\d+: tls \(the answer is not TLS: this port wants redis:\/\/\)/),
+        'a port without TLS that answers';
     $wrong->stop;
     my $bare = start('redis://127.0.0.1:' . $tls->port . ' timeout=10s', '');
     $bare->get('/a', 'X-Client' => 'x');
@@ -180,7 +183,8 @@ subtest 'a server that repeats the arguments of AUTH' => sub {
         my $file  = write_file('password', "$password\n", oct 600);
         my $nginx = start("redis://127.0.0.1:" . $fake->port . " user=app password_file=$file timeout=10s", '');
         $nginx->get('/a', 'X-Client' => 'x');
-        ok $nginx->wait_for_log(qr/redis "fleet" 127\.0\.0\.1:\d+: other \(ERR unknown command: the server does not know AUTH\); zone a: /), 'says so';
+        ok $nginx->wait_for_log(qr/redis "fleet" 127\.0\.0\.1:\d+: other \(ERR unknown command: the server does not know AUTH\); zone a: /),
+            'the log has the reason';
         unlike $nginx->error_log, qr/s3s|qqqq/, 'the line has no password';
         $nginx->stop;
         my $sentinel = start("redis+sentinel://127.0.0.1:@{[ $fake->port ]}/limits sentinel_user=app sentinel_password_file=$file timeout=1s", '');

@@ -74,7 +74,7 @@ subtest 'four workers and sixteen connections lose no count, nor does a reload' 
     is requests($before, 'fast', 'false'), $fast->{429}, 'rejected';
     is $fast->{200} + $fast->{429}, $sent_fast, 'the counts are those of all sent requests';
     is requests($before, 'wide', 'true'),  $sent_wide, 'the counts of another zone';
-    is requests($before, 'wide', 'false'), 0,          'which rejected none';
+    is requests($before, 'wide', 'false'), 0,          'the other zone rejected no request';
     is sum_of($before, 'rate_limiter_store_total', zone => 'fast', store => 'memory'), $sent_fast, 'all from memory';
     is sum_of($before, 'rate_limiter_check_seconds_count', zone => 'fast'), $sent_fast, 'each check has a duration';
     my $checks = histogram($before, 'rate_limiter_check_seconds', zone => 'fast');
@@ -89,7 +89,7 @@ subtest 'four workers and sixteen connections lose no count, nor does a reload' 
     $nginx->reload(%conf, workers => 2);
     my $after = metrics($nginx);
     is requests($after, 'fast', 'true'), $fast->{200}, 'a reload keeps the counts';
-    is requests($after, 'wide', 'true'), $sent_wide,   'of each zone';
+    is requests($after, 'wide', 'true'), $sent_wide,   'a reload keeps the counts of the other zone';
     my ($more) = flood($nginx, '/fast', 20, 1000);
     is requests(metrics($nginx), 'fast', 'false'), $fast->{429} + $more->{429}, 'new workers add to the counts';
     $nginx->stop;
@@ -133,10 +133,11 @@ subtest 'delays and dry runs' => sub {
     is sum_of($got, 'rate_limiter_delayed_total', zone => 'slow'), 2, 'delayed';
     is sum_of($got, 'rate_limiter_dry_run_total', zone => 'slow'), 0, 'not dry';
     is requests($got, 'dry', 'true') . requests($got, 'dry', 'false'), '22', 'a dry run counts its decisions';
-    is sum_of($got, 'rate_limiter_delayed_total', zone => 'dry'), 1, 'also as delayed';
+    is sum_of($got, 'rate_limiter_delayed_total', zone => 'dry'), 1, 'a dry run counts a delay';
     is sum_of($got, 'rate_limiter_dry_run_total', zone => 'dry', outcome => 'delayed'),  1,
         'delays of a dry run are counted';
-    is sum_of($got, 'rate_limiter_dry_run_total', zone => 'dry', outcome => 'rejected'), 2, 'or rejected';
+    is sum_of($got, 'rate_limiter_dry_run_total', zone => 'dry', outcome => 'rejected'), 2,
+        'rejections of a dry run are counted';
     $nginx->stop;
 };
 
@@ -161,9 +162,9 @@ subtest 'decisions by Redis, by the deny cache, and by memory as fallback' => su
         http => 'rate_limit_redis main ' . $redis->url . " timeout=10s connect_timeout=5s;\n", workers => 2));
     my $ask = sub { my ($path, $count) = @_; return join ' ', map { $nginx->get($path, 'X-Client' => 'a')->{status} } 1 .. $count };
     my $began = time;
-    is $ask->('/fleet', 5), '200 200 429 429 429', 'two are admitted';
+    is $ask->('/fleet', 5), '200 200 429 429 429', 'two requests are admitted';
     is $ask->('/plain', 4), '200 200 429 429', 'the same without a cache';
-    is $ask->('/local', 1), '200', 'and one';
+    is $ask->('/local', 1), '200', 'one request is admitted';
     is $ask->('/alone', 1), '200', 'one decision by memory';
     my $got = metrics($nginx);
     is requests($got, 'fleet', 'true') . requests($got, 'fleet', 'false'), '23', 'admitted and rejected';
@@ -202,13 +203,14 @@ subtest 'decisions by Redis, by the deny cache, and by memory as fallback' => su
     is sum_of($got, 'rate_limiter_errors_total', zone => 'fleet'), 3, 'a request admitted by on_error has a reason';
     is requests($got, 'fleet', 'true'), 2, 'a request admitted by on_error is not counted as admitted';
     is sum_of($got, 'rate_limiter_errors_total', zone => 'local'), 4, 'a request that memory decided has a reason';
-    is $store->('local', 'fallback'), 4, 'which it did';
-    is requests($got, 'local', 'true') . requests($got, 'local', 'false'), '32', 'and which counts';
+    is $store->('local', 'fallback'), 4, 'memory decided as the fallback';
+    is requests($got, 'local', 'true') . requests($got, 'local', 'false'), '32',
+        'decisions of the fallback are counted';
     is sum_of($got, 'rate_limiter_errors_total', zone => 'alone'), 0, 'a zone in memory is not affected';
     my $open = $label->('breaker_open');
     cmp_ok $open, '>=', 1, 'a breaker is open';
     is $label->('redis_up'), 0, 'Redis is not up';
-    cmp_ok $label->('breaker_opened_total'), '>=', $open, 'it has opened';
+    cmp_ok $label->('breaker_opened_total'), '>=', $open, 'openings of the breaker are counted';
     cmp_ok $label->('redis_errors_total'), '>', 0, 'calls have failed';
 
     kill 'KILL', $nginx->workers;
@@ -232,7 +234,8 @@ subtest 'a missing answer' => sub {
     is $nginx->get('/silent', 'X-Client' => 'a')->{status}, 200, 'admitted';
     my $got = metrics($nginx);
     is sum_of($got, 'rate_limiter_errors_total', zone => 'silent', reason => 'timeout'),      1, 'after a timeout';
-    is sum_of($got, 'rate_limiter_redis_errors_total', redis => 'main', reason => 'timeout'), 1, 'of one call';
+    is sum_of($got, 'rate_limiter_redis_errors_total', redis => 'main', reason => 'timeout'), 1,
+        'the timeout of one call is counted';
     is sum_of($got, 'rate_limiter_redis_round_trip_seconds_count'), 0, 'the batch has no duration';
     is sum_of($got, 'rate_limiter_batch_size_sum'), 1, 'the batch was sent';
     $nginx->stop;
@@ -265,7 +268,7 @@ subtest 'the nodes of a cluster' => sub {
     is sum_of($got, 'rate_limiter_redis_round_trip_seconds_count'), 9, 'with their calls';
     is sum_of($got, 'rate_limiter_breaker_open'), 0, 'no breaker is open';
     $cluster->kill($lost);
-    is $ask->($cluster->clients_of($lost, 3)), '503 503 503', 'one is lost';
+    is $ask->($cluster->clients_of($lost, 3)), '503 503 503', 'requests of the lost node are rejected';
     is $ask->($cluster->clients_of($left[0])), '200', 'other nodes are not affected';
     $got = metrics($nginx);
     is sum_of($got, 'rate_limiter_errors_total', zone => 'spread'), 3, 'three requests were undecided';
@@ -282,7 +285,7 @@ subtest 'without rate_limit_metrics there are no counts' => sub {
     my $got = metrics($nginx);
     is requests($got, 'blind', 'true') . requests($got, 'blind', 'false'), '00', 'earlier requests are not counted';
     is sum_of($got, 'rate_limiter_keys', zone => 'blind'), 1, 'the state of the client is kept';
-    is $nginx->get('/blind', 'X-Client' => 'a')->{status}, 429, 'and its limit';
+    is $nginx->get('/blind', 'X-Client' => 'a')->{status}, 429, 'the limit applies';
     is requests(metrics($nginx), 'blind', 'false'), 1, 'new requests are counted';
     $nginx->stop;
 };

@@ -77,7 +77,7 @@ subtest 'the rules' => sub {
 subtest 'the dashboard' => sub {
     my $board = decode_json(slurp('docs/grafana/dashboard.json'));
     my @panels = @{ $board->{panels} };
-    cmp_ok scalar @panels, '>', 5, 'has panels';
+    cmp_ok scalar @panels, '>', 5, 'the dashboard has panels';
     my @expressions = map { $_->{expr} } map { @{ $_->{targets} // [] } } @panels;
     my $file = "$dir/dashboard.yml";
     open my $out, '>', $file or die "$file: $!\n";

@@ -69,7 +69,8 @@ for my $store (sort keys %stores) {
             my $place  = $store eq 'redis' ? 'redis' : 'memory';
             my @names  = qw(allowed zone key algorithm limit remaining retryAfterSeconds store);
             is fields(call('GET', "remaining?$client"), @names), "200 true $zone alice $name 5 5 0 $place", 'all is left';
-            is fields(call('GET', "check?$client"), @names), "200 true $zone alice $name 5 4 0 $place", 'one is charged';
+            is fields(call('GET', "check?$client"), @names), "200 true $zone alice $name 5 4 0 $place",
+                'one request is charged';
             my $taken = call('GET', "check?$client&permits=3");
             is fields($taken, @names), "200 true $zone alice $name 5 1 0 $place", 'three are charged';
             cmp_ok $taken->{json}{resetAfterSeconds}, '>', 600, 'the quota is back later';
@@ -78,7 +79,7 @@ for my $store (sort keys %stores) {
             is fields(call('GET', "remaining?$client"), @names), "200 true $zone alice $name 5 1 0 $place",
                 'inspect charges nothing';
             my $refused = call('GET', "check?$client&permits=2");
-            is fields($refused, qw(allowed limit remaining)), '429 false 5 1', 'two are refused';
+            is fields($refused, qw(allowed limit remaining)), '429 false 5 1', 'a cost of two is rejected';
             cmp_ok $refused->{json}{retryAfterSeconds}, '>', 0, 'for so long';
             cmp_ok abs($refused->header('Retry-After') - $refused->{json}{retryAfterSeconds}), '<=', 1,
                 'the same number as in Retry-After';
@@ -92,7 +93,7 @@ for my $store (sort keys %stores) {
             is call('DELETE', "reset?$client")->{status}, 204, 'the client is reset';
             is fields(call('GET', "remaining?$client"), qw(allowed remaining)), '200 true 5',
                 'the client has its quota again';
-            is $nginx->get("/$zone", 'X-Client' => 'alice')->{status}, 200, 'and is admitted';
+            is $nginx->get("/$zone", 'X-Client' => 'alice')->{status}, 200, 'the client is admitted';
         };
     }
 }
@@ -102,7 +103,7 @@ subtest 'properties of every reply' => sub {
         my $answer = call(@{$call});
         my $title  = join ' ', @{$call}, $answer->{status};
         is $answer->header('Cache-Control'), 'no-store', "$title: is not cached";
-        is $answer->header('X-Content-Type-Options'), 'nosniff', "$title: has its content type";
+        is $answer->header('X-Content-Type-Options'), 'nosniff', "$title: has X-Content-Type-Options";
         is_deeply [ grep { $_->[0] =~ /^access-control/i } @{ $answer->{headers} } ], [], "$title: has no CORS header";
         next if $answer->{status} == 204;
         is $answer->header('Content-Type'), $answer->{status} < 400 ? 'application/json' : 'application/problem+json', "$title: its type";
@@ -116,7 +117,8 @@ subtest 'the headers are those of the location' => sub {
     my $answer = $other->get('/api/check?zone=a&key=k', 'X-Rate-Limit-Api' => 1);
     is $answer->header('RateLimit-Policy'), '"a-1m";q=5;w=60, "a-1h";q=9;w=3600', 'RateLimit-Policy';
     like $answer->header('RateLimit'), qr/^"a-1m";r=4;t=60$/, 'RateLimit';
-    is $other->get('/off/check?zone=a&key=k', 'X-Rate-Limit-Api' => 1)->header('X-RateLimit-Limit'), undef, 'or none';
+    is $other->get('/off/check?zone=a&key=k', 'X-Rate-Limit-Api' => 1)->header('X-RateLimit-Limit'), undef,
+        'rate_limit_headers off applies';
     is $other->get('/api/health', 'X-Client' => 'b')->{status}, 200,
         'limits outside the location do not apply to the API' for 1 .. 3;
     my @limited = map { $other->get('/limited/health', 'X-Client' => 'c')->{status} } 1 .. 6;
@@ -138,8 +140,8 @@ subtest 'zones' => sub {
     my $asked = time;
     my $all   = call('GET', 'zones')->{json};
     my $told  = time;
-    like $all->{instance}, qr/^[0-9a-f]{16}$/, 'who says it';
-    ok $all->{time} > $asked - 1 && $all->{time} < $told + 1, 'and when';
+    like $all->{instance}, qr/^[0-9a-f]{16}$/, 'the id of the instance';
+    ok $all->{time} > $asked - 1 && $all->{time} < $told + 1, 'the time of the reply';
     ok $all->{write} && $all->{keys}, 'the permissions of the location';
     is_deeply [ map { decode_json($nginx->get('/api/zones')->{body})->{instance} } 1 .. 6 ], [ ($all->{instance}) x 6 ],
         'all workers reply the same';
@@ -163,13 +165,13 @@ subtest 'zones' => sub {
     is $zones{'memory.gcra'}{keys}, 1, 'one client is stored';
     my ($fleet) = @{ $all->{redis} };
     is $fleet->{redis}, 'fleet', 'Redis';
-    ok $fleet->{up} && !$fleet->{breakerOpen}, 'is well';
+    ok $fleet->{up} && !$fleet->{breakerOpen}, 'Redis is up';
     is scalar(@{ $fleet->{$_}{counts} }), 1 + @{ $fleet->{$_}{le} }, "$_ is a histogram" for qw(roundTripSeconds batchSize);
     my $one = call('GET', 'zones/memory.gcra')->{json};
     is $one->{zone}, 'memory.gcra', 'one zone';
     is $one->{requests}{allowed}, 4,  'admitted calls and requests are counted';
     is $one->{requests}{rejected}, 3, 'rejected calls and requests are counted';
-    is_deeply $one->{limited}, [ { key => 'alice', rejected => 3, error => 0 } ], 'and who';
+    is_deeply $one->{limited}, [ { key => 'alice', rejected => 3, error => 0 } ], 'the limited clients';
     is decode_json($nginx->get('/hidden/zones/memory.gcra')->{body})->{limited}, undef, 'keys=off does not say who';
     my $hidden = decode_json($nginx->get('/hidden/zones')->{body});
     ok !$hidden->{keys} && !$hidden->{write}, 'the reply reports the failure';
@@ -283,10 +285,10 @@ subtest 'health without on_error=closed' => sub {
     my $gone = start_fake(mode => 'refuse');
     my $open = start_nginx(http => "rate_limit_redis fleet @{[ $gone->url ]};\nrate_limit_redis unused @{[ $gone->url ]};\nrate_limit_zone \$http_x_client zone=a:1m rate=5r/m redis=fleet;",
         server => 'location /api/ { rate_limit_api; }');
-    is $open->get('/api/health')->{status}, 200, 'is fine';
+    is $open->get('/api/health')->{status}, 200, 'health is good';
     wait_for('the loss to be known', sub { $open->get('/api/health')->{body} =~ /DOWN/ });
     my $answer = $open->get('/api/health');
-    is $answer->{status}, 200, 'and stays so';
+    is $answer->{status}, 200, 'health stays good';
     is_deeply decode_json($answer->{body}), { status => 'UP', redis => { fleet => 'DOWN' } },
         'health is good although Redis is down';
 };
@@ -337,7 +339,7 @@ subtest 'a user with only the documented rights' => sub {
     for my $user (qw(writer reader old)) {
         my $limited = start_nginx(http => "rate_limit_redis fleet @{[ $server->url(user => $user, password => 'x') ]} timeout=5s;\nrate_limit_zone \$http_x_client zone=a:1m rate=2r/h redis=fleet;\n",
             server => 'location /api/ { rate_limit_api write=on; }', port => $ports[-1]);
-        is $limited->get("/api/check?zone=a&key=$user", 'X-Rate-Limit-Api' => 1)->{status}, 200, "$user: limits hold";
+        is $limited->get("/api/check?zone=a&key=$user", 'X-Rate-Limit-Api' => 1)->{status}, 200, "$user: limits apply";
         my @patch  = (headers => [ 'Content-Type' => 'application/json' ], body => '{"rate":"5r/h"}');
         my @writes = map { $limited->request(method => $_->[0], path => "/api/$_->[1]", @patch)->{status} } [ PATCH => 'zones/a' ], [ DELETE => "reset?zone=a&key=$user" ], [ DELETE => 'zones/a' ];
         is "@writes", $user eq 'writer' ? '200 204 200' : '503 503 503', "$user: writes";

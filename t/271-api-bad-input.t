@@ -164,10 +164,11 @@ subtest 'bodies' => sub {
         }
         is decode_json($nginx->get("/api/zones/$zone")->{body})->{rate}, '6r/m',
             "$zone: only valid requests have an effect";
-        is $nginx->request(method => 'DELETE', path => "/api/zones/$zone")->{status}, 200, "$zone: which ends";
+        is $nginx->request(method => 'DELETE', path => "/api/zones/$zone")->{status}, 200,
+            "$zone: the live rate is deleted";
     }
     is_problem(patch('log', '{"rate":"6r/m"}'), 400, qr/log has no room/, 'more than the log has room for');
-    is patch('log', '{"rate":"4r/m"}')->{status}, 200, 'but not less';
+    is patch('log', '{"rate":"4r/m"}')->{status}, 200, 'a lower rate is accepted';
     is patch('two', '{"rate":"4r/s"}')->{status}, 200, 'fewer rates';
     is patch('none', 'x')->{status}, 404, 'an undefined zone';
 };
@@ -176,7 +177,7 @@ subtest 'types' => sub {
     for my $type ('text/plain', 'application/x-www-form-urlencoded', 'multipart/form-data', 'application/jsonp', 'application/json-patch+json', '', 'json') {
         my $answer = patch('one', '{"rate":"9r/m"}', headers => [ 'Content-Type' => $type ]);
         is_problem($answer, 415, qr/accepted are the types application\/json and application\/merge-patch\+json/, "\"$type\"");
-        is $answer->header('Accept-Patch'), 'application/json, application/merge-patch+json', 'and a header';
+        is $answer->header('Accept-Patch'), 'application/json, application/merge-patch+json', 'the Accept-Patch header';
     }
     is_problem(patch('one', '{"rate":"9r/m"}', headers => []), 415, qr/accepted are the types/, 'none at all');
     for my $type ('application/json', 'APPLICATION/JSON', 'application/merge-patch+json', 'application/json; charset=utf-8', 'application/json ;x') {
@@ -217,10 +218,11 @@ subtest 'HTTP/2' => sub {
     my $stream = RateLimit::HTTP2->new($h2);
     my @streams = map { $stream->request(@{$_}) } ([ GET => '/api/check?zone=red&key=h2', headers => [ 'x-rate-limit-api' => 1 ] ], [ DELETE => '/api/reset?zone=red&key=reset2' ],
         [ GET => '/api/zones' ], [ POST => '/api/check?zone=red' ]);
-    ok $stream->send->await(10), 'is answered';
-    is join(' ', map { $stream->stream($_)->{status} } @streams), '200 204 200 400', 'as HTTP/1.1 is';
+    ok $stream->send->await(10), 'the streams get responses';
+    is join(' ', map { $stream->stream($_)->{status} } @streams), '200 204 200 400',
+        'the same statuses as over HTTP/1.1';
 };
 
-is $nginx->get('/api/zones')->{status}, 200, 'it lives';
+is $nginx->get('/api/zones')->{status}, 200, 'nginx is still running';
 unlike $nginx->error_log, qr/\[(?:alert|crit|emerg)\]|exited on signal/, 'the log has no critical errors';
 done_testing;

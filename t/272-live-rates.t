@@ -91,9 +91,10 @@ sub wait_for_limit {
 
 for my $zone (qw(redis sync tiers)) {
     subtest "$zone: every worker of every instance uses the new rate" => sub {
-        is limits($_, $zone), '5 5', 'as configured' for @fleet;
+        is limits($_, $zone), '5 5', 'the configured rate at first' for @fleet;
         my $told = patch($fleet[0], $zone, '7r/h');
-        is "$told->{rate} $told->{configuredRate} " . ($told->{live} ? 1 : 0), '7r/h ' . ($zone eq 'tiers' ? '$plan' : '5r/h') . ' 1', 'it says so';
+        is "$told->{rate} $told->{configuredRate} " . ($told->{live} ? 1 : 0), '7r/h ' . ($zone eq 'tiers' ? '$plan' : '5r/h') . ' 1',
+            'the reply has the live rate';
         my $took = wait_for_limit(7, $zone, @fleet);
         cmp_ok $took, '<', $soon + 0.3, sprintf 'all workers use it after %.2f s', $took;
         my $client = client();
@@ -101,7 +102,7 @@ for my $zone (qw(redis sync tiers)) {
         $zone eq 'sync' ? cmp_ok $admitted, '>=', 7, 'so many are admitted' : is $admitted, 7, 'the new limit applies';
         my $answer = $fleet[1]->get("/$zone", 'X-Client' => client());
         is $answer->header('RateLimit-Policy'), "\"$zone\";q=7;w=3600", 'headers say so';
-        is $answer->header('X-RateLimit-Limit'), 7, 'all of them';
+        is $answer->header('X-RateLimit-Limit'), 7, 'the header has the new limit';
         my $there = decode_json($fleet[1]->get("/api/zones/$zone")->{body});
         is "$there->{rate} " . ($there->{live} ? 1 : 0), '7r/h 1', 'the API of another instance reports the new rate';
         is limits($_, 'other'), '5 5', 'other zones are not changed' for @fleet;
@@ -110,7 +111,8 @@ for my $zone (qw(redis sync tiers)) {
         patch($fleet[0], $zone, 'off');
         wait_for_limit('-', $zone, @fleet);
         is $fleet[1]->get("/$zone", 'X-Client' => client())->header('X-Status'), 'BYPASSED', 'off is unlimited';
-        is decode_json($fleet[1]->get("/api/zones/$zone")->{body})->{rate}, 'off', 'and is told';
+        is decode_json($fleet[1]->get("/api/zones/$zone")->{body})->{rate}, 'off',
+            'the API of another instance reports off';
         my $back = restore($fleet[1], $zone);
         ok !$back->{live}, 'back to the configured rate';
         $took = wait_for_limit(5, $zone, @fleet);
@@ -149,7 +151,7 @@ subtest 'a zone in memory' => sub {
     is limits($fleet[0], 'variable', 'X-Plan' => '100r/h'), '3 3',
         'a live rate replaces a variable rate for all clients';
     restore($fleet[0], 'variable');
-    is limits($fleet[0], 'variable', 'X-Plan' => '100r/h'), '100 100', 'and comes back';
+    is limits($fleet[0], 'variable', 'X-Plan' => '100r/h'), '100 100', 'the variable rate is back';
 };
 
 subtest 'reloads and restarts' => sub {
@@ -270,7 +272,7 @@ for my $kind (qw(valkey cluster)) {
             is patch($both[ $limit == 7 ? 0 : 1 ], 'a', "${limit}r/h")->{rate}, "${limit}r/h", 'a rate is changed';
             wait_for_limit($limit, 'a', @both);
         }
-        ok !restore($both[1], 'a')->{live}, 'and brought back';
+        ok !restore($both[1], 'a')->{live}, 'the configured rate is restored';
         wait_for_limit(5, 'a', @both);
     };
 }

@@ -106,12 +106,12 @@ for my $kind (qw(redis cluster)) {
         wait_for_questions($redis, 2);
         is ask($fleet[0], 'gcra', 'once', 6), 5, 'five more';
         wait_for_questions($redis, 2);
-        is ask($fleet[0], 'gcra', 'once', 3), 0, 'and not again';
+        is ask($fleet[0], 'gcra', 'once', 3), 0, 'the client is not reset again';
         my $fresh = start_nginx(conf($redis->url, $ports[2]));
         wait_for('it to know', sub { ask($fresh, 'gcra', 'once', 1); sleep 0.05; left($fresh, 'gcra', 'once') == 0 });
         pass 'a new instance does not repeat the reset';
         wait_for_questions($redis, 3);
-        is ask($fleet[0], 'gcra', 'once', 3), 0, 'nor do others';
+        is ask($fleet[0], 'gcra', 'once', 3), 0, 'the other instance does not repeat the reset either';
     };
 
     unlike $_->error_log, qr/\[(?:alert|crit|emerg)\]|exited on signal/,

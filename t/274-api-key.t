@@ -46,7 +46,7 @@ sub names_the_client {
     is $json->{key}, $key, "$title: the API returns the same name";
     is $nginx->get("/api/check?$query", 'X-Rate-Limit-Api' => 1)->{status}, 429, "$title: a check is rejected";
     is $nginx->request(method => 'DELETE', path => "/api/reset?$query")->{status}, 204, "$title: the client is reset";
-    is $nginx->get("/$path", @headers)->{status}, 200, "$title: and admitted";
+    is $nginx->get("/$path", @headers)->{status}, 200, "$title: a request is admitted";
     is $nginx->get("/api/check?$query", 'X-Rate-Limit-Api' => 1)->{status}, 200,
         "$title: a check charges the second request";
     is $nginx->get("/$path", @headers)->{status}, 429, "$title: no request remains";
@@ -78,12 +78,12 @@ for my $store (qw(m r)) {
     }
     subtest "$store: a binary address" => sub {
         my $key = logged_key("${store}_address", "${store}_address");
-        is $key, '127.0.0.1', 'is logged so';
+        is $key, '127.0.0.1', 'the log has the address as text';
         names_the_client('address', "${store}_address", $key, "${store}_address");
     };
     subtest "$store: a key with its source" => sub {
         my $key = logged_key("${store}_tagged", "${store}_tagged", 'X-Client' => "a\"b\xff");
-        is $key, 'header:x-client:a\x22b\xFF', 'is logged so';
+        is $key, 'header:x-client:a\x22b\xFF', 'the log has the source and the escaped value';
         names_the_client('tagged', "${store}_tagged", $key, "${store}_tagged", 'X-Client' => "a\"b\xff");
         $key = logged_key("${store}_tagged", "${store}_tagged");
         is $key, 'ip:127.0.0.1', 'an address, too';

@@ -83,7 +83,7 @@ SERVER
     is $twice->('/api/health'), '200 200', 'outer limits do not apply to the API';
     is $twice->('/api/page'), '200 429', 'outer limits apply to a nested location';
     is $twice->('/own/health'), '200 429', 'limits of the API location apply to it';
-    is $twice->('/own/page'), '429 429', 'and inside it';
+    is $twice->('/own/page'), '429 429', 'the limits of the API location apply to a nested location';
     is $twice->('/two/api/health'), '200 200', 'limits of an enclosing location do not apply to the API';
     is $twice->('/two/api/page'), '200 429', 'limits of an enclosing location apply to a nested location';
     is $twice->('/off/api/page'), '200 200', 'rate_limit off applies to a nested location';
@@ -116,7 +116,8 @@ subtest 'a pipeline' => sub {
     );
     my $pipe = $nginx->connect;
     $pipe->send(join '', map { my (undef, @request) = @{$_}; format_request(@request) } @requests);
-    is join(' ', map { $pipe->receive->{status} } @requests), join(' ', map { $_->[0] } @requests), 'is answered in turn';
+    is join(' ', map { $pipe->receive->{status} } @requests), join(' ', map { $_->[0] } @requests),
+        'pipelined requests get responses in order';
 };
 
 subtest 'a Redis user without the right to read rates does not affect health' => sub {
@@ -159,7 +160,8 @@ subtest 'clients that disconnect, and pipelined requests' => sub {
     start_calls($nginx->port) for 1 .. 5;
     sleep 0.2;
     $redis->resume;
-    ok wait_for('an answer', sub { $nginx->get('/api/check?zone=red&key=other', 'X-Rate-Limit-Api' => 1)->{status} == 200 }), 'others are answered';
+    ok wait_for('an answer', sub { $nginx->get('/api/check?zone=red&key=other', 'X-Rate-Limit-Api' => 1)->{status} == 200 }),
+        'other clients get replies';
 };
 
 for my $kind ([ 'a master' => '' ], [ 'one process' => 'master_process off;' ]) {
@@ -188,7 +190,8 @@ for my $kind ([ 'a master' => '' ], [ 'one process' => 'master_process off;' ]) 
                 $other->signal('HUP');
                 sleep 0.3;
                 $server->resume;
-                ok wait_for('an answer', sub { $other->get('/api/check?zone=red&key=other', 'X-Rate-Limit-Api' => 1)->{status} == 200 }), 'others are answered';
+                ok wait_for('an answer', sub { $other->get('/api/check?zone=red&key=other', 'X-Rate-Limit-Api' => 1)->{status} == 200 }),
+                    'other clients get replies';
                 ok wait_for('new workers', sub { $other->get('/api/zones/here')->{status} == 200 }),
                     'the new configuration applies';
                 $other->signal('QUIT');

@@ -64,22 +64,24 @@ for my $kind (qw(redis cluster)) {
             my $refused = reset_client($here, $store, 'stranger');
             is $refused->{status}, 404, 'there is no state to reset';
             is $refused->{title}, 'Not Found', 'the reply is a problem document';
-            is $refused->{detail}, qq(nothing is stored of client "stranger" in zone "$store": it was not counted, or it has its whole quota again), 'that says why';
+            is $refused->{detail}, qq(nothing is stored of client "stranger" in zone "$store": it was not counted, or it has its whole quota again),
+                'the problem document has the reason';
             is text_of(remaining($here, $store, 'stranger')->{known}), 'false', 'inspect and reset store nothing';
 
             is $here->get("/$store", 'X-Client' => 'alice')->{status}, 200, 'one request';
             is text_of(remaining($here, $store, 'alice')->{known}), 'true', 'a charge stores the client';
-            is text_of(remaining($here, $store, 'Alice')->{known}), 'false', 'and nobody else';
-            is reset_client($here, $store, 'alice')->{status}, 204, 'it is reset';
-            is text_of(remaining($here, $store, 'alice')->{known}), 'false', 'and then not known';
-            is reset_client($here, $store, 'alice')->{status}, 404, 'so that there is nothing to reset';
+            is text_of(remaining($here, $store, 'Alice')->{known}), 'false', 'no other client is stored';
+            is reset_client($here, $store, 'alice')->{status}, 204, 'the client is reset';
+            is text_of(remaining($here, $store, 'alice')->{known}), 'false', 'the client is not known after the reset';
+            is reset_client($here, $store, 'alice')->{status}, 404, 'a second reset finds no state';
         };
     }
 
     subtest "$kind: a client that only another instance has served" => sub {
         for my $store (qw(redis sync)) {
-            is $there->get("/$store", 'X-Client' => 'far')->{status}, 200, "$store: one request there";
-            ok wait_for('Redis to be told', sub { text_of(remaining($here, $store, 'far')->{known}) eq 'true' }), "$store: makes it known here";
+            is $there->get("/$store", 'X-Client' => 'far')->{status}, 200, "$store: one request at another instance";
+            ok wait_for('Redis to be told', sub { text_of(remaining($here, $store, 'far')->{known}) eq 'true' }),
+                "$store: the client is known at this instance";
             is reset_client($here, $store, 'far')->{status}, 204, "$store: the client can be reset";
         }
     };
@@ -140,7 +142,8 @@ subtest 'a rate that differs between clients' => sub {
         is join(' ', map { text_of($own->{$_}) } qw(status allowed rate limit remaining store known)), "200 true 100r/d 3 2 $store true",
             "$place: with a rate parameter the rate is known";
         cmp_ok $own->{resetAfterSeconds}, '<=', 864, "$place: a request takes a hundredth of a day at this rate";
-        is $look->($place, 'vip', '&rate=off'), '200 true off null null null 0 null true', "$place: or unlimited";
+        is $look->($place, 'vip', '&rate=off'), '200 true off null null null 0 null true',
+            "$place: the rate parameter may be off";
         my @checks = map { $plans->get("/api/check?zone=$place&key=service&rate=$_", 'X-Rate-Limit-Api' => 1)->{status} } ('2r/d') x 4;
         is "@checks", '200 200 200 429', "$place: a check accepts a rate too";
         my $patched = $plans->request(method => 'PATCH', path => "/api/zones/$place", headers => [ 'Content-Type' => 'application/json' ], body => '{"rate":"50r/d"}');
@@ -198,7 +201,7 @@ for my $zone (qw(m_address m_braces r_address)) {
             is join(' ', map { text_of($_) } @{$look}{qw(key remaining known)}), "$address 0 true",
                 "$address: the address names the client";
             is reset_client($nginx, $zone, $address)->{status}, 204, "$address: the client is reset";
-            is $nginx->get("/$zone", @from)->{status}, 200, "$address: and admitted";
+            is $nginx->get("/$zone", @from)->{status}, 200, "$address: the client is admitted";
         }
         my $bytes = '\x7F\x00\x00\x01';
         $nginx->get("/$zone");
@@ -216,9 +219,9 @@ subtest 'a text key is text, at any length' => sub {
         my %clients = (user => 'user', sixteen_letters_ => 'sixteen_letters_', '192.0.2.7' => '192.0.2.7', "\xff\xfe\x80\x81" => '\xFF\xFE\x80\x81');
         for my $client (sort keys %clients) {
             is logged($zone, 'X-Client' => $client), $clients{$client}, 'the log has the text';
-            is scalar(grep { $_ eq $clients{$client} } limited($zone)), 1, 'and the list';
-            is remaining($nginx, $zone, $clients{$client})->{key}, $clients{$client}, 'and the API';
-            is reset_client($nginx, $zone, $clients{$client})->{status}, 204, 'which takes it';
+            is scalar(grep { $_ eq $clients{$client} } limited($zone)), 1, 'the list of top clients has the text';
+            is remaining($nginx, $zone, $clients{$client})->{key}, $clients{$client}, 'the API returns the text';
+            is reset_client($nginx, $zone, $clients{$client})->{status}, 204, 'the API accepts the text';
         }
         is text_of(remaining($nginx, $zone, '117.115.101.114')->{known}), 'false',
             'an address does not name a text key';

@@ -58,7 +58,7 @@ subtest 'a call that charges must prove that no other site sent it' => sub {
     my $posted = $nginx->request(method => 'POST', path => '/api/check?zone=z&key=posted&permits=2', body => 'key=other&permits=5', headers => [ 'Content-Type' => 'application/x-www-form-urlencoded' ]);
     is decode_json($posted->{body})->{remaining}, 3, 'a POST reads the arguments of its path, not of its body';
     is $nginx->get('/guarded')->{status}, 200, 'a subrequest is the configuration\'s own';
-    is left('subrequest'), 4, 'and is charged';
+    is left('subrequest'), 4, 'a subrequest is charged';
 };
 
 # In a browser. A host name that is not local is not a secure context, where browsers do not send Sec-Fetch-Site.
@@ -113,9 +113,9 @@ subtest 'a page of the same origin' => sub {
     my $page  = open_page('http://limits.test:' . $nginx->port . '/page');
     my $fetch = 'async options => (await fetch("/api/check?zone=z&key=own", options)).status';
     is $page->evaluate($fetch, {}), 403, 'a page of the same origin needs the header too';
-    is $page->evaluate($fetch, { headers => { 'X-Rate-Limit-Api' => '1' } }), 200, 'by the header';
-    is $page->evaluate($fetch, { method => 'POST' }), 200, 'or by POST';
-    is left('own'), 3, 'and then charges';
+    is $page->evaluate($fetch, { headers => { 'X-Rate-Limit-Api' => '1' } }), 200, 'a GET with the header is accepted';
+    is $page->evaluate($fetch, { method => 'POST' }), 200, 'a POST is accepted';
+    is left('own'), 3, 'accepted calls are charged';
     $page->close;
 };
 

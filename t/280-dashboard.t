@@ -209,7 +209,7 @@ subtest 'an invalid rate shows the reason' => sub {
     $page->do('#rate-input', 'press', 'Enter');
     wait_for('the reason', sub { $page->text('#rate-said') =~ /^(?:⚠ )?Not changed: .*5r\/fortnight.* \(400\)$/ });
     is $page->do('#rate-input', 'inputValue'), '5r/fortnight', 'the input is kept for correction';
-    is $page->do('#rate-input', 'getAttribute', 'aria-invalid'), 'true', 'and is marked';
+    is $page->do('#rate-input', 'getAttribute', 'aria-invalid'), 'true', 'the input is marked as invalid';
     is $page->text(zone('login') . ' [data-value=rate]'), '2r/d', 'nothing has changed';
     is_deeply [ grep { !/status of 400/ } $page->problems ], [], 'the browser reports no other problem';
     $page->close;
@@ -221,7 +221,7 @@ subtest 'a client that moves up in the list keeps the focus' => sub {
     ask('login', 'upper') for 1 .. 15;
     ask('login', 'lower') for 1 .. 10;
     wait_for('both to be listed', sub { rejections($page, 'upper') eq '13' && rejections($page, 'lower') eq '8' });
-    is $order->(), 'upper lower', 'one is above the other';
+    is $order->(), 'upper lower', 'the first client is above the second';
     $page->do('[aria-label="Reset lower"]', 'focus');
     ask('login', 'lower') for 1 .. 10;
     wait_for('the other to be above', sub { $order->() eq 'lower upper' });
@@ -245,7 +245,7 @@ subtest 'a client is reset, after a confirmation' => sub {
     $page->press('Enter');
     $page->do('#confirm-yes', 'click');
     wait_for('the answer', sub { $page->text('#reset-said') eq 'greedy was reset.' });
-    is ask('login', 'greedy'), 200, 'it is admitted';
+    is ask('login', 'greedy'), 200, 'the client is admitted';
     ask('login', 'other') for 1 .. 3;
     $page->do('#reset-input', 'fill', 'other');
     $page->do('text=Reset client', 'click');
@@ -292,7 +292,7 @@ subtest 'a zone may have an unusual name' => sub {
     my $zone = zone('a/<b>%41');
     $page->do("$zone h3 button", 'click');
     is ask('odd', 'curious'), 200, 'its one request';
-    is ask('odd', 'curious'), 429, 'and one more';
+    is ask('odd', 'curious'), 429, 'a client of the zone is rejected';
     wait_for('a client of it', sub { rejections($page, 'curious') eq '1' });
     $page->do('#rate-input', 'fill', '5r/d');
     $page->do('#rate-input', 'press', 'Enter');
@@ -423,7 +423,7 @@ subtest 'the page can be paused' => sub {
     my $before = questions('/limits');
     $page->do('#pause', 'click');
     wait_for('it to go on', sub { questions('/limits') > $before });
-    pass 'it goes on';
+    pass 'the page continues';
     $page->close;
 };
 

@@ -86,28 +86,28 @@ subtest 'clients do not notice a shadow zone' => sub {
     is ask($nginx, '/alone', 'b', 9), join(' ', (200) x 9), 'a shadow zone rejects no request';
     is counted($nginx, 'strict'), '6 9 0 5', 'without a live limit, all requests are admitted';
     is ask($nginx, '/off', 'b', 3), '200 200 200', 'off';
-    is counted($nginx, 'strict'), '6 9 0 5', 'turns it off';
+    is counted($nginx, 'strict'), '6 9 0 5', 'off disables the shadow zone';
 };
 
 subtest 'a request is counted once' => sub {
     is ask($nginx, '/again', 'c', 2), '200 200', 'a request with an internal redirect';
-    is counted($nginx, 'strict'), '8 9 0 5', 'as one';
+    is counted($nginx, 'strict'), '8 9 0 5', 'an internal redirect counts as one request';
     is ask($nginx, '/error', 'a', 1), '200', 'a request with an error page';
-    is counted($nginx, 'strict'), '8 9 0 6', 'as rejected';
+    is counted($nginx, 'strict'), '8 9 0 6', 'an error page counts as one request';
 };
 
 subtest 'parameters and variables' => sub {
     is ask($nginx, '/cost', 'd', 2), '200 200', 'a cost of 5, twice';
-    is counted($nginx, 'loose'), '6 1 3 2', 'is too much for a limit of 8';
+    is counted($nginx, 'loose'), '6 1 3 2', 'the second is too much for a limit of 8';
     is ask($nginx, '/none', 'a', 1), '429', 'rate=off';
-    is counted($nginx, 'none'), '0 0 1 0', 'would admit all';
+    is counted($nginx, 'none'), '0 0 1 0', 'rate=off would admit all';
     is $nginx->get('/wrong', 'X-Client' => 'a', 'X-Rate' => 'much')->{status}, 200, 'an invalid rate';
-    is counted($nginx, 'wrong'), '0 0 0 0', 'counts nothing';
+    is counted($nginx, 'wrong'), '0 0 0 0', 'an invalid rate is not counted as a decision';
     is shown($nginx, 'wrong')->{errors}{rate}, 1, 'an invalid rate counts as an error';
     is ask($nginx, '/dry', 'a', 1), '200', 'a dry run';
-    is counted($nginx, 'strict'), '8 9 0 7', 'an invalid rate counts like the live decision';
+    is counted($nginx, 'strict'), '8 9 0 7', 'a dry run counts like a live decision';
     is $nginx->get('/alone')->{status}, 200, 'a client with an empty key';
-    is counted($nginx, 'strict'), '8 9 0 7', 'is nobody';
+    is counted($nginx, 'strict'), '8 9 0 7', 'an empty key is not counted';
 };
 
 subtest 'a shadow zone in Redis' => sub {
@@ -118,7 +118,7 @@ subtest 'a shadow zone in Redis' => sub {
         wait_for('an answer', sub { $asked == sum(split ' ', counted($nginx, 'fleet')) });
     }
     is "@seen", '200 200 200 200 200 429 429', 'clients do not notice the shadow zone in Redis';
-    is counted($nginx, 'fleet'), '3 2 0 2', 'it is counted';
+    is counted($nginx, 'fleet'), '3 2 0 2', 'the shadow zone in Redis is counted';
     my $long = 'x' x 3000;
     is ask($nginx, '/fleet', $long, 4), '200 200 200 200', 'a long name';
     wait_for('all answers', sub { counted($nginx, 'fleet') eq '6 3 0 2' });
@@ -128,7 +128,7 @@ subtest 'a shadow zone in Redis' => sub {
 
 subtest 'a reload keeps the counts' => sub {
     $nginx->reload(%conf);
-    is counted($nginx, 'strict'), '8 9 0 7', 'all of them';
+    is counted($nginx, 'strict'), '8 9 0 7', 'all counts are kept';
 };
 
 subtest 'a Redis that does not answer' => sub {
@@ -140,9 +140,9 @@ subtest 'a Redis that does not answer' => sub {
     );
     my $began  = spare_time();
     my $answer = $other->get('/fleet', 'X-Client' => 'a');
-    is $answer->{status}, 200, 'holds up nobody';
+    is $answer->{status}, 200, 'a Redis that does not answer delays no request';
     cmp_ok spare_time() - $began, '<', 5, 'at all';
-    is counted($other, 'fleet'), '0 0 0 0', 'and counts nothing';
+    is counted($other, 'fleet'), '0 0 0 0', 'an unanswered check is not counted';
     $other->stop;
     unlike $other->error_log, qr/\[(?:alert|crit|emerg)\]|exited on signal/, 'a worker exits while it waits';
     $redis->kill;
@@ -155,9 +155,9 @@ subtest 'without metrics and API, a shadow zone does not decide' => sub {
     my $quiet = start_nginx(%quiet, server => 'location = /a { rate_limit_shadow zone=strict; empty_gif; }');
     is ask($quiet, '/a', 'a', 3), '200 200 200', 'requests are not decided by the shadow zone';
     $quiet->reload(%quiet, server => "$tell location = /a { rate_limit_shadow zone=strict; empty_gif; }");
-    is counted($quiet, 'strict'), '0 0 0 0', 'nor counted';
-    is ask($quiet, '/a', 'a', 2), '200 200', 'with it';
-    is counted($quiet, 'strict'), '1 1 0 0', 'they are';
+    is counted($quiet, 'strict'), '0 0 0 0', 'requests are not counted';
+    is ask($quiet, '/a', 'a', 2), '200 200', 'requests with an API';
+    is counted($quiet, 'strict'), '1 1 0 0', 'with an API, requests are counted';
 };
 
 subtest 'invalid directives make nginx -t fail' => sub {

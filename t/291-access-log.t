@@ -43,8 +43,8 @@ is logged('/memory', 'X-Client' => 'a'), '429 REJECTED memory 1 0 memory -',    
 is logged('/dry',    'X-Client' => 'a'), '200 REJECTED_DRY_RUN memory 1 0 memory -',
     'a request that a dry run would reject';
 is logged('/fleet',  'X-Client' => 'a'), '200 PASSED fleet 1 0 redis -',             'a request that Redis admits';
-is logged('/fleet',  'X-Client' => 'a'), '429 REJECTED fleet 1 0 redis -',           'and rejects';
-is logged('/fleet',  'X-Client' => 'a'), '429 REJECTED fleet 1 0 cache -',           'and again';
+is logged('/fleet',  'X-Client' => 'a'), '429 REJECTED fleet 1 0 redis -',           'a request that Redis rejects';
+is logged('/fleet',  'X-Client' => 'a'), '429 REJECTED fleet 1 0 cache -',           'a request that the deny cache rejects';
 is logged('/memory'), '200 BYPASSED - - - - -', 'a request that is not limited';
 is logged('/none'),   '200 - - - - - -',        'a request without a limit';
 is logged("/none?\"\\\xc3\xa9<"), '200 - - - - - -', 'a request with hostile bytes';

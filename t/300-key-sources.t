@@ -161,7 +161,8 @@ subtest 'the first source that has a value wins' => sub {
     is value('/order?key=A', 'X-Tenant' => 'T', Cookie => 'sid=C', 'X-Api-Key' => 'H'), 'header:x-api-key:H',
         'the order of the headers makes no difference';
     is value('/two', 'X-Second' => 's'), 'header:x-second:s', 'two headers: the second if the first is absent';
-    is value('/two', 'X-First' => '', 'X-Second' => 's'), 'header:x-second:s', 'or empty';
+    is value('/two', 'X-First' => '', 'X-Second' => 's'), 'header:x-second:s',
+        'two headers: the second if the first is empty';
     is value('/two', 'X-First' => 'f', 'X-Second' => 's'), 'header:x-first:f', 'the first if both are present';
 };
 
@@ -258,7 +259,7 @@ subtest 'invalid percent escapes are ordinary text' => sub {
     for my $text ('%', 'a%', '%4', '%zz', '%%41', '%4g', '%-1', '%+1', '%x41') {
         my $value = value("/order?key=$text");
         like $value, qr/^arg:key:./s, "$text has a value";
-        ok !$seen{$value}++, 'of its own';
+        ok !$seen{$value}++, 'the value is distinct';
     }
 };
 
@@ -287,7 +288,7 @@ subtest 'a key may be part of a zone\'s key, or of a map' => sub {
     is ask(3, '/limit/both?key=1', 'X-Api-Key' => 'a'), '200 200 429', 'two keys together';
     is ask(1, '/limit/both?key=2', 'X-Api-Key' => 'a'), '200', 'both variables distinguish clients';
     is value('/gold', 'X-Api-Key' => 'gold'), 'yes', 'a map';
-    is value('/gold', 'X-Api-Key' => 'tin'),  'no',  'by its value';
+    is value('/gold', 'X-Api-Key' => 'tin'),  'no',  'a map of the key';
 };
 
 subtest 'a request does not use values of an earlier request on the connection' => sub {
@@ -299,8 +300,8 @@ subtest 'a request does not use values of an earlier request on the connection' 
     };
     is $value->('/order', 'X-Api-Key' => 'a'), '<header:x-api-key:a>', 'one';
     is $value->('/order', 'X-Api-Key' => 'b'), '<header:x-api-key:b>', 'another';
-    is $value->('/order'), '<ip:127.0.0.1>', 'one without';
-    is $value->('/order?key=c'), '<arg:key:c>', 'and with an argument';
+    is $value->('/order'), '<ip:127.0.0.1>', 'a request without values';
+    is $value->('/order?key=c'), '<arg:key:c>', 'a request with an argument';
 };
 
 subtest 'a source is evaluated only when needed' => sub {
@@ -310,7 +311,7 @@ subtest 'a source is evaluated only when needed' => sub {
     is $count->(), 0, 'the token of a request without a key is not verified';
     is $nginx->get('/token/', Authorization => $bad, 'X-Api-Key' => 'a')->header('X-Key'), 'header:x-api-key:a',
         'a request that an earlier source names';
-    is $count->(), 0, 'does not either';
+    is $count->(), 0, 'a token that is not needed is not verified';
     is $nginx->get('/token/', Authorization => $bad)->header('X-Key'), 'ip:127.0.0.1', 'a request that needs its token';
     is $count->(), 1, 'the token is verified once, although two zones and a header use the key';
 };

@@ -158,7 +158,7 @@ subtest 'the network of a client, in the same form for all its addresses' => sub
 
 subtest 'real addresses' => sub {
     is over(tcp($port{plain}), '/')->header('X-Ip'), 'ip:127.0.0.1', 'IPv4';
-    is over(tcp($port{plain}, '127.0.0.9'), '/')->header('X-Ip'), 'ip:127.0.0.9', 'another one';
+    is over(tcp($port{plain}, '127.0.0.9'), '/')->header('X-Ip'), 'ip:127.0.0.9', 'another address';
     is over(tcp($port{plain}, '127.0.0.9'), '/')->header('X-Wide'), 'ip:127.0.0.0/24', 'its network';
     for my $name (qw(Ip Whole Wide Pair)) {
         is over(local_socket('plain'), '/')->header("X-$name"), 'ip:unix:', "a Unix socket, $name";
@@ -176,7 +176,7 @@ SKIP: {
         is $mapped->header('X-Addr') =~ s/^::ffff://r, '127.0.0.9', 'IPv4 over an IPv6 socket';
         is $mapped->header('X-Ip'),    'ip:127.0.0.9',    'is IPv4';
         is $mapped->header('X-Whole'), 'ip:127.0.0.9',    'whole';
-        is $mapped->header('X-Wide'),  'ip:127.0.0.0/24', 'and by network';
+        is $mapped->header('X-Wide'),  'ip:127.0.0.0/24', 'the network of a mapped address';
     }
 };
 

@@ -181,7 +181,7 @@ subtest 'several keys, several servers' => sub {
         '0 1 2 3 4 5 6 7', 'without a kid, each of the first eight keys of a set of twelve';
     is join(' ', grep { seen('set-dozen', token($dozen[$_], 'ES256', { sub => 'alice' }, kid => "key$_")) eq 'jwt:sub:alice' } 0 .. 11),
         join(' ', 0 .. 11), 'with a kid, each key of the set';
-    is seen('bundle', token($stranger, 'RS256', { sub => 'alice' })), $address, 'and no other';
+    is seen('bundle', token($stranger, 'RS256', { sub => 'alice' })), $address, 'a key that is not in the PEM file';
     is seen('inherits', $tokens{RS256}), 'jwt:sub:user-RS256', 'a server without keys inherits those of http';
     is seen('es256', $tokens{RS256}), $address, 'a server with keys uses only these';
     is seen('pss', forge($pss, 'PS384', header('PS384'), '{"sub":"alice"}')), 'jwt:sub:alice', 'a key that is for PSS only';
@@ -192,7 +192,7 @@ subtest 'the bytes of a secret' => sub {
     is seen('newline', $tokens{HS256}), 'jwt:sub:user-HS256', 'a newline at the end is not part of the secret';
     is seen('lines', token({ secret => "$key{HS256}{secret}\n" }, 'HS256', { sub => 'alice' })), 'jwt:sub:alice',
         'one of two newlines is part of the secret';
-    is seen('lines', $tokens{HS256}), $address, 'and not none';
+    is seen('lines', $tokens{HS256}), $address, 'without this newline, the secret is another one';
     is seen('wrapped', token({ secret => $wrapped }, 'HS256', { sub => 'alice' })), 'jwt:sub:alice', 'a secret of two lines, as openssl writes it';
     is seen('dos', $tokens{HS256}), 'jwt:sub:user-HS256', 'CR LF is one line end';
     my $short = { secret => "\0\xff\r" . ("\n\x80" x 20) };
@@ -210,7 +210,7 @@ subtest 'where a token is read from' => sub {
     for my $scheme ('Basic', 'BearerX', 'Bear', 'Token', '') {
         is $nginx->get('/', Authorization => "$scheme $tokens{RS256}")->{body}, $address, "not after \"$scheme\"";
     }
-    is $nginx->get('/', Authorization => $tokens{RS256})->{body}, $address, 'nor by itself';
+    is $nginx->get('/', Authorization => $tokens{RS256})->{body}, $address, 'no token without Bearer';
     is $nginx->get('/', Authorization => "Bearer$tokens{RS256}")->{body}, $address, 'no token without a blank';
     is $nginx->get('/', Cookie => "token=$tokens{RS256}")->{body}, $address, 'no token in a cookie';
     is $nginx->get('/', Host => 'cookie', Cookie => "token=$tokens{RS256}")->{body}, 'jwt:sub:user-RS256',
@@ -218,7 +218,7 @@ subtest 'where a token is read from' => sub {
     is seen('cookie', $tokens{RS256}), $address, 'only the selected place is read';
     is $nginx->get("/?token=$tokens{ES256}", Host => 'argument')->{body}, 'jwt:sub:user-ES256', 'an argument, with keys';
     is $nginx->get("/?token=$tokens{RS256}", Host => 'argument')->{body}, $address, 'only these keys are used';
-    is seen('argument', $tokens{ES256}), $address, 'and not elsewhere';
+    is seen('argument', $tokens{ES256}), $address, 'no token in another place';
 };
 
 subtest 'keys in one server only, and a token source for all' => sub {
@@ -234,7 +234,7 @@ subtest 'keys in one server only, and a token source for all' => sub {
     };
     my ($header, $cookie) = ([ 'X-Token' => $tokens{RS256} ], [ Cookie => "token=$tokens{RS256}" ]);
     is $ask->('localhost', @{$header}), 'jwt:sub:user-RS256', 'the token source of http';
-    is $ask->('localhost', Authorization => "Bearer $tokens{RS256}"), $address, 'and no other';
+    is $ask->('localhost', Authorization => "Bearer $tokens{RS256}"), $address, 'no token in another place';
     is $ask->('own', @{$cookie}), 'jwt:sub:user-RS256', 'a server may have another token source';
     is $ask->('own', @{$header}), $address, 'only the source of the server is read';
     is $ask->('none', @{$header}), $address, 'a server without keys accepts no token';
@@ -280,7 +280,8 @@ subtest 'a claim as text' => sub {
     is seen('claims', claims('{"Value":null,"value":2}')), '<2>', 'lower case is used, beside any other';
     is seen('claims', claims('{"Value":1,"value":null}')), '<>', 'lower case is used, even if it is null';
     is seen('claims', claims('{"tenantId":"acme"}'), '/mixed'), '<acme>', 'upper case in the name of a variable';
-    is seen('claims', claims('{"tenantid":"acme"}'), '/mixed'), '<acme>', 'are small letters';
+    is seen('claims', claims('{"tenantid":"acme"}'), '/mixed'), '<acme>',
+        'upper case in the name of a variable is lower case';
     is seen('claims', claims('{}')), '<>', 'no claims at all';
     is seen('claims', claims(qq(  { \n "value" :\t"v" } \r\n))), '<v>', 'blanks between';
     is seen('claims', claims('{"val\u0075e":"v"}')), '<v>', 'an escaped name';
@@ -368,7 +369,7 @@ subtest 'exp and nbf' => sub {
     $case->('lenient', '"nbf":' . ($now + 3),  1, 'not yet valid, within the leeway');
     $case->('lenient', '"nbf":' . ($now + 60), 0, 'not yet valid, beyond the leeway');
     $case->('day', '"exp":' . ($now - 86_000), 1, 'a day of leeway');
-    $case->('day', '"exp":' . ($now - 86_460), 0, 'and no more');
+    $case->('day', '"exp":' . ($now - 86_460), 0, 'beyond a day of leeway');
     for my $host (qw(hs256 day)) {
         $case->($host, '"exp":9223372036854775807',  1, "$host: exp is the largest time");
         $case->($host, '"exp":-9223372036854775808', 0, "$host: exp is the smallest time");
@@ -439,7 +440,7 @@ subtest 'a reload reads keys anew' => sub {
     key_file('RS256', $key{RS256}{public});
     $nginx->reload(%conf, workers => 2);
     ok of_both_workers($old, 'jwt:sub:user-RS256'), 'back to the old key';
-    ok of_both_workers($new, $address), 'and no other';
+    ok of_both_workers($new, $address), 'tokens of the new key are rejected';
 };
 
 subtest 'more tokens than a worker caches' => sub {

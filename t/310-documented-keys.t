@@ -69,7 +69,7 @@ with_section 'Keys that come too late' => sub {
     my $remaining = sub { return $nginx->get('/api/', 'X-User' => $_[0])->header('X-RateLimit-Remaining') };
     is $remaining->('alice'), 99, 'a user is counted';
     is $remaining->('alice'), 98, 'the same user is counted';
-    is $remaining->('bob'),   99, 'and another one';
+    is $remaining->('bob'),   99, 'another user is counted';
     is scalar(grep { $nginx->get('/api/', 'X-User' => 'alice')->{status} == 200 } 1 .. 100), 98, 'up to the limit';
 } => sub { $_[0]{servers} =~ s{return}{add_header X-User \$http_x_user; return} or die "no server to tell who the user is\n" };
 
@@ -127,7 +127,7 @@ with_section 'Behind a CDN' => sub {
     my ($nginx) = @_;
     my $from = sub { return $nginx->get('/', 'X-Forwarded-For' => $_[0])->header('X-RateLimit-Remaining') };
     is $from->('198.51.100.1'), 19, 'a visitor of the CDN';
-    is $from->('198.51.100.2'), 19, 'another one';
+    is $from->('198.51.100.2'), 19, 'another visitor of the CDN';
     is $from->('203.0.113.9, 198.51.100.1'), 18, 'a header that the visitor sends changes nothing';
 } => sub { $_[0]{http} =~ s{192\.0\.2\.0/24}{127.0.0.1} or die "no network to take the CDN's place\n" };
 

@@ -25,17 +25,17 @@ subtest 'middles and spreads' => sub {
     is percentile(0.5, 5), 5, 'of one';
 };
 
-subtest 'what wrk says' => sub {
+subtest 'the output of wrk' => sub {
     my $text = "Running 1s test\nRESULT {\"requests\":2000,\"duration\":1100000,\"p50\":640,\"p99\":2100,\"p999\":9000,"
         . "\"statuses\":500,\"failures\":3}\n";
     is_deeply parse_wrk($text),
         { requests => 2000, seconds => 1.1, p50_ms => 0.64, p99_ms => 2.1, p999_ms => 9, rejected => 0.25, failures => 3 },
         'all of it';
-    is eval { parse_wrk('unable to connect') }, undef, 'or nothing';
+    is eval { parse_wrk('unable to connect') }, undef, 'output without figures';
     like $@, qr/unable to connect/, 'with its words';
 };
 
-subtest 'what h2load says' => sub {
+subtest 'the output of h2load' => sub {
     my $text = "finished in 1.50s, 4 req/s, 1KB/s\n"
         . "requests: 5 total, 5 started, 4 done, 3 succeeded, 2 failed, 1 errored, 0 timeout\n";
     my $log = "1000\t200\t400\n1001\t200\t100\n1002\t429\t200\n1003\t200\t300\n1004\t-1\t900\n";
@@ -43,10 +43,10 @@ subtest 'what h2load says' => sub {
         { requests => 4, seconds => 1.5, p50_ms => 0.2, p99_ms => 0.4, p999_ms => 0.4, rejected => 0.25, failures => 1 },
         'all of it';
     is parse_h2load($text =~ s/1\.50s/900.00ms/r, $log)->{seconds}, 0.9, 'in milliseconds';
-    is eval { parse_h2load('could not connect', '') }, undef, 'or nothing';
+    is eval { parse_h2load('could not connect', '') }, undef, 'output without figures';
 };
 
-subtest 'what strace says' => sub {
+subtest 'the output of strace' => sub {
     my $table = <<'TEXT';
 % time     seconds  usecs/call     calls    errors syscall
 ------ ----------- ----------- --------- --------- ----------------
@@ -56,7 +56,7 @@ subtest 'what strace says' => sub {
 100.00    0.000040           2        20         4 total
 TEXT
     is parse_strace($table), 20, 'calls, with errors';
-    is parse_strace($table =~ s/  4 total/    total/r), 20, 'and without';
+    is parse_strace($table =~ s/  4 total/    total/r), 20, 'a table without errors';
     is parse_strace(''), undef, 'nothing';
 };
 
@@ -70,7 +70,7 @@ subtest 'where requests were decided' => sub {
     is elsewhere($of{cache_denied}, 1000, 20), 0.02, 'some were not in the cache';
     is elsewhere($of{sync}, 1000, 10), 0, 'with local counting, Redis gets the counts of clients';
     is elsewhere($of{$_}, 1000, 0), 0, "$_ is not called" for qw(memory openresty);
-    is elsewhere($of{redis}, 0, 0), 0, 'of no requests';
+    is elsewhere($of{redis}, 0, 0), 0, 'without requests';
 };
 
 subtest 'the content of a log' => sub {
@@ -79,9 +79,9 @@ subtest 'the content of a log' => sub {
     is_deeply [ last_line('') ], [undef], 'nothing';
 };
 
-subtest 'who is observed' => sub {
+subtest 'contestants with metrics' => sub {
     is contestant('memory_observed')->{kind}, 'observed', 'only lines with this name';
-    is contestant($_)->{kind}, 'ours', "and not $_" for qw(plain limit_req memory memory_bare redis sync cluster cache_denied);
+    is contestant($_)->{kind}, 'ours', "$_ has no metrics" for qw(plain limit_req memory memory_bare redis sync cluster cache_denied);
     is contestant('memory_observed')->{$_}, contestant('memory')->{$_}, "with the same $_" for qw(http location);
 };
 
@@ -101,9 +101,9 @@ my @rounds = (
 subtest 'rounds' => sub {
     is_deeply [ by_round(\@rounds, 'redis', 'ratio', 'plain') ], [ 0.5, 0.6 ],
         'compared with the mean of the same round';
-    is_deeply [ by_round(\@rounds, 'redis', 'added_us', 'plain') ], [ 2, 3 ], 'and beyond it';
-    is_deeply [ by_round(\@rounds, 'redis', 'p99_ratio', 'other') ], [ 0.5, 0.25 ], 'beside another';
-    is_deeply [ by_round(\@rounds, 'absent', 'ratio', 'plain') ], [], 'of nobody';
+    is_deeply [ by_round(\@rounds, 'redis', 'added_us', 'plain') ], [ 2, 3 ], 'CPU time beyond the baseline';
+    is_deeply [ by_round(\@rounds, 'redis', 'p99_ratio', 'other') ], [ 0.5, 0.25 ], 'compared with another contestant';
+    is_deeply [ by_round(\@rounds, 'absent', 'ratio', 'plain') ], [], 'a contestant that was not measured';
     my $summary = summarize(\@rounds, other => 'redis');
     is_deeply $summary->{redis}{rate}, [ 85, 67.5, 102.5 ], 'median and quartiles';
     is_deeply $summary->{redis}{redis_0_us}, [ 3, 2.5, 3.5 ], 'each Redis by itself';
@@ -132,9 +132,9 @@ subtest 'goals' => sub {
     is $row{'Redis: requests/s ÷ plain'}{spread}, '0.60–0.80', 'the quartiles';
     is $row{'Redis: nginx CPU added'}{spread}, '', 'if it has a value';
     my $beside = $row{'memory, 100,000 keys: nginx CPU added, compared with limit_req'};
-    is "$beside->{wanted}: $beside->{figure}, $beside->{verdict}", 'at most 0.40 µs: 0.50 µs, missed', 'beside another figure';
+    is "$beside->{wanted}: $beside->{figure}, $beside->{verdict}", 'at most 0.40 µs: 0.50 µs, missed', 'compared with another figure';
     is $row{'Redis, 8 connections: p99'}{figure}, 'not measured', 'a figure that was not measured';
-    is $row{'Redis, 8 connections: p99'}{verdict}, '–', 'has no verdict';
+    is $row{'Redis, 8 connections: p99'}{verdict}, '–', 'a figure that was not measured has no verdict';
     my @handlers = map { $_->{verdict} } grep { $_->{goal} =~ /instructions of the handler/ } judge(
         { memory_handler_one => 820, limit_req_handler_one => 895, memory_handler => 990, limit_req_handler => 984 });
     is "@handlers", 'met missed', "instructions compared with limit_req, for one key and for many";
@@ -159,8 +159,8 @@ TABLE
     my $table = instructions_table(\%case);
     like $table, qr/^\| limit_req \| +895 \| +984 \| +860 \| +950 \|$/m, 'instructions of one key and of many';
     like $table, qr/^\| memory +\| +820 \| +\| +1490 \| +\|$/m, 'only counted figures';
-    like $table, qr/the 8000 of a request without a limit/, 'beside plain';
-    is instructions_table(undef), '', 'or no table';
+    like $table, qr/the 8000 of a request without a limit/, 'compared with plain';
+    is instructions_table(undef), '', 'no table without counts';
     is accuracy_part(undef), '', 'nothing of accuracy';
     like accuracy_part("Traces\n\n| a |\n| --- |\n| b |\n"), qr/^### Accuracy\n.*`docs\/accuracy\.md`.*\n#### Traces\n\n\| a \|\n/s,
         'tables below a heading';
