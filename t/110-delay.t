@@ -272,7 +272,7 @@ subtest 'a reload during a delay' => sub {
     wait_for('two delays', sub { 2 == (() = $nginx->error_log =~ m{delaying.*/app/reload}g) });
     $nginx->signal('HUP');
     wait_for('a new worker', sub { grep { $_ != $old } $nginx->workers });
-    wait_for('its answer', sub { $nginx->get('/free')->header('X-Worker') != $old });
+    wait_for('a response of the new worker', sub { $nginx->get('/free')->header('X-Worker') != $old });
     $nginx->advance(2 * $step);
     ok(await_answers(20, @waiting), 'both are answered');
     my @answers = map { $_->answers } @waiting;

@@ -88,7 +88,7 @@ sub abort {
 for my $name (sort keys %places) {
     subtest "limits in $name" => sub {
         abort("/$name", 400);
-        wait_for('all to be decided', sub { decided("${name}_own") == 400 });
+        wait_for('the decisions of all requests', sub { decided("${name}_own") == 400 });
         is used("${name}_own", 'attacker'), 10, 'the limit of the client is exhausted';
         is used("${name}_shared", 'attacker'), 10, 'the shared limit was charged for admitted requests only';
         cmp_ok aborted("${name}_own"), '>=', 10, 'at least the requests that waited are counted as aborted';

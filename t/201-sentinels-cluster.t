@@ -167,7 +167,7 @@ subtest 'a cluster of Valkey without replicas works in part' => sub {
     $lost->command('SET', $moved, 'saved');
     $cluster->move_slot($cluster->slot_of($moved), $left);
     $cluster->kill($lost);
-    wait_for('the loss to be seen', sub { $left->command('CLUSTER', 'INFO') !~ /^cluster_slots_fail:0\r$/m });
+    wait_for('the other nodes to see the failure', sub { $left->command('CLUSTER', 'INFO') !~ /^cluster_slots_fail:0\r$/m });
     my $client = $left->connect(plain => 1);
     like answer($client, 'GET', $moved), qr/^NOAUTH/, 'the cluster requires a password';
     answer($client, 'AUTH', 'sesame');

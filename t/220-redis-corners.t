@@ -122,7 +122,7 @@ subtest 'a client that disconnects during a delay that Redis decided' => sub {
     wait_for('delays', sub { (() = $nginx->error_log =~ m{delaying.*/queue\?[123]}g) == 3 });
     $connections[1]->close;
     $connections[2]->close;
-    wait_for('both to leave', sub { $nginx->access_log =~ m{^499 /queue\?1}m && $nginx->access_log =~ m{^499 /queue\?2}m });
+    wait_for('both clients to disconnect', sub { $nginx->access_log =~ m{^499 /queue\?1}m && $nginx->access_log =~ m{^499 /queue\?2}m });
     $nginx->advance(1.49);
     is await_answers(0.05, $connections[3]), 0, 'the last waits';
     $nginx->advance(0.02);

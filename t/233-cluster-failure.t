@@ -189,7 +189,7 @@ subtest 'a master and its replica are killed' => sub {
     is ask(shift @names, 4, $_), $goes{$_}, "on_error=$_ applies to clients of the node" for sort keys %goes;
     $cluster->set_node_timeout(1000);
     for my $node (@left) {
-        wait_for('the loss to be seen', sub { $node->command('CLUSTER', 'INFO') !~ /^cluster_slots_fail:0\r$/m });
+        wait_for('the other nodes to see the failure', sub { $node->command('CLUSTER', 'INFO') !~ /^cluster_slots_fail:0\r$/m });
     }
     is ask(shift @names, 4, $_), $goes{$_}, "the same when the other nodes know of the failure: $_" for sort keys %goes;
     is ask(client_of($_), 4, 'closed'), $enforced, 'Redis decides for clients of other nodes' for @left;

@@ -101,7 +101,7 @@ subtest 'a changed password' => sub {
     my ($client) = $cluster->clients_of(($cluster->masters)[0]);
     wait_for('the change', sub { seen($nginx, 'main', $client, 1) =~ /^503 fallback (?:auth|unavailable)/ });
     $_->command('CONFIG', 'SET', 'requirepass', 'sesame') for $cluster->nodes;
-    wait_for('the end of it', sub { !grep { seen($nginx, 'main', $cluster->clients_of($_), 1) ne '200 redis' } $cluster->masters });
+    wait_for('the end of the failures', sub { !grep { seen($nginx, 'main', $cluster->clients_of($_), 1) ne '200 redis' } $cluster->masters });
     serves($nginx, $cluster, 'main', 'the old password again');
     nothing_worse($nginx, 'sesame');
 };

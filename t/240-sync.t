@@ -268,9 +268,9 @@ SERVER
         cmp_ok $took, '<', 1.25, 'the last request is not delayed longer';
 
         ask($one, 'queue', 'shared', 1, 4);
-        wait_for('them in Redis', sub { $redis->command('EXISTS', 'rate_limit:queue:leaky_bucket:{shared}') });
+        wait_for('the key in Redis', sub { $redis->command('EXISTS', 'rate_limit:queue:leaky_bucket:{shared}') });
         ask($other, 'queue', 'shared');
-        wait_for('the other to know', sub { left($other, 'queue', 'shared') == 5 });
+        wait_for('the other instance to know the count', sub { left($other, 'queue', 'shared') == 5 });
         my $waiting = $other->connect;
         $waiting->send("GET /wait/queue HTTP/1.1\r\nHost: localhost\r\nX-Client: shared\r\n\r\n");
         my $excess = $other->wait_for_log(qr/delaying request, excess: ([\d.]+)[^\n]*zone "queue"/);

@@ -77,7 +77,7 @@ subtest 'requests admitted during a call are counted later' => sub {
         ask($nginx, $zone, 'meanwhile', 4);
         $proxy->release;
         my %seen;
-        wait_for('all to be told', sub {
+        wait_for('all counts in Redis', sub {
             $seen{ left($nginx, $zone, 'meanwhile') } = 1;
             return left($reader, $zone, 'meanwhile') == $limit - 7;
         });

@@ -46,7 +46,7 @@ sub wait_for_instances {
 sub wait_until_known {
     my (@nginxes) = @_;
     for my $nginx (@nginxes) {
-        wait_for('it to know of ' . @nginxes, sub { metrics($nginx)->{'rate_limiter_instances{redis="fleet"}'} == @nginxes });
+        wait_for('the number of instances to be ' . @nginxes, sub { metrics($nginx)->{'rate_limiter_instances{redis="fleet"}'} == @nginxes });
     }
     return;
 }
@@ -87,7 +87,7 @@ subtest 'every nginx is a member' => sub {
     my $monitor = $redis->monitor;
     my %said;    # times of the heartbeats, by instance
     my %from;    # connections of the heartbeats, by instance
-    wait_for('each to speak four times', sub {
+    wait_for('four heartbeats of each instance', sub {
         (%said, %from) = ();
         for my $call (grep { $_->{words}[0] eq 'EVAL' && $_->{words}[3] eq 'rate_limit:instances' } $monitor->commands) {
             my $member = $call->{words}[4];
@@ -170,7 +170,7 @@ subtest 'one instance is lost' => sub {
     my $began = spare_time();
     my %said;     # the last heartbeat of each instance, by the clock of Redis, in milliseconds
     my $now;
-    wait_for('it to be forgotten', sub {
+    wait_for('the lost instance to be forgotten', sub {
         my %now = @{ $redis->command('ZRANGE', 'rate_limit:instances', 0, -1, 'WITHSCORES') };
         $now  = redis_ms();
         %said = (%said, %now);
@@ -235,10 +235,10 @@ subtest 'a user with only the documented rights' => sub {
     my $nginx  = start_nginx(conf(3, url => $server->url(user => 'nginx', password => 'secret'),
         http => "rate_limit_zone \$http_x_client zone=synced:1m algorithm=gcra rate=10r/d burst=9 redis=fleet sync=10ms;\n",
         server => "location = /synced { rate_limit zone=synced; empty_gif; }\n"));
-    wait_for('it to be a member', sub { $server->command('ZCARD', 'rate_limit:instances') == 1 });
+    wait_for('the instance to be a member', sub { $server->command('ZCARD', 'rate_limit:instances') == 1 });
     is ask($nginx, 'gcra', 'a')->header('X-Store'), 'redis', 'Redis decides';
     is ask($nginx, 'synced', 'a')->header('X-Store'), 'memory', 'a zone with sync= decides';
-    ok wait_for('its key', sub { $server->command('EXISTS', 'rate_limit:synced:gcra:{a}') }),
+    ok wait_for('the key of the zone', sub { $server->command('EXISTS', 'rate_limit:synced:gcra:{a}') }),
         'a zone with sync= sends its counts';
     unlike $nginx->error_log, qr/redis "/, 'nothing is missing';
     $nginx->stop;

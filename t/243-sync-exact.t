@@ -68,7 +68,7 @@ LUA
     for my $round (1 .. 5) {
         for my $zone (@names) {
             ask($_, $zone, "one$round") for @fleet;
-            wait_for('both to have told', sub { left($reader, $zone, "one$round") == $limit - 2 });
+            wait_for('the counts of both instances', sub { left($reader, $zone, "one$round") == $limit - 2 });
         }
     }
     for my $nginx (@fleet) {

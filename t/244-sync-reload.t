@@ -108,7 +108,7 @@ subtest 'sync= comes and goes' => sub {
     is ask($nginx, 'zone', 'goes', 4)->header('X-Store'), 'memory', 'the zone gets sync=';
     told($limit, $look, 'zone', { goes => 7 }, 'all are counted');
     ask($nginx, 'zone', 'goes');
-    wait_for('its own view', sub { left($nginx, 'zone', 'goes') == $limit - 8 });
+    wait_for('the count of the instance', sub { left($nginx, 'zone', 'goes') == $limit - 8 });
     $nginx->reload(conf(\%zones, 'sync=10ms', port => $ports[0]));
     ask($nginx, 'zone', 'goes', 2);
     told($limit, $look, 'zone', { goes => 10 }, 'all are counted with another interval');
@@ -142,7 +142,7 @@ subtest 'Redis begins anew' => sub {
     ask($nginx, $_, 'anew', 3) for @names;
     told($limit, $reader, $_, { anew => 3 }, "$_: Redis loses its data, and gets three new requests") for @names;
     for my $zone (grep {/window|buckets/} @names) {
-        wait_for('its own view', sub { left($nginx, $zone, 'anew') == $limit - 3 });
+        wait_for('the count of the instance', sub { left($nginx, $zone, 'anew') == $limit - 3 });
         pass "$zone: the instance counts three requests too";
     }
     $redis->kill;

@@ -43,7 +43,7 @@ subtest 'each of three instances admits the whole limit before the first exchang
     }
     $redis->resume;
     for my $zone (@names) {
-        wait_for('all to have told', sub { sum_metric($overshoot, $zone, @fleet) >= 200 });
+        wait_for('the counts of all instances', sub { sum_metric($overshoot, $zone, @fleet) >= 200 });
         is sum_metric($overshoot, $zone, @fleet), 200, "$zone: an overshoot of two hundred is counted";
         is left($exact, $zone, 'hot'), 0, "$zone: nothing remains in Redis";
         is join(' ', map { ask($_, $zone, 'hot')->{status} } @fleet, $exact), '429 429 429 429',
@@ -51,7 +51,7 @@ subtest 'each of three instances admits the whole limit before the first exchang
         is load(\@fleet, $zone, ['calm'], 90)->{calm}, 90, "$zone: another client is admitted";
     }
     ask($fleet[0], $_, 'last') for @names;
-    wait_for('the others to be told', sub { left($exact, $names[-1], 'last') == 99 });
+    wait_for('the count of the last client', sub { left($exact, $names[-1], 'last') == 99 });
     is sum_metric($overshoot, $_, @fleet), 200, "$_: the other client causes no overshoot" for @names;
     $_->stop for @fleet, $exact;
 };
@@ -75,7 +75,7 @@ subtest 'a client that sends without a pause, at three instances' => sub {
         for my $zone (@names, @names) {
             $ticks++;
             ask($_, $zone, "tick$ticks") for @fleet;
-            wait_for('all to have told', sub { left($exact, $zone, "tick$ticks") == 17 });
+            wait_for('the counts of all instances', sub { left($exact, $zone, "tick$ticks") == 17 });
         }
     };
     # The first window begins at a whole hour.

@@ -48,7 +48,7 @@ sub learn {
     for my $zone (@names, @names) {
         $ticks++;
         ask($_, $zone, "tick$ticks") for @fleet;
-        wait_for('both to have told', sub { left($exact, $zone, "tick$ticks") == 2 });
+        wait_for('the counts of both instances', sub { left($exact, $zone, "tick$ticks") == 2 });
     }
     return;
 }
@@ -88,7 +88,7 @@ subtest 'an instance that has just started' => sub {
         my $fresh = start_nginx(zone_config($redis->url, \%words, port => $ports[2], words => 'sync=10ms'));
         my $client = "fresh$run";
         ask($fresh, $_, "$client-before") for @names;
-        wait_for('all to be told', sub { left($exact, $_, "$client-before") == 3 }) for @names;
+        wait_for('all counts in Redis', sub { left($exact, $_, "$client-before") == 3 }) for @names;
         agrees($fresh, $_, "$client-before") for @names;
         is statuses(ask($fresh, $_, $client, 5)), '200 200 200 200 429',
             "$_, $ahead: four of five requests are admitted" for @names;

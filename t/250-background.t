@@ -137,7 +137,7 @@ subtest 'an old worker that is still running leaves the background tasks to new 
     is $redis->command('EXISTS', key($zone, 'bob')), 0, 'the old server gets no more counts';
     is scalar(grep { $_ == $worker } $nginx->workers), 1, 'the old worker is still running';
     $slow->close;
-    wait_for('its end', sub { !grep { $_ == $worker } $nginx->workers });
+    wait_for('the end of the old worker', sub { !grep { $_ == $worker } $nginx->workers });
     quit($nginx);
     clean($nginx, 'reload');
 };
@@ -167,9 +167,9 @@ subtest 'one nginx is one instance, with any names of its servers' => sub {
     $redis->command('DEL', 'rate_limit:instances');
     my $before = $redis->commandstats('zadd');
     my $nginx  = start_nginx(%conf);
-    wait_for('two words', sub { $redis->commandstats('zadd') >= $before + 2 });
+    wait_for('two heartbeats', sub { $redis->commandstats('zadd') >= $before + 2 });
     my $told = qr/^rate_limiter_instances\{redis="fleet"\} 1\nrate_limiter_instances\{redis="again"\} 1$/m;
-    ok wait_for('it to know', sub { $nginx->get('/metrics')->{body} =~ $told }), 'it counts as one instance';
+    ok wait_for('the number of instances', sub { $nginx->get('/metrics')->{body} =~ $told }), 'it counts as one instance';
     is $redis->command('ZCARD', 'rate_limit:instances'), 1, 'one member';
     my ($member) = @{ $redis->command('ZRANGE', 'rate_limit:instances', 0, -1) };
     $nginx->reload(%conf);
@@ -223,7 +223,7 @@ SERVER
     ok $h2->send->await(10), 'ten streams';
     $count += 10;
     # Counts that are sent after a request include all requests before it.
-    wait_for('all to arrive', sub { left($exact, 'alice') <= 1000 - $count });
+    wait_for('all counts in Redis', sub { left($exact, 'alice') <= 1000 - $count });
     ask($nginx, 'later', 1, '/missing');
     wait_for('what comes later', sub { left($exact, 'later') == 999 });
     is left($exact, 'alice'), 1000 - $count, 'subrequests, redirects, dry runs and streams';

@@ -73,7 +73,7 @@ subtest 'a line lists zones by the effect on their requests, and so does the lin
         'refused';
     $redis->restart;
     my $back = qr/redis "fleet" \Q$at\E: answers again; (.*)/;
-    wait_for('its end', sub { $nginx->get('/a', 'X-Client' => 'x'); $nginx->error_log =~ $back });
+    wait_for('the recovery in the log', sub { $nginx->get('/a', 'X-Client' => 'x'); $nginx->error_log =~ $back });
     is(($nginx->error_log =~ $back)[0], 'zones api, login, pay, home, synced and 16 more: limits are enforced again',
         'the recovery lists the zones');
     is scalar(grep {/elsewhere|plain/} lines($nginx)), 0, 'zones of another Redis are not listed';

@@ -286,7 +286,7 @@ subtest 'health without on_error=closed' => sub {
     my $open = start_nginx(http => "rate_limit_redis fleet @{[ $gone->url ]};\nrate_limit_redis unused @{[ $gone->url ]};\nrate_limit_zone \$http_x_client zone=a:1m rate=5r/m redis=fleet;",
         server => 'location /api/ { rate_limit_api; }');
     is $open->get('/api/health')->{status}, 200, 'health is good';
-    wait_for('the loss to be known', sub { $open->get('/api/health')->{body} =~ /DOWN/ });
+    wait_for('health to report the failure', sub { $open->get('/api/health')->{body} =~ /DOWN/ });
     my $answer = $open->get('/api/health');
     is $answer->{status}, 200, 'health stays good';
     is_deeply decode_json($answer->{body}), { status => 'UP', redis => { fleet => 'DOWN' } },

@@ -71,13 +71,13 @@ for my $kind (qw(redis cluster)) {
             my @long = $ENV{RL_LONG} || $zone =~ /^(?:plain|gcra)$/ ? 'x' x 300 : ();
             for my $client ('alice', @long) {
                 ask($fleet[0], $zone, $client, 5);
-                wait_for('all to know', sub { left($_, $zone, $client) == 0 || !ask($_, $zone, $client) }) for @fleet;
+                wait_for('all instances to know the count', sub { left($_, $zone, $client) == 0 || !ask($_, $zone, $client) }) for @fleet;
                 is ask($_, $zone, $client), 0, 'no instance admits more' for @fleet;
                 is ask($_, $zone, 'bystander'), 1, 'another client is admitted' for @fleet;
                 my $began = spare_time();
                 is forget($fleet[0], $zone, $client), 204, 'the client is reset';
                 is left($fleet[0], $zone, $client), 5, 'the client has its whole quota on this instance at once';
-                wait_for('the other to follow', sub { ask($fleet[1], $zone, $client) });
+                wait_for('the reset on the other instance', sub { ask($fleet[1], $zone, $client) });
                 my $took = spare_time() - $began;
                 cmp_ok $took, '<', 1.3, sprintf 'the client has its whole quota on the other instance after %.2f s', $took;
                 sleep 0.2;    # ten intervals of sync=
@@ -91,7 +91,7 @@ for my $kind (qw(redis cluster)) {
         ask($_, 'lazy', 'late', 5) for @fleet;
         is ask($_, 'lazy', 'late'), 0, 'each instance has admitted the whole limit' for @fleet;
         is forget($fleet[0], 'lazy', 'late'), 204, 'the client is reset';
-        wait_for('the other to forget it', sub { left($fleet[1], 'lazy', 'late') == 5 });
+        wait_for('the reset on the other instance', sub { left($fleet[1], 'lazy', 'late') == 5 });
         is left($fleet[0], 'lazy', 'late'), 5, 'both have';
         $_->reload(conf($redis->url, $_->port)) for @fleet;    # a reload sends all unsent counts
         wait_for_questions($redis, 2);
@@ -108,7 +108,7 @@ for my $kind (qw(redis cluster)) {
         wait_for_questions($redis, 2);
         is ask($fleet[0], 'gcra', 'once', 3), 0, 'the client is not reset again';
         my $fresh = start_nginx(conf($redis->url, $ports[2]));
-        wait_for('it to know', sub { ask($fresh, 'gcra', 'once', 1); sleep 0.05; left($fresh, 'gcra', 'once') == 0 });
+        wait_for('the new instance to know the count', sub { ask($fresh, 'gcra', 'once', 1); sleep 0.05; left($fresh, 'gcra', 'once') == 0 });
         pass 'a new instance does not repeat the reset';
         wait_for_questions($redis, 3);
         is ask($fleet[0], 'gcra', 'once', 3), 0, 'the other instance does not repeat the reset either';

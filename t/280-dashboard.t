@@ -220,11 +220,11 @@ subtest 'a client that moves up in the list keeps the focus' => sub {
     my $order = sub { return join ' ', grep {/^(?:upper|lower)$/} $page->texts('#limited tbody .key') };
     ask('login', 'upper') for 1 .. 15;
     ask('login', 'lower') for 1 .. 10;
-    wait_for('both to be listed', sub { rejections($page, 'upper') eq '13' && rejections($page, 'lower') eq '8' });
+    wait_for('both clients to be listed', sub { rejections($page, 'upper') eq '13' && rejections($page, 'lower') eq '8' });
     is $order->(), 'upper lower', 'the first client is above the second';
     $page->do('[aria-label="Reset lower"]', 'focus');
     ask('login', 'lower') for 1 .. 10;
-    wait_for('the other to be above', sub { $order->() eq 'lower upper' });
+    wait_for('the other client to be above', sub { $order->() eq 'lower upper' });
     ok has_focus($page, '[aria-label="Reset lower"]'), 'the focus moves with the row';
     $page->close;
 };
@@ -233,7 +233,7 @@ subtest 'a client is reset, after a confirmation' => sub {
     my $page = look('/limits/', 'login');
     ask('login', 'greedy') for 1 .. 4;
     is ask('login', 'greedy'), 429, 'a client is over its limit';
-    wait_for('it to be listed', sub { rejections($page, 'greedy') eq '3' });
+    wait_for('the client to be listed', sub { rejections($page, 'greedy') eq '3' });
     pass 'the client is listed with its rejections';
     $page->do('role=button[name="Reset greedy"]', 'click');
     like $page->text('#confirm'), qr/zone login.*greedy/s, 'the page asks';
@@ -422,7 +422,7 @@ subtest 'the page can be paused' => sub {
     cmp_ok questions_meanwhile(), '<=', 1, 'nothing is asked';
     my $before = questions('/limits');
     $page->do('#pause', 'click');
-    wait_for('it to go on', sub { questions('/limits') > $before });
+    wait_for('the page to continue', sub { questions('/limits') > $before });
     pass 'the page continues';
     $page->close;
 };
@@ -439,8 +439,8 @@ subtest 'the page stops in the background, and catches up later' => sub {
     my $line   = '() => document.querySelector(`[data-zone="free"] .spark path.allowed`).getAttribute("d")';
     my $drawn  = $page->evaluate($line);
     $page->evaluate($turn, 0);
-    wait_for('it to ask', sub { questions('/limits') > $before });
-    wait_for('it to draw', sub { $page->evaluate($line) ne $drawn });
+    wait_for('a request of the page', sub { questions('/limits') > $before });
+    wait_for('a new line on the page', sub { $page->evaluate($line) ne $drawn });
     like $page->do(zone('free') . ' .spark', 'getAttribute', 'aria-label'), qr/: allowed .*?, at most [\d.]*[1-9]/,
         'the numbers of the pause are shown';
     $page->close;
@@ -450,12 +450,12 @@ subtest 'a failed Redis is shown' => sub {
     my $page   = look('/limits/');
     my $server = '[data-redis="fleet"]';
     $redis->stop;
-    wait_for('it to be down', sub { ask('api', 'away'); $page->text("$server [data-value=up]") eq 'down' });
+    wait_for('Redis to be shown as down', sub { ask('api', 'away'); $page->text("$server [data-value=up]") eq 'down' });
     wait_for('the breaker', sub { ask('api', 'away'); $page->text("$server [data-value=breaker]") =~ /^open/ });
     wait_for('errors', sub { ask('api', 'away'); $page->text(zone('api') . ' [data-value=undecided]') =~ /did not decide [\d.]/ });
     like $page->text("$server [data-value=errors]"), qr/\w+ \d+/, 'errors are counted by reason';
     $redis->restart;
-    wait_for('it to be up', sub { ask('api', 'away'); $page->text("$server [data-value=up]") eq 'up' });
+    wait_for('Redis to be shown as up', sub { ask('api', 'away'); $page->text("$server [data-value=up]") eq 'up' });
     wait_for('the breaker', sub { ask('api', 'away'); $page->text("$server [data-value=breaker]") eq 'closed' });
     wait_for('no errors', sub { ask('api', 'away'); !$page->visible(zone('api') . ' [data-value=undecided]') });
     is_deeply [ $page->problems ], [], 'the browser reports no problem';
@@ -465,13 +465,13 @@ subtest 'a failed Redis is shown' => sub {
 subtest 'the page shows errors, and continues after a restart' => sub {
     my $page = look('/limits/', 'login');
     $nginx->stop;
-    wait_for('it to notice', sub { $page->text('#trouble') =~ /^nginx does not answer\. What is shown is of \d\d:/ });
+    wait_for('the page to show the error', sub { $page->text('#trouble') =~ /^nginx does not answer\. What is shown is of \d\d:/ });
     (my $closed = $conf{server}) =~ s/write=on/write=on; deny all/;
     $nginx = start_nginx(%conf, server => $closed);
-    wait_for('it to notice', sub { $page->text('#trouble') =~ /^access is denied \(403\)/ });
+    wait_for('the page to show the error', sub { $page->text('#trouble') =~ /^access is denied \(403\)/ });
     $nginx->stop;
     $nginx = start_nginx(%conf);
-    wait_for('all to be well', sub { $page->text('#trouble') eq '' });
+    wait_for('the error to disappear', sub { $page->text('#trouble') eq '' });
     like $page->text('#news'), qr/^nginx was started anew/, 'the restart is shown';
     is scalar(grep {/[-<]/} map { $page->texts(zone($_) . ' .numbers dd') } qw(api login free)), 0, 'no number is below 0';
     wait_for('numbers', sub { ask('login', 'again'); $page->text(zone('login') . ' [data-value=rejected]') =~ /[1-9]/ });
