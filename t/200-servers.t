@@ -215,7 +215,7 @@ subtest 'the scripted server sends the given answers' => sub {
     $other->send('BYE');
     ok $other->at_end, 'the end';
     eval { $connect->()->command('RAW') };
-    like $@, qr/no RESP/, 'bytes that are not RESP';
+    like $@, qr/not RESP/, 'bytes that are not RESP';
 
     $fake->wait_for_count('SLOW', 1);
     is $fake->count('PING'),  3, 'commands are counted';

@@ -93,7 +93,7 @@ sub wait_for {
         sleep $pause;
         $pause = min($pause * 1.3, 0.03);    # frequent checks would slow down the servers
     }
-    croak "waited for $what in vain";
+    croak "timed out waiting for $what";
 }
 
 sub write_text {

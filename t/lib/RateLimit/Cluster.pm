@@ -226,7 +226,7 @@ sub slot_of {
 sub owner {
     my ($self, $slot) = @_;
     my $range = first { $_->{first} <= $slot && $slot <= $_->{last} } $self->ranges($self->any);
-    croak "nobody has the slot $slot" unless $range;
+    croak "no node has the slot $slot" unless $range;
     return $self->at_port($range->{port});
 }
 
@@ -422,15 +422,15 @@ sub trouble {
         return $node->port . ' does not know an owner of each slot'
             if $slots != sum0 map { $_->{last} - $_->{first} + 1 } @ranges;
         for my $port (map { $_->{port} } @ranges) {
-            return $node->port . " believes in $port, which does not run" unless awake($self->at_port($port));
+            return $node->port . " lists $port, which is not running" unless awake($self->at_port($port));
         }
         my $seen = join ' ', map {"$_->{first}-$_->{last}:$_->{port}"} @ranges;
         return $node->port . " sees $seen, and another $view" if $seen ne ($view //= $seen);
         my $stranger = $self->stranger($node);
-        return $node->port . " does not see $stranger as it is" if $stranger;
+        return $node->port . " does not see the state of $stranger" if $stranger;
     }
     for my $replica (map { awake($self->replicas($_)) } $self->masters) {
-        return $replica->port . ' is not in step' if $replica->info('master_link_status') ne 'up';
+        return $replica->port . ' has not caught up with its master' if $replica->info('master_link_status') ne 'up';
     }
     return '';
 }

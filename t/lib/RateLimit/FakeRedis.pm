@@ -182,7 +182,7 @@ sub fill {
         push @sockets, $socket;
         return \@sockets unless IO::Select->new($socket)->can_write(0.1);
     }
-    croak "port $port takes more connections than it should";
+    croak "port $port accepts more connections than its queue should hold";
 }
 
 sub serve {

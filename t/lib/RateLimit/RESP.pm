@@ -57,11 +57,11 @@ sub parse {
     my $end = index ${$bytes}, "\r\n", $at;
     return if $end < 0;
     my ($type, $rest) = substr(${$bytes}, $at, $end - $at) =~ /^([-+:\$*])(.*)\z/s
-        or croak 'this is no RESP: ' . ${$bytes};
+        or croak 'not RESP: ' . ${$bytes};
     $at = $end + 2;
     return ($rest, $at) if $type =~ /[+:]/;
     return (RateLimit::RESP::Error->new($rest), $at) if $type eq '-';
-    croak "this is no length: $rest" if $rest !~ /^(?:\d+|-1)\z/;
+    croak "not a length: $rest" if $rest !~ /^(?:\d+|-1)\z/;
     return (undef, $at) if $rest < 0;
     if ($type eq q($)) {
         return if length ${$bytes} < $at + $rest + 2;
@@ -135,7 +135,7 @@ sub more {
     my @ready = IO::Select->new($self->{socket})->can_read($seconds // 0);
     if (!@ready) {
         return 1 unless defined $seconds;
-        croak 'waited for an answer in vain';
+        croak 'timed out waiting for an answer';
     }
     my $count = sysread $self->{socket}, $self->{in}, 65_536, length $self->{in};
     return $count;

@@ -265,7 +265,7 @@ sub command {
     my $reply = eval { $self->{control}->command(@words) };
     return $reply unless $@;
     my $error = $@;
-    delete $self->{control} if $error =~ /closed|in vain|send:/;
+    delete $self->{control} if $error =~ /closed|timed out|send:/;
     croak $error;
 }
 

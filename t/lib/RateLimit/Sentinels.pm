@@ -187,7 +187,7 @@ sub wait_until_settled {
 sub unsettled {
     my ($self) = @_;
     my $primary = $self->agreed or return 'the Sentinels do not agree';
-    return 'the primary does not say that it is one' unless says_primary($primary);
+    return 'the primary does not report itself as primary' unless says_primary($primary);
     my @replicas = awake(grep { $_ != $primary } $self->servers);
     for my $replica (@replicas) {
         my $role = $replica->command('ROLE');
