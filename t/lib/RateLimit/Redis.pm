@@ -7,14 +7,14 @@
 #   start_redis(%options)       starts a server and waits until it answers; returns an object (METHODS). Dies with the
 #                               server's messages if it does not start. The server ends with the object. A restarted
 #                               server is empty, since nothing is saved to disk by default; see `config`
-#   tls_files                   certificates, made once for a test: a reference to a hash of file names (CERTIFICATES)
+#   tls_files                   that of RateLimit::Certificates
 #   redis_port                  the next free port of RL_REDIS_PORTS; release_port(PORT, …) gives some back
 #   control_user                name and password of a user with all rights on every server, who is not counted
 #
 # OPTIONS
 #   server      'redis' (default), 'valkey', or a file      config      further lines of the configuration
 #   password    of the default user                         acl         lines of users, without the word `user`
-#   tls         1, or the name of a certificate (below): TLS on the port, and no plain TCP
+#   tls         1, or the name of a certificate (RateLimit::Certificates): TLS on the port, and no plain TCP
 #   tls_clients 1: a client must show a certificate         unixsocket  1: no TCP at all
 #   port        its port (the next of RL_REDIS_PORTS)       replicaof   an object: replicates it, and waits until it does
 #   maxmemory   with noeviction, '1' refuses every write    databases   how many (16)
@@ -53,11 +53,6 @@
 #   commands                    the same as a list of { time, db, client, words => [NAME, …] }; a script's calls have
 #                               the client 'lua'
 #   wait_for($pattern)          waits until a line matches, and returns it
-#
-# CERTIFICATES (tls_files)      ca, client and client_key for clients; each of these also has NAME_key:
-#   server                      for localhost, redis.test, 127.0.0.1 and ::1, by the ca
-#   other_name                  for other.test, by the ca           expired     like server, but it expired yesterday
-#   stranger                    like server, but by stranger_ca     stranger_client     a client's, by stranger_ca
 package RateLimit::Redis;
 use strict;
 use warnings;
@@ -68,6 +63,7 @@ use Exporter qw(import);
 use File::Path qw(make_path);
 use POSIX qw(:sys_wait_h);
 use RateLimit qw(slurp wait_for);
+use RateLimit::Certificates qw(tls_files);
 use RateLimit::Clock ();
 use RateLimit::RESP;
 use Time::HiRes qw(sleep time);
@@ -79,7 +75,6 @@ my $control = 'test_control';                          # a user with all rights,
 my $secret  = 'let the test in';
 my $servers = 0;
 my %running;                                           # 1 by process id
-my $files;
 
 sub redis_port { return shift @ports // croak 'RL_REDIS_PORTS has too few ports' }
 
@@ -467,67 +462,6 @@ sub DESTROY {
     return if $self->{owner} != $$;
     $self->end('KILL');
     release_port(@{ $self->{taken} });
-    return;
-}
-
-sub tls_files {
-    return $files if $files;
-    my $dir = ($ENV{RL_DIR} // croak 'run this test by `make test T=…`') . '/tls';
-    make_path($dir);
-    my $names = 'subjectAltName=DNS:localhost,DNS:redis.test,IP:127.0.0.1,IP:::1';
-    $files = {};
-    certify($dir, 'ca',              'ca',          'basicConstraints=critical,CA:TRUE');
-    certify($dir, 'stranger_ca',     'stranger_ca', 'basicConstraints=critical,CA:TRUE');
-    certify($dir, 'server',          'ca',          $names);
-    certify($dir, 'client',          'ca',          'extendedKeyUsage=clientAuth');
-    certify($dir, 'other_name',      'ca',          'subjectAltName=DNS:other.test');
-    certify($dir, 'expired',         'ca',          $names);
-    certify($dir, 'stranger',        'stranger_ca', $names);
-    certify($dir, 'stranger_client', 'stranger_ca', 'extendedKeyUsage=clientAuth');
-    expire($dir, 'expired');
-    return $files;
-}
-
-# Creates a key and a certificate signed by an issuer, or self-signed.
-sub certify {
-    my ($dir, $name, $issuer, $extension) = @_;
-    my ($certificate, $key) = @{$files}{ $name, "${name}_key" } = ("$dir/$name.crt", "$dir/$name.key");
-    write_lines("$dir/$name.ext", $extension);
-    my @sign = $name eq $issuer ? ('-key', $key) : ('-CA', $files->{$issuer}, '-CAkey', $files->{"${issuer}_key"});
-    openssl('genpkey', '-algorithm', 'EC', '-pkeyopt', 'ec_paramgen_curve:P-256', '-out', $key);
-    openssl('req', '-new', '-key', $key, '-subj', "/CN=$name", '-out', "$dir/$name.csr");
-    openssl('x509', '-req', '-in', "$dir/$name.csr", @sign, '-set_serial', 2 + keys %{$files},
-        '-days', 2, '-extfile', "$dir/$name.ext", '-out', $certificate);
-    return;
-}
-
-# Signs a certificate of the ca again, with a validity in the past. Only the command `ca` sets both dates in all
-# versions of openssl.
-sub expire {
-    my ($dir, $name) = @_;
-    write_lines("$dir/ca.conf", '[ca]', 'default_ca = here', '[here]', "database = $dir/ca.index", 'default_md = sha256',
-        'policy = any', 'rand_serial = yes', "new_certs_dir = $dir", '[any]', 'commonName = supplied');
-    write_lines("$dir/ca.index");
-    openssl('ca', '-batch', '-notext', '-config', "$dir/ca.conf", '-in', "$dir/$name.csr", '-cert', $files->{ca},
-        '-keyfile', $files->{ca_key}, '-startdate', '20200101000000Z', '-enddate', '20200102000000Z',
-        '-extfile', "$dir/$name.ext", '-out', $files->{$name});
-    return;
-}
-
-sub write_lines {
-    my ($file, @lines) = @_;
-    open my $out, '>', $file or croak "$file: $!";
-    print {$out} map {"$_\n"} @lines;
-    close $out or croak "$file: $!";
-    return;
-}
-
-sub openssl {
-    my (@arguments) = @_;
-    open my $in, '-|', 'sh', '-c', 'exec openssl "$@" 2>&1', 'sh', @arguments or croak "openssl: $!";
-    local $/ = undef;
-    my $said = <$in>;
-    close $in or croak "openssl @arguments: $said";
     return;
 }
 
