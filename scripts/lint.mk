@@ -57,13 +57,17 @@ $(out)/perl: $(perl)
 	perlcritic --gentle --quiet $(perl)
 	@touch $@
 
-# The files of lua/ are parts of two scripts and use each other's names, so luacheck reads the joined scripts. The last
-# check fails if a file of lua/ is in neither script.
-$(out)/lua: $(lua) .luacheckrc
-	scripts/embed join ORDER >$(out)/script.lua && scripts/embed join ORDER.sync >$(out)/sync_script.lua
-	luacheck --quiet --no-color $(out)/script.lua $(out)/sync_script.lua
-	! ls lua | grep -vxF -f lua/ORDER -f lua/ORDER.sync -e ORDER -e ORDER.sync \
-	    $$(sed -n 's/^ *-- include / /p' lua/*.lua | sed 's/ / -e /g')
+# Most files of lua/ are parts of scripts and use names that other parts define, so luacheck reads each script as
+# scripts/embed joins it: a name that is used before its definition, or never, is an error. The last check fails if a
+# file of lua/ is in no script.
+$(out)/lua: $(lua) .luacheckrc scripts/embed
+	@rm -rf $(out)/scripts && mkdir -p $(out)/scripts
+	scripts/embed scripts | while read -r name constant; do \
+	    scripts/embed join $$name >$(out)/scripts/$$constant.lua || exit 1; \
+	done
+	luacheck --quiet --no-color $(out)/scripts
+	@cat $(out)/scripts/*.lua | sed -n 's/^-- \([a-z_]*\.lua\)$$/\1/p' | sort -u >$(out)/scripts/parts
+	! ls lua | grep -v '^ORDER' | grep -vxF -f $(out)/scripts/parts
 	@touch $@
 
 -include $(wildcard $(out)/bench/*.d $(out)/bench/*/*.d)
