@@ -13,7 +13,8 @@ done
 
 cat << END >> $NGX_MAKEFILE
 
-$NGX_OBJS/rate_limit/protocol/script_text.h: $ngx_addon_dir/scripts/embed `echo $ngx_addon_dir/lua/*`
+$NGX_OBJS/rate_limit/protocol/script_text.h: $ngx_addon_dir/scripts/embed $ngx_addon_dir/src/core/constants.h \\
+    `echo $ngx_addon_dir/lua/*`
 	$ngx_addon_dir/scripts/embed lua \$@
 
 $NGX_OBJS/addon/endpoints/dashboard.o: $NGX_OBJS/rate_limit/endpoints/dashboard_text.h

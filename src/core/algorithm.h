@@ -41,7 +41,6 @@ struct Quota {
 // Windows keep a mark of the period that they were made for beside their end, which needs 52 bits: a window
 // that lies ahead is either left by a longer period, or by a clock that has been set back.
 constexpr unsigned kWindowBits = 52;
-constexpr std::uint64_t kPeriodMarks = 4093;  // a prime; fits the 12 bits that are left
 
 inline Micros window_end_of(std::uint64_t word) {
     return static_cast<Micros>(word & ((std::uint64_t{1} << kWindowBits) - 1));
@@ -61,7 +60,7 @@ inline std::uint64_t pack_window(Micros end, const Rate& rate) {
 }
 
 inline std::uint32_t saturating_add(std::uint64_t count, std::uint64_t cost) {
-    return static_cast<std::uint32_t>(std::min<std::uint64_t>(count + cost, ~std::uint32_t{0}));
+    return static_cast<std::uint32_t>(std::min<std::uint64_t>(count + cost, kMaxCounter));
 }
 
 // The moment at which to judge state that last changed at `last`: `now`, or `last` while the clock catches up

@@ -4,26 +4,17 @@
 #include <cstdint>
 #include <string_view>
 
+#include "core/constants.h"
 #include "core/rate.h"
 
 namespace rate_limit {
 
-enum class Algorithm : std::uint8_t {
-    kTokenBucket,
-    kLeakyBucket,
-    kGcra,
-    kFixedWindow,
-    kSlidingWindow,
-    kSlidingBuckets,
-    kSlidingLog,
-};
 constexpr unsigned kAlgorithms = 7;
 
 constexpr std::uint32_t kMaxCost = 1'000'000;
 constexpr std::uint32_t kMaxBurst = kMaxCount - 1;
 constexpr std::uint32_t kMinBuckets = 2;
 constexpr std::uint32_t kMaxBuckets = 120;
-constexpr std::uint32_t kNoDelay = ~std::uint32_t{0};
 
 struct Policy {
     Algorithm algorithm = Algorithm::kSlidingWindow;

@@ -5,13 +5,12 @@
 #include <cstdint>
 #include <string_view>
 
+#include "core/constants.h"
 #include "core/time.h"
 
 namespace rate_limit {
 
 constexpr std::uint32_t kMaxCount = 1'000'000'000;
-constexpr Micros kMaxPeriod = 366 * 24 * 3600 * kSecond;
-constexpr std::size_t kMaxRates = 8;
 
 struct Rate {
     std::uint32_t count;  // requests, 1 to kMaxCount

@@ -40,8 +40,7 @@ void sort_equals(const RateList& rates, RateSlots* slots) {
 }  // namespace
 
 std::uint8_t rate_slot_mark(const Rate& rate) {
-    constexpr Micros kMarks = 251;  // a prime; fits a byte
-    return static_cast<std::uint8_t>(1 + rate.period / kSecond % kMarks);
+    return static_cast<std::uint8_t>(1 + rate.period / kSecond % kRateSlotMarks);
 }
 
 RateSlots find_rate_slots(const RateList& rates, const StateLayout& layout, std::uint64_t marks) {

@@ -19,7 +19,6 @@ struct StateLayout {
     bool varied;                // rates differ between clients: one more word, for what the state weighs
 };
 
-constexpr std::uint32_t kMaxLogEntries = 1U << 20;
 constexpr std::uint32_t kWideLogBytes = 6;
 
 // The least layout that holds `policy`.

@@ -39,8 +39,8 @@ std::string print_id(std::uint64_t id) {
     return text;
 }
 
-// What the keys of a zone begin with; null if that is long. Names of zones may be at other places in each
-// request, so heads are told by what they say.
+// The head of the keys of a zone; null if it is longer than Head::kRoom. Each request may pass the zone's
+// name at another address, so heads are compared by their text.
 const KeyWriter::Head* KeyWriter::head_of(std::string_view zone, Algorithm algorithm) {
     for (const Head& head : heads_) {
         if (head.size != 0 && head.algorithm == algorithm &&

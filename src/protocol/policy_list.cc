@@ -1,4 +1,4 @@
-// Tells whether a policy is in a call already.
+// Finds a policy in a call, or adds it.
 #include "protocol/policy_list.h"
 
 namespace rate_limit {

@@ -13,21 +13,22 @@ namespace rate_limit {
 
 class PolicyList {
   public:
-    // The number that a policy has in the call; it is added if it has none yet.
+    // The index of a policy in the call. Adds the policy if the call does not have it yet. The caller ensures
+    // that the list has at most kMaxPolicies.
     unsigned add(const Policy& policy, const StateLayout& layout);
 
     void clear();
     std::size_t size() const { return size_; }
     bool failed() const { return texts_.failed(); }
 
-    // As encode_policy writes them, one after the other.
+    // The policy records, as encode_policy writes them.
     std::string_view text() const { return texts_.view(); }
 
-    // Takes over the text of another list. None can be added after that.
+    // Copies the text of another list. No policy can be added afterwards.
     void assign(std::string_view text);
 
   private:
-    // A policy as those who asked first had it: what encode_policy writes of it is known then.
+    // A policy before encoding. Comparing it with another is faster than encoding the other.
     struct Known {
         Policy policy;
         StateLayout layout;
@@ -38,8 +39,8 @@ class PolicyList {
 
     std::size_t size_ = 0;
     redis::Buffer texts_;
-    std::uint16_t ends_[kMaxPolicies + 1] = {};
-    Known known_[kKnown];  // the first of them
+    std::uint16_t ends_[kMaxPolicies + 1] = {};  // record i is from ends_[i] to ends_[i + 1] of the text
+    Known known_[kKnown];                        // the first kKnown policies of the list
 };
 
 }  // namespace rate_limit

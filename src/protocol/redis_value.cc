@@ -1,4 +1,4 @@
-// Reads the values of keys, by the same rules as lua/state.lua.
+// Reads the value of a client's key, by the same rules as lua/state.lua.
 #include "protocol/redis_value.h"
 
 #include <algorithm>
@@ -10,15 +10,13 @@
 namespace rate_limit {
 namespace {
 
-constexpr std::size_t kShort = 12;
-constexpr std::size_t kWide = 16;
-constexpr std::size_t kBitsAt = 8;
+constexpr std::size_t kFlagsAt = 8;
+constexpr unsigned kCountBits = kMaxRates - 1;  // of the flags
 
-enum Bits : unsigned { kCountBits = 7, kHasInterval = 8, kHasMoment = 16, kIsWide = 32, kIsLong = 128 };
-
+// The most words of a state that a value may hold.
 constexpr std::size_t kMostWords = kMaxRates * (1 + (kMaxBuckets + 2) / 2) + 2;
 
-// Takes numbers from the front of a text. One that is too short gives 0, and is then bad.
+// Takes numbers from the front of a text. After the end of the text, numbers are 0 and good() is false.
 class Reader {
   public:
     explicit Reader(std::string_view text) : text_(text) {}
@@ -33,7 +31,7 @@ class Reader {
         return number;
     }
 
-    // So much of the text, or what is left of it.
+    // The next `size` bytes, or fewer at the end of the text.
     std::string_view text(std::size_t size) {
         const std::string_view taken = text_.substr(0, size);
         text_.remove_prefix(taken.size());
@@ -48,43 +46,42 @@ class Reader {
     bool good_ = true;
 };
 
-// Of a time no more is believed than what may be added to another.
+// Garbage may have any bits. With 53 bits, the sum of two times does not overflow.
 std::uint64_t take_time(Reader* reader) { return reader->number(8) & ((std::uint64_t{1} << 53) - 1); }
 
 bool is_long(std::string_view value) {
-    return value.size() > kBitsAt && value.size() != kShort && value.size() != kWide &&
-           (static_cast<unsigned char>(value[kBitsAt]) & kIsLong) != 0;
+    return value.size() > kFlagsAt && value.size() != kShortState && value.size() != kWideState &&
+           (static_cast<unsigned char>(value[kFlagsAt]) & kValueIsLong) != 0;
 }
 
-// The state of one rate but of sliding_buckets: its two words, of which the second may be half.
+// Reads the two words of a rate, for any algorithm but sliding_buckets. The high half of the second word is
+// absent if zero.
 bool read_pair(Algorithm algorithm, std::string_view slot, std::uint64_t* words) {
-    if (slot.size() != kShort && slot.size() != kWide) {
+    if (slot.size() != kShortState && slot.size() != kWideState) {
         return false;
     }
     words[0] = little_endian<std::uint64_t>(slot.data());
-    words[1] = slot.size() == kShort ? little_endian<std::uint32_t>(slot.data() + 8)
-                                     : little_endian<std::uint64_t>(slot.data() + 8);
+    words[1] = slot.size() == kShortState ? little_endian<std::uint32_t>(slot.data() + 8)
+                                          : little_endian<std::uint64_t>(slot.data() + 8);
     if (algorithm == Algorithm::kFixedWindow && words[1] >> 32 != 0) {
         words[0] = words[1] = 0;
     }
     return (words[0] | words[1]) != 0;
 }
 
-constexpr std::size_t kHeader = 13;  // of a ring
-
-// Whether a slot may be the ring of a sliding_buckets of this layout.
+// Whether a slot is long enough for a ring of this layout and names its number of buckets.
 bool is_ring(const StateLayout& layout, std::string_view slot) {
-    return slot.size() >= kHeader + layout.buckets &&
-           static_cast<unsigned char>(slot[kBitsAt]) == layout.buckets;
+    return slot.size() >= kRingHeader + layout.buckets &&
+           static_cast<unsigned char>(slot[kFlagsAt]) == layout.buckets;
 }
 
-// The ring, whose counters have as many bytes as the largest needs.
+// Reads a ring of sliding_buckets. All counters have 1, 2 or 4 bytes, as the largest counter needs.
 bool read_ring(const StateLayout& layout, std::string_view slot, std::uint64_t* words) {
     if (!is_ring(layout, slot)) {
         return false;
     }
-    const std::size_t bytes = (slot.size() - kHeader) / layout.buckets;
-    if ((bytes != 1 && bytes != 2 && bytes != 4) || slot.size() != kHeader + bytes * layout.buckets) {
+    const std::size_t bytes = (slot.size() - kRingHeader) / layout.buckets;
+    if ((bytes != 1 && bytes != 2 && bytes != 4) || slot.size() != kRingHeader + bytes * layout.buckets) {
         return false;
     }
     Reader reader(slot);
@@ -101,46 +98,47 @@ bool read_ring(const StateLayout& layout, std::string_view slot, std::uint64_t* 
     return true;
 }
 
-bool read_place(const StateLayout& layout, std::string_view slot, std::uint64_t* words) {
+bool read_slot(const StateLayout& layout, std::string_view slot, std::uint64_t* words) {
     return layout.algorithm == Algorithm::kSlidingBuckets ? read_ring(layout, slot, words)
                                                           : read_pair(layout.algorithm, slot, words);
 }
 
-// Sets the marks and the words of all slots of a long value; `layout` has as many. Those at its end that were
-// never used are left out. A mark stays with a slot that cannot be read, but not with what is no ring at
-// all.
-void read_places(const StateLayout& layout, bool wide, Reader* reader, std::uint64_t* state) {
+// Sets the marks and the words of all slots of a long value. `layout` has as many slots. The value omits
+// trailing slots that were never used. A slot that cannot be read keeps its mark, unless it should be a ring
+// and is not.
+void read_slots(const StateLayout& layout, bool wide, Reader* reader, std::uint64_t* state) {
     const bool ring = layout.algorithm == Algorithm::kSlidingBuckets;
     for (std::uint32_t i = 0; i < layout.rates && !reader->empty(); i++) {
         const std::uint64_t mark = has_marks(layout) ? reader->number(1) : 0;
-        const std::size_t length = ring ? reader->number(2) : wide ? kWide : kShort;
+        const std::size_t length = ring ? reader->number(2) : wide ? kWideState : kShortState;
         const std::string_view slot = reader->text(length);
-        read_place(layout, slot, state + i * words_per_rate(layout));
+        read_slot(layout, slot, state + i * words_per_rate(layout));
         if (has_marks(layout) && (!ring || length == 0 || is_ring(layout, slot))) {
             state[marks_index(layout)] |= mark << (i * 8);
         }
     }
 }
 
-// Reads a value of either form; sets the layout of what it has. False if it cannot be read.
+// Reads a short or long value, and sets layout->rates to its number of slots. False if the value cannot be
+// read.
 bool read_value(std::string_view value, StateLayout* layout, std::uint64_t* state) {
     if (!is_long(value)) {
         layout->rates = 1;
-        return read_place(*layout, value, state);
+        return read_slot(*layout, value, state);
     }
     Reader reader(value);
     std::uint64_t time = take_time(&reader);
     const auto bits = static_cast<unsigned>(reader.number(1));
-    if ((bits & kHasMoment) != 0) {
-        time = (bits & kHasInterval) != 0 ? take_time(&reader) : 0;
+    if ((bits & kValueHasExpiry) != 0) {
+        time = (bits & kValueHasInterval) != 0 ? take_time(&reader) : 0;
     }
     layout->rates = (bits & kCountBits) + 1;
-    read_places(*layout, (bits & ~kIsLong) >= kIsWide, &reader, state);
+    read_slots(*layout, (bits & ~kValueIsLong) >= kValueIsWide, &reader, state);
     state[interval_index(*layout)] = time;
     return reader.good();
 }
 
-// The rate that a single slot was used with, as far as its words tell.
+// The rate that a single slot was used with; none if its words do not tell.
 RateList left_by(const Policy& policy, const std::uint64_t* words) {
     RateList rates = {};
     if ((words[0] | words[1]) == 0) {
@@ -167,7 +165,7 @@ bool decode_value(const Policy& policy, const StateLayout& layout, std::string_v
     if (layout.algorithm == Algorithm::kSlidingLog) {
         return false;
     }
-    // Most values are of one rate, and their words are the state's.
+    // Most values have one rate, and their words are those of the state.
     if (layout.rates == 1 && layout.algorithm != Algorithm::kSlidingBuckets && !is_long(value)) {
         return read_pair(layout.algorithm, value, state);
     }

@@ -1,23 +1,80 @@
-// How checks and decisions travel between the store and the script: little-endian numbers without gaps.
+// The messages between the store and the scripts, byte by byte.
+//
+// All numbers are unsigned and little-endian, and records follow each other without gaps. core/constants.h
+// has the formats, sizes and flags that are named here. protocol/key_writer.h describes keys,
+// protocol/redis_value.h values.
+//
+// A check, which lua/main.lua decides. N keys, one for each limit:
 //
 //     EVALSHA sha N key1 ... keyN POLICIES GROUPS
-//
-// POLICIES has a record for each policy that the call needs, and GROUPS one for each request, whose limits
-// name their policies by number and have their keys in the same order. lua/main.lua reads both, and answers
-// with the time and a record for each limit.
-//
 //     EVALSHA sha 0 POLICIES GROUPS key1 ... keyN
 //
-// asks a node of a cluster the same for keys of several slots. The answer is empty, and nothing has changed,
-// if it does not have all of them.
+// The second form is for keys of several hash slots of one Cluster node. Its reply is empty, and no key has
+// changed, if the node does not own all of the slots.
+//
+// A sync call, which lua/sync.lua applies. N - 1 different client keys, then the guard:
 //
 //     EVALSHA sha N key1 ... keyN-1 GUARD POLICIES ENTRIES SEQUENCE AGE
 //
-// charges what was admitted elsewhere, whether it fits or not: ENTRIES has a record for each client, whose
-// keys all differ. SEQUENCE is a decimal number, and AGE how many
-// microseconds ago it was admitted, at most. A call whose number is not above the one that GUARD holds
-// was applied before, and only looks. lua/sync.lua reads this, and answers with the time and a record for
-// each client.
+// The call charges requests that other instances have admitted, even beyond the limit. SEQUENCE is the
+// decimal number of the call; AGE is a decimal number too: the requests were admitted at most so many
+// microseconds ago. If SEQUENCE is not above the number in GUARD, the call was applied before, and the script
+// only reads.
+//
+// POLICIES: up to kMaxPolicies records. A group names its policies by index. Each record has kPolicyFormat:
+//
+//     bytes  field
+//     1      algorithm: the number of `Algorithm`
+//     1      flags: kFlagAlignFirst  `align=first`
+//                   kFlagCountAll    `count=all`
+//                   kFlagVaried      rates differ between clients
+//                   kFlagDebt        counts may exceed the limit (`sync=`)
+//     1      number of rates in this record, at least 1
+//     1      number of rates that the state has room for
+//     4      sliding_buckets: buckets; sliding_log: largest number of entries; otherwise 0
+//     4      leaky_bucket, gcra: the most that another policy of the zone admits at once; otherwise 0
+//     4      requests of the burst that are not delayed; kNoDelay if none is delayed
+//     8      min_interval, in microseconds; 0 for none
+//
+// and then, for each rate, kRateFormat:
+//
+//     4      capacity: the most requests that are allowed at once
+//     4      count of the rate
+//     4      period of the rate, in seconds
+//
+// GROUPS: a record for each request. The limits of a group are charged together or not at all. Each record
+// has a head:
+//
+//     1      number of limits, 1 to 127; plus kRefund if the group's limits get their cost back
+//
+// and then, for each limit, kLimitFormat:
+//
+//     1      index of the policy
+//     4      cost; 0 only reads
+//
+// ENTRIES: a record for each client, in kLimitFormat.
+//
+// The reply to a check: kTimeFormat, then a record for each limit that is not refunded. Such a record has
+// kDecisionFormat, and after kDecisionMore also kMoreFormat:
+//
+//     8      time of Redis, in microseconds since 1970
+//
+//     1      bits 0 to 2: index of the rate that the numbers below belong to
+//            kDecisionAllowed  the request is allowed
+//            kDecisionMore     the last two fields follow
+//            kDecisionNever    a retry can never succeed
+//     4      remaining requests
+//     7      microseconds until the whole quota is back
+//     7      if allowed, microseconds of delay; otherwise, microseconds until a retry succeeds
+//     8      1/1000 requests above the limit
+//
+// The first two fields of a decision are one field of five bytes in kDecisionFormat.
+//
+// The reply to a sync call: kTimeFormat, then for each client kEntryFormat and the value:
+//
+//     4      number of charged requests that exceed the limit
+//     2      length of the value
+//     ...    the client's value; empty if there is no key, and for sliding_log
 #pragma once
 
 #include <cstddef>
@@ -25,39 +82,40 @@
 #include <string_view>
 
 #include "core/check.h"
+#include "core/constants.h"
 #include "redis/buffer.h"
 
 namespace rate_limit {
 
 constexpr std::size_t kMaxPolicies = 255;  // in a call
-constexpr std::size_t kLongestPolicy = 24 + kMaxRates * 12;
-constexpr std::size_t kMaxEntries = 1024;  // in a call; Lua's stack takes a few thousand
-constexpr std::uint8_t kRefund = 0x80;     // in a group's first byte
+constexpr std::size_t kLongestPolicy = kPolicySize + kMaxRates * kRateSize;
+constexpr std::size_t kMaxEntries = 1024;  // in a call; Lua's stack holds a few thousand
 
-// Writes a policy's record to `at`, which has room for kLongestPolicy bytes. Returns its size.
+// Writes a policy record to `at`, which has room for kLongestPolicy bytes. Returns its size.
 std::size_t encode_policy(const Policy& policy, const StateLayout& layout, char* at);
 
-// Writes the record of a group: its head, and then each of its limits. Returns where it ends.
-constexpr std::size_t kGroupSize = 1;
-constexpr std::size_t kLimitSize = 5;
+// Write the head of a group record (kGroupSize bytes) and a limit record (kLimitSize bytes) to `at`. Both
+// return the end of what they wrote.
 char* put_group(char* at, std::size_t limits, bool refund);
 char* put_limit(char* at, std::size_t policy, std::uint32_t cost);
 
-// Takes the time from a reply; false if it is too short.
+// Takes the time from the front of a reply. False if the reply is too short or the time is not below
+// kForever.
 bool decode_time(std::string_view* reply, Micros* time);
 
-// Takes the next decision from a reply, of a limit with this policy; false if it is none.
+// Takes the next decision from a reply, for a limit of this policy. False if the reply is too short, or if
+// the script cannot have written the decision.
 bool decode_decision(std::string_view* reply, const Policy& policy, Decision* decision);
 
-// Skips the next decision of a reply.
+// Skips the next decision of a reply. False if the reply is too short.
 bool skip_decision(std::string_view* reply);
 
-// The record of a client to whom `cost` is charged; one of 0 looks. `policy` is the number of its policy.
+// Appends a sync entry that charges `cost` to a client; 0 only reads. `policy` is the index of its policy.
 void append_entry(std::size_t policy, std::uint32_t cost, redis::Buffer* entries);
 
-// Takes the next client's record from a reply; false if it is none. `overshoot` is how many of the requests
-// that were charged no longer fitted, `value` what the client's key holds now and part of the reply: empty if
-// there is no key, and for a log, which does not travel.
+// Takes the next client's record from the reply to a sync call. False if the reply is too short. `overshoot`
+// is how many of the charged requests exceed the limit. `value` points into the reply: the value of the
+// client's key after the call, empty if there is no key and for sliding_log.
 bool decode_entry(std::string_view* reply, std::uint32_t* overshoot, std::string_view* value);
 
 }  // namespace rate_limit

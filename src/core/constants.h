@@ -1,0 +1,87 @@
+// The constants that C++ and the scripts of lua/ share: algorithm numbers, limits, record formats.
+//
+// scripts/embed reads this file and replaces these names in lua/ by their values. A definition therefore
+// stands on one line, and its value is a decimal number or a string. A string is a format of Lua's
+// struct.pack: "<" is little-endian, "B" one byte, "I4" an unsigned number of four bytes. src/protocol/wire.h
+// describes the records.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace rate_limit {
+
+enum class Algorithm : std::uint8_t {
+    kTokenBucket = 0,
+    kLeakyBucket = 1,
+    kGcra = 2,
+    kFixedWindow = 3,
+    kSlidingWindow = 4,
+    kSlidingBuckets = 5,
+    kSlidingLog = 6,
+};
+
+// Times, in microseconds.
+constexpr std::int64_t kSecond = 1'000'000;
+constexpr std::int64_t kMaxPeriod = 31'622'400'000'000;  // 366 days
+
+// 2^52 - 1, 142 years: the longest wait that is reported. Stored times have 52 bits.
+constexpr std::int64_t kForever = 4'503'599'627'370'495;
+
+// A process may be suspended between reading the clock and using the time. A clock that is behind the state
+// by at most this stands still until it has caught up. A clock further behind was set back, and the state
+// follows it.
+constexpr std::int64_t kClockSlack = 1'000'000;
+
+// Limits.
+constexpr std::size_t kMaxRates = 8;                  // of a policy
+constexpr std::uint32_t kMaxLogEntries = 1'048'576;   // of sliding_log
+constexpr std::uint32_t kMaxCounter = 4'294'967'295;  // a counter of a window saturates here
+constexpr std::uint32_t kNoDelay = 4'294'967'295;     // a `delay` that delays no request
+
+// Marks of a period in seconds: the remainder by these primes.
+constexpr std::uint64_t kPeriodMarks = 4093;  // beside the end of a window; fits the 12 bits above the time
+constexpr std::int64_t kRateSlotMarks = 251;  // plus 1, beside a rate slot; fits a byte
+
+// A policy record: a head, then a record for each rate.
+inline constexpr char kPolicyFormat[] = "<BBBBI4I4I4I8";
+constexpr std::size_t kPolicySize = 24;
+inline constexpr char kRateFormat[] = "<I4I4I4";
+constexpr std::size_t kRateSize = 12;
+enum PolicyFlag : unsigned {
+    kFlagAlignFirst = 1,
+    kFlagCountAll = 2,
+    kFlagVaried = 4,
+    kFlagDebt = 8,
+};
+
+// A group record: a head, then a record for each limit. A sync entry is a limit record without a group.
+constexpr std::size_t kGroupSize = 1;
+constexpr unsigned kRefund = 128;
+inline constexpr char kLimitFormat[] = "<BI4";
+constexpr std::size_t kLimitSize = 5;
+
+// A reply: the time, then a record for each limit or sync entry.
+inline constexpr char kTimeFormat[] = "<I8";
+inline constexpr char kDecisionFormat[] = "I5I7";
+inline constexpr char kMoreFormat[] = "I7I8";
+inline constexpr char kEntryFormat[] = "<I4I2";
+enum DecisionFlag : unsigned {
+    kDecisionAllowed = 8,
+    kDecisionMore = 16,
+    kDecisionNever = 32,
+};
+
+// A client's value. The state of a rate has 12 or 16 bytes; that of sliding_buckets is a ring. A long value
+// has flags in its ninth byte.
+constexpr std::size_t kShortState = 12;
+constexpr std::size_t kWideState = 16;
+constexpr std::size_t kRingHeader = 13;
+enum ValueFlag : unsigned {
+    kValueHasInterval = 8,
+    kValueHasExpiry = 16,
+    kValueIsWide = 32,
+    kValueIsLong = 128,
+};
+
+}  // namespace rate_limit
