@@ -1,14 +1,12 @@
--- Exact arithmetic on Lua's numbers, which are doubles: whole numbers are exact below 2^53, and so is % on them.
+-- Exact arithmetic. Lua's numbers are doubles: integers are exact below 2^53, and so is % on them.
 --
--- A call pays for every function that it makes and for every local that one of them knows. So the files of this
--- script make only what the call's policies need, and these numbers stand as they are:
---   2 ^ 53      below it whole numbers are exact
---   2 ^ 52 - 1  no wait is told as longer (142 years); times have 52 bits
---   1000000     microseconds by which the clock may be behind the state: it then stands still until it has caught up.
---               One further behind has been set back, and the state follows it.
+-- Each call of a script pays for every function that it creates, and for every local that such a function uses. So a
+-- script creates only the functions that the policies of the call need. Constants stand in the text: scripts/embed
+-- replaces names such as kForever by the values in src/core/constants.h.
 local from_bytes, to_bytes = struct.unpack, struct.pack
 
--- x * y / d as a quotient and a rest, for d up to 2^45. A quotient beyond 2^53 is not exact, but still beyond.
+-- Returns the quotient and the remainder of x * y / d, for d up to 2^45. A quotient above 2^53 is not exact, but still
+-- above 2^53.
 local function muldiv(x, y, d)
     local product = x * y
     if product < 2 ^ 53 then
@@ -18,7 +16,7 @@ local function muldiv(x, y, d)
     local rest = x % d
     local quotient = (x - rest) / d * y
     x = rest
-    -- By digits of 7 bits, the highest first: what is divided stays below 2^8 * d.
+    -- Long division by digits of 7 bits, the highest first: each dividend is below 2^8 * d.
     local scale = 1
     while scale * 128 <= y do
         scale = scale * 128
@@ -36,7 +34,7 @@ local function muldiv(x, y, d)
     return quotient + part, rest
 end
 
--- (x * y + more) / d, rounded up, as a wait.
+-- Returns (x * y + more) / d, rounded up, and at most kForever.
 local function wait_for(x, y, more, d)
     local total = x * y + more
     local quotient, rest = 0, total
@@ -49,8 +47,8 @@ local function wait_for(x, y, more, d)
     if over > 0 then
         quotient = quotient + 1
     end
-    if quotient < 2 ^ 52 - 1 then
+    if quotient < kForever then
         return quotient
     end
-    return 2 ^ 52 - 1
+    return kForever
 end

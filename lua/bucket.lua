@@ -1,26 +1,28 @@
--- token_bucket, leaky_bucket and gcra: a level that each request raises and time lowers. It counts requests, not
--- time, so that a changed rate leaves what was used as it is.
+-- token_bucket, leaky_bucket and gcra: a bucket whose level each request raises and time lowers. The level counts
+-- requests, not time, so that it stays when the rate changes.
 --
 -- State: the time of the last charge (52 bits) and the level then, in whole requests (31 bits, of which 12 are beside
--- the time) and a part counted in units of 1/period of a request (45 bits). The last 4 bytes are left out if zero.
+-- the time) and a fraction in units of 1/period (45 bits). The last 4 bytes are omitted if zero. View: `a` is the whole
+-- requests, `b` the fraction.
 --
--- `base`: what is too many is told as what is beyond so many requests.
-local level = (makers[0] or makers[1] or makers[2]) and function(base, limit, count, seconds, flags, ceiling, delay)
-    local period = seconds * 1000000
-    -- What others have admitted may be owed beyond the limit.
-    local most = flags >= 8 and limit + (limit > count and limit or count) or limit
+-- `base`: the excess of a rejected request is the level above `base`.
+local bucket = (makers[kTokenBucket] or makers[kLeakyBucket] or makers[kGcra]) and function(base, limit, count,
+    seconds, flags, ceiling, delay)
+    local period = seconds * kSecond
+    -- With sync=, other instances may have admitted more than the limit.
+    local most = flags >= kFlagDebt and limit + (limit > count and limit or count) or limit
     most = most > ceiling and most or ceiling
-    local free = delay < 2 ^ 32 - 1 and delay + 1
+    local free = delay < kNoDelay and delay + 1
 
-    -- The level at `now`: the moment, whole requests and the part, and whether the state has to follow.
-    local function view(place)
+    -- Returns the view of the bucket at `now`: time, whole requests, fraction, moved.
+    local function view(state)
         local last, whole, part, high
-        if #place == 12 then
-            last, high = from_bytes('<I6I6', place)
+        if #state == kShortState then
+            last, high = from_bytes('<I6I6', state)
             local top, beside = high % 16, high % 65536
             last, whole, part = last + top * 2 ^ 48, (beside - top) / 16, (high - beside) / 65536
-        elseif #place == 16 then
-            last, high, part, whole = from_bytes('<I6I2I6I2', place)
+        elseif #state == kWideState then
+            last, high, part, whole = from_bytes('<I6I2I6I2', state)
             local top, above = high % 16, part
             part = part % 2 ^ 45
             last, whole = last + top * 2 ^ 48, (high - top) / 16 + 4096 * ((above - part) / 2 ^ 45 + 8 * whole)
@@ -34,7 +36,7 @@ local level = (makers[0] or makers[1] or makers[2]) and function(base, limit, co
         end
         local elapsed = now - last
         if elapsed <= 0 then
-            local moved = elapsed < -1000000
+            local moved = elapsed < -kClockSlack
             return moved and now or last, whole, part, moved
         end
         local left, gone = whole * period + part, elapsed * count
@@ -57,17 +59,17 @@ local level = (makers[0] or makers[1] or makers[2]) and function(base, limit, co
         return now, whole, part, false
     end
 
-    local function evaluate(place, cost)
+    local function evaluate(state, cost)
         local time, whole, part, moved = now, 0, 0, false
-        if place then
-            time, whole, part, moved = view(place)
+        if state then
+            time, whole, part, moved = view(state)
         end
         local used = part > 0 and whole + 1 or whole
         local after = whole + cost
         if used + cost <= limit then
             local turn, excess = 0, 0
-            -- A request leaves when all but `delay` of those before it have, as a queue would let it; one that costs
-            -- n leaves with the last of its n.
+            -- As in a queue, a request leaves when all but `delay` of the requests before it have left. A request of
+            -- cost n leaves with the last of n.
             if free and cost > 0 and (after > free or (after == free and part > 0)) then
                 turn = wait_for(after - free, period, part, count)
                 excess = (after - 1) * 1000 + muldiv(part, 1000, period)
@@ -80,8 +82,8 @@ local level = (makers[0] or makers[1] or makers[2]) and function(base, limit, co
             (after - base) * 1000 + muldiv(part, 1000, period), time, 0, whole, part, moved
     end
 
-    -- Raises the level; for a request that is counted though it was rejected, at most until it is full. `reset` is
-    -- how long it will then matter, if that is known.
+    -- Raises the level, at most to the limit: count=all also charges rejected requests. `reset` is how long the bucket
+    -- then needs to drain, if the caller knows it.
     local function write(_, time, _, whole, part, cost, reset)
         local after = whole + cost
         if after < 0 then
@@ -94,18 +96,18 @@ local level = (makers[0] or makers[1] or makers[2]) and function(base, limit, co
         local low = time % 2 ^ 48
         local beside = whole % 4096
         local high = (time - low) / 2 ^ 48 + beside * 16
-        local matters = time + (reset or wait_for(whole, period, part, count))
+        local expires = time + (reset or wait_for(whole, period, part, count))
         if whole < 4096 and part < 2 ^ 32 then
-            return to_bytes('<I6I6', low, high + part * 65536), matters
+            return to_bytes('<I6I6', low, high + part * 65536), expires
         end
         local above = (whole - beside) / 4096
         local bits = above % 8
-        return to_bytes('<I6I2I6I2', low, high, part + bits * 2 ^ 45, (above - bits) / 8), matters
+        return to_bytes('<I6I2I6I2', low, high, part + bits * 2 ^ 45, (above - bits) / 8), expires
     end
 
-    -- Both at once, for a request that fits and need not wait.
-    local function step(place, cost)
-        local last, high = from_bytes('<I6I6', place)
+    -- For a short state, and a request that fits and is not delayed.
+    local function step(state, cost)
+        local last, high = from_bytes('<I6I6', state)
         local top, beside = high % 16, high % 65536
         local whole, part = (beside - top) / 16, (high - beside) / 65536
         local elapsed = now - last - top * 2 ^ 48

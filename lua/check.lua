@@ -1,36 +1,45 @@
--- A request against one limit, over all its rates: decided first, then charged or refused.
+-- Decides a request against one limit with all its rates, then charges or refuses it.
 --
--- A check is a table that is used again and again. Of each rate it has the view: the moment at which it is judged,
--- and what the algorithm calls `start`, `a`, `b` and `moved`. Whoever writes gets the new value of the key, false for
--- none, and the moment until which it matters; nothing at all if the key stays as it is.
+-- A check is a table that is reused for other requests. Its fields:
+--   policy, cost
+--   states, marks           by rate slot, from the value; expiry and admitted: the times in the value
+--   to, from                for each rate, the slot to write to and the slot to read from
+--   time, start, a, b, moved    for each rate, the view: see policies.lua
+--   allowed, rate, remaining, reset, retry, delay, excess    the decision
+--   admitted_at             the new time of the last admitted request, for min_interval
+--   interval_moved          whether that time must be written even if nothing is charged
+--   extra                   microseconds by which the value is kept for longer than its rates need it; optional
+--
+-- charge, refuse and give_back return the new value of the key, false for none, and the time until which the value is
+-- needed; they return nothing if the key does not change.
 local function checks()
-    local find_places, convert_places = places_of_rates()
-    local read_state, write_state = state(convert_places)
+    local find_rate_slots, convert_rate_slots = rate_slots()
+    local read_value, write_value = value_codec(convert_rate_slots)
 
     local function new_check()
         return {
-            places = {}, marks = {}, to = {}, from = {}, fresh = {},
+            states = {}, marks = {}, to = {}, from = {}, fresh = {},
             time = {}, start = {}, a = {}, b = {}, moved = {},
         }
     end
 
-    -- Most often the rates are those that the places are marked for, in order.
-    local function place_rates(check)
+    -- Usually the slots have the marks of the rates, in order.
+    local function assign_slots(check)
         local policy, marks, to, from = check.policy, check.marks, check.to, check.from
         local own, free = true, true
         for i = 1, policy.rates do
             to[i], from[i] = i, i
-            own = own and marks[i] == policy[i].place_mark
+            own = own and marks[i] == policy[i].slot_mark
         end
-        for i = 1, policy.places do
+        for i = 1, policy.slots do
             free = free and marks[i] == 0
         end
-        if policy.places == 1 then
+        if policy.slots == 1 then
             for i = 1, policy.rates do
                 to[i], from[i] = 1, 1
             end
         elseif not own and not free then
-            find_places(policy, policy.places, marks, to, from)
+            find_rate_slots(policy, policy.slots, marks, to, from)
         end
     end
 
@@ -38,14 +47,14 @@ local function checks()
         return b ~= -1 and (a == -1 or a > b)
     end
 
-    -- The answer is in the numbers of the rate that binds: of those that reject, the one that will do so for longest;
-    -- if none does, the one that leaves least.
+    -- The decision has the numbers of one rate: of the rates that reject, the one with the longest wait; if none
+    -- rejects, the one with the least remaining requests.
     local function evaluate_rates(check, cost)
-        local policy, places, from = check.policy, check.places, check.from
+        local policy, states, from = check.policy, check.states, check.from
         local delay, delayed = 0, 0
         for i = 1, policy.rates do
             local fits, remaining, reset, retry, turn, excess, time, start, a, b, moved =
-                policy[i].evaluate(places[from[i]], cost)
+                policy[i].evaluate(states[from[i]], cost)
             check.time[i], check.start[i], check.a[i], check.b[i], check.moved[i] = time, start, a, b, moved
             if cost == 0 then
                 fits, retry = true, 0
@@ -80,14 +89,14 @@ local function checks()
 
     local function evaluate_interval(check, cost)
         local last = check.admitted
-        check.interval_moved = last - now > 1000000
+        check.interval_moved = last - now > kClockSlack
         check.admitted_at = (check.interval_moved or last < now) and now or last
         local wait = (check.interval_moved and now or last) + check.policy.min_interval - now
         if cost == 0 or last == 0 or wait <= 0 then
             return
         end
         if check.allowed then
-            -- Nothing will be charged: tell what is left as it is.
+            -- Nothing will be charged: the numbers are those without the cost.
             evaluate_rates(check, 0)
         end
         if check.allowed or longer(wait, check.retry) then
@@ -99,7 +108,7 @@ local function checks()
     end
 
     local function decide(check, cost)
-        place_rates(check)
+        assign_slots(check)
         evaluate_rates(check, cost)
         check.interval_moved = false
         if check.policy.min_interval > 0 then
@@ -107,92 +116,93 @@ local function checks()
         end
     end
 
-    -- Decides what a request of `cost` may do by what the client's key holds. A cost of 0 is a look.
+    -- Decides a request of `cost` by the value of the client's key. A cost of 0 only reads.
     local function evaluate(check, policy, value, cost)
         check.policy, check.cost = policy, cost
-        read_state(check, value)
+        read_value(check, value)
         decide(check, cost)
     end
 
-    -- The states of all rates after `cost`, each in its place; tells until when they matter.
+    -- Writes the states of all rates after `cost` to their slots. Returns the time until which they are needed.
     local function write_rates(check, cost)
-        local policy, places, fresh = check.policy, check.places, check.fresh
-        local matters = 0
+        local policy, states, fresh = check.policy, check.states, check.fresh
+        local expires = 0
         for i = 1, policy.written do
-            local moment
-            fresh[i], moment = policy[i].write(places[check.from[i]], check.time[i], check.start[i], check.a[i],
+            local needed
+            fresh[i], needed = policy[i].write(states[check.from[i]], check.time[i], check.start[i], check.a[i],
                 check.b[i], cost)
-            matters = math.max(matters, moment)
+            expires = math.max(expires, needed)
         end
         for i = 1, policy.written do
-            places[check.to[i]] = fresh[i]
-            if policy.places > 1 then
-                check.marks[check.to[i]] = policy[i].place_mark
+            states[check.to[i]] = fresh[i]
+            if policy.slots > 1 then
+                check.marks[check.to[i]] = policy[i].slot_mark
             end
         end
-        return matters
+        return expires
     end
 
-    -- Whether something is kept that these rates do not tell the end of.
+    -- Returns whether the value has states that the rates of this policy do not use.
     local function keeps_others(check)
         local policy, to = check.policy, check.to
-        if policy.algorithm == 6 then
-            local place = check.places[1]
-            return place and (place.size or #place - 9) > 0
+        if policy.algorithm == kSlidingLog then
+            local log = check.states[1]
+            return log and (log.size or #log - 9) > 0
         end
         local others = 0
-        for place = 1, policy.places > policy.rates and policy.places or 0 do
-            others = others + (check.marks[place] ~= 0 and 1 or 0)
+        for slot = 1, policy.slots > policy.rates and policy.slots or 0 do
+            others = others + (check.marks[slot] ~= 0 and 1 or 0)
             for i = 1, policy.rates do
-                others = others - (check.marks[place] ~= 0 and to[i] == place and 1 or 0)
+                others = others - (check.marks[slot] ~= 0 and to[i] == slot and 1 or 0)
             end
         end
         return others > 0
     end
 
-    -- As much of what a value says of its own end as its rates may have left. No window and no log matters for more
-    -- than three of the longest periods, so that a later end is nobody's. A level may, but three years after its last
-    -- request nobody asks for it.
-    local function believed(policy, lives)
-        local last = now + 3 * 366 * 86400 * 1000000
-        if lives <= last then
-            return lives
+    -- Returns the expiry in a value if its rates may have written it. No window or log is needed for longer than three
+    -- of the longest periods, so a later expiry is garbage. A bucket may be, but is dropped three years after its last
+    -- request.
+    local function believed(policy, expiry)
+        local last = now + 3 * kMaxPeriod
+        if expiry <= last then
+            return expiry
         end
-        return policy.algorithm < 3 and last or 0
+        return policy.algorithm < kFixedWindow and last or 0
     end
 
-    local function sealed(check, matters)
+    -- Returns the value of the check, false if it is not needed, and the time until which it is needed.
+    local function finish(check, expires)
         local policy = check.policy
-        matters = matters + (check.longer or 0)
+        expires = expires + (check.extra or 0)
         if policy.min_interval > 0 and check.admitted > 0 then
-            matters = math.max(matters, check.admitted + policy.min_interval)
+            expires = math.max(expires, check.admitted + policy.min_interval)
         end
-        if policy.lives then
+        if policy.has_expiry then
             if keeps_others(check) then
-                matters = math.max(matters, believed(policy, check.lives))
+                expires = math.max(expires, believed(policy, check.expiry))
             end
-            check.lives = matters
+            check.expiry = expires
         end
-        return matters > now and write_state(check), matters
+        return expires > now and write_value(check), expires
     end
 
-    -- Until when the states of all rates matter if none is written.
-    local function matters_until(check)
-        local policy, places = check.policy, check.places
-        local matters = 0
+    -- Returns the time until which the states of all rates are needed if none is written.
+    local function needed_until(check)
+        local policy, states = check.policy, check.states
+        local expires = 0
         for i = 1, policy.written do
-            local _, moment = policy[i].write(places[check.from[i]], check.time[i], check.start[i], check.a[i],
+            local _, needed = policy[i].write(states[check.from[i]], check.time[i], check.start[i], check.a[i],
                 check.b[i], 0)
-            matters = math.max(matters, moment)
+            expires = math.max(expires, needed)
         end
-        if policy.algorithm == 6 and places[1] then
-            places[1] = policy[1].decode(places[1])
+        if policy.algorithm == kSlidingLog and states[1] then
+            states[1] = policy[1].decode(states[1])
         end
-        return matters
+        return expires
     end
 
-    -- State under which the clock was set back or the period shortened must follow even if nothing is charged: it
-    -- would stand still otherwise.
+    -- After the clock was set back or a period was shortened, the state is written even if nothing is charged:
+    -- otherwise it would stay in the future.
     local function write_uncharged(check, cost)
         local policy = check.policy
         local moved = cost > 0
@@ -202,86 +212,84 @@ local function checks()
         if not moved and not check.interval_moved then
             return
         end
-        local matters
+        local expires
         if moved then
-            matters = write_rates(check, cost)
+            expires = write_rates(check, cost)
         else
-            matters = matters_until(check)
+            expires = needed_until(check)
         end
         if check.interval_moved then
             check.admitted = check.admitted_at
         end
-        return sealed(check, matters)
+        return finish(check, expires)
     end
 
-    -- Of its cost only `part` is still to be written, if one is given: the views have the rest.
+    -- Charges the cost, or only `part` of it: the views then include the rest.
     local function charge(check, part)
         if check.cost == 0 then
             return write_uncharged(check, 0)
         end
-        local matters = write_rates(check, part or check.cost)
+        local expires = write_rates(check, part or check.cost)
         if check.policy.min_interval > 0 then
             check.admitted = check.admitted_at
         end
-        return sealed(check, matters)
+        return finish(check, expires)
     end
 
-    -- What a request leaves behind that is not admitted, here or by another limit.
+    -- Writes what remains of a request that this limit or another one of the group rejects.
     local function refuse(check)
         local cost = check.cost
         if not check.policy.count_all or cost == 0 then
             return write_uncharged(check, 0)
         end
-        local value, matters = write_uncharged(check, cost)
-        -- The numbers are those after the request was counted.
+        local value, expires = write_uncharged(check, cost)
+        -- The decision has the numbers after the charge.
         local excess = check.excess
         decide(check, check.allowed and 0 or cost)
         check.excess = excess
-        return value, matters
+        return value, expires
     end
 
-    -- Takes an admitted request back.
+    -- Refunds an admitted request.
     local function give_back(check)
         if check.cost == 0 then
             return
         end
-        -- Whoever was admitted before has waited for long enough.
+        -- The time of the admitted request before is unknown, so min_interval starts anew.
         check.admitted = 0
-        return sealed(check, write_rates(check, -check.cost))
+        return finish(check, write_rates(check, -check.cost))
     end
 
-    -- A policy in full.
-    local function read_policy(number)
-        local text, at = ARGV[1], 1
-        for _ = 1, number do
-            at = at + 24 + string.byte(text, at + 2) * 12
-        end
-        local algorithm, flags, rates, places, size, ceiling, delay, min_interval, rate =
-            from_bytes('<BBBBI4I4I4I8', text, at)
-        -- Whether state may have to outlive what the rates of one request tell.
-        local lives = places > 1 or (algorithm == 6 and flags % 8 >= 4)
+    -- Returns a policy as a table, with its rates at 1, 2, ….
+    local function new_policy(index)
+        local algorithm, flags, rates, slots, size, ceiling, delay, min_interval, limit, count, seconds, next_rate =
+            read_policy(index)
+        -- Whether the value may be needed for longer than the rates of one request tell.
+        local has_expiry = slots > 1 or (algorithm == kSlidingLog and flags % 8 >= kFlagVaried)
         local policy = {
-            algorithm = algorithm, rates = rates, places = places, size = size, min_interval = min_interval,
-            count_all = flags % 4 >= 2, lives = lives, long = lives or min_interval > 0,
-            -- Of the rates of a log, the first writes for all.
-            written = algorithm == 6 and 1 or rates,
+            algorithm = algorithm, rates = rates, slots = slots, size = size, min_interval = min_interval,
+            count_all = flags % 4 >= kFlagCountAll, has_expiry = has_expiry, is_long = has_expiry or min_interval > 0,
+            -- How many rates have states of their own: all rates of a log share one.
+            written = algorithm == kSlidingLog and 1 or rates,
         }
         local longest = 0
-        for i = 0, rates - 1 do
-            longest = math.max(longest, (from_bytes('<I4', text, rate + i * 12 + 8)))
+        for i = 1, rates do
+            policy[i] = {
+                limit = limit, count = count, seconds = seconds, slot_mark = 1 + seconds % kRateSlotMarks,
+                owed = flags >= kFlagDebt and limit + math.max(limit, count) or limit,
+            }
+            longest = math.max(longest, seconds)
+            if i < rates then
+                limit, count, seconds, next_rate = from_bytes(kRateFormat, ARGV[1], next_rate)
+            end
         end
         for i = 1, rates do
-            local limit, count, seconds = from_bytes('<I4I4I4', text, rate + (i - 1) * 12)
-            local made = {
-                limit = limit, count = count, seconds = seconds, place_mark = 1 + seconds % 251,
-                owed = flags >= 8 and limit + math.max(limit, count) or limit,
-            }
-            made.evaluate, made.write, made.decode =
-                makers[algorithm](limit, count, seconds, flags, size, ceiling, delay, longest)
-            policy[i] = made
+            local rate = policy[i]
+            rate.evaluate, rate.write, rate.decode =
+                makers[algorithm](rate.limit, rate.count, rate.seconds, flags, size, ceiling, delay, longest)
         end
         return policy
     end
 
-    return new_check, read_policy, evaluate, charge, refuse, give_back
+    return new_check, new_policy, evaluate, charge, refuse, give_back
 end

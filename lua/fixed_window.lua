@@ -1,20 +1,21 @@
--- fixed_window: a counter that starts anew with each window.
+-- fixed_window: a counter that starts at 0 in each window.
 --
--- State: the end of the window (52 bits), the mark of its period (12 bits) and what was counted in it (32 bits).
-makers[3] = makers[3] and function(limit, _, seconds, flags)
-    local period, mark, first = seconds * 1000000, seconds % 4093 * 16, flags % 2 == 1
+-- State: the end of the window (52 bits), the mark of its period (12 bits) and the count (32 bits). View: `start` is
+-- the end of the window, `a` the count.
+makers[kFixedWindow] = makers[kFixedWindow] and function(limit, _, seconds, flags)
+    local period, mark, first = seconds * kSecond, seconds % kPeriodMarks * 16, flags % 2 >= kFlagAlignFirst
 
-    -- The window at `now`: the moment, the end, the count, and whether the state has to follow.
-    local function view(place)
+    -- Returns the view of the window at `now`: time, end, count, moved.
+    local function view(state)
         local low, high = 0, 0
-        if place and #place == 12 then
-            low, high = from_bytes('<I6I6', place)
+        if state and #state == kShortState then
+            low, high = from_bytes('<I6I6', state)
         end
         local top, beside = high % 16, high % 65536
         local finish, count = low + top * 2 ^ 48, (high - beside) / 65536
         local changed = beside - top ~= mark
         if now >= finish then
-            -- A window that a set-back has moved off the clock is followed by a whole one.
+            -- After the clock was set back, windows are not aligned to it. The next window has a whole period too.
             if first then
                 return now, now + period, 0, false
             elseif not changed and now < finish + period then
@@ -26,14 +27,14 @@ makers[3] = makers[3] and function(limit, _, seconds, flags)
             return now, first and finish < start + period and finish or start + period, count, true
         elseif finish - period <= now then
             return now, finish, count, false
-        elseif finish - period - now <= 1000000 then
+        elseif finish - period - now <= kClockSlack then
             return finish - period, finish, count, false
         end
         return now, now + period, count, true
     end
 
-    local function evaluate(place, cost)
-        local time, finish, count, moved = view(place)
+    local function evaluate(state, cost)
+        local time, finish, count, moved = view(state)
         local left = finish - time
         if count + cost <= limit then
             local remaining = limit - count - cost
@@ -46,26 +47,26 @@ makers[3] = makers[3] and function(limit, _, seconds, flags)
 
     local function write(_, _, finish, count, _, cost)
         count = count + cost
-        if count > 2 ^ 32 - 1 then
-            count = 2 ^ 32 - 1
+        if count > kMaxCounter then
+            count = kMaxCounter
         elseif count < 0 then
             count = 0
         end
         if count == 0 and first then
-            -- A window that starts with the first request has not started before it.
+            -- A window that starts with its first request does not exist without one.
             return false, 0
         end
         local low = finish % 2 ^ 48
-        local place = to_bytes('<I6I6', low, (finish - low) / 2 ^ 48 + mark + count * 65536)
+        local state = to_bytes('<I6I6', low, (finish - low) / 2 ^ 48 + mark + count * 65536)
         if not first and finish % period ~= 0 then
-            return place, finish + period
+            return state, finish + period
         end
-        return place, count > 0 and finish or finish - period
+        return state, count > 0 and finish or finish - period
     end
 
-    -- Both at once, in the present window, if that has counted something.
-    local function step(place, cost)
-        local low, high = from_bytes('<I6I6', place)
+    -- For a window that has not ended and whose count is not 0.
+    local function step(state, cost)
+        local low, high = from_bytes('<I6I6', state)
         local top, beside = high % 16, high % 65536
         local left, count = low + top * 2 ^ 48 - now, (high - beside) / 65536
         if left > 0 and left <= period and beside - top == mark and count > 0 and count + cost <= limit then

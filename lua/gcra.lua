@@ -1,4 +1,4 @@
--- gcra: the next theoretical arrival time, kept as the level that it stands for.
-makers[2] = makers[2] and function(limit, count, seconds, flags, _, ceiling, delay)
-    return level(limit, limit, count, seconds, flags, ceiling, delay)
+-- gcra: the theoretical arrival time, stored as the level of a bucket.
+makers[kGcra] = makers[kGcra] and function(limit, count, seconds, flags, _, ceiling, delay)
+    return bucket(limit, limit, count, seconds, flags, ceiling, delay)
 end

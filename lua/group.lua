@@ -1,47 +1,45 @@
--- A request against several limits, or against one that takes more than a step: charged to all of them or to none.
+-- Decides any group: several limits that are charged together or not at all, or one limit of any kind.
 --
--- `slots`, `moments` and `answer` are main.lua's: where keys are that stand several times, and where answers go.
-local function group_decider(slots, moments, answer)
-    -- Most calls need none of this.
-    -- include places.lua state.lua check.lua
-    local new_check, read_policy, evaluate, charge, refuse, give_back = checks()
-    local policies, group, group_slots = {}, {}, {}
+-- `positions` and `expiries` are those of main.lua.
+local function group_decider(positions, expiries)
+    -- Most calls need none of these files.
+    -- include rate_slots.lua state.lua check.lua
+    local new_check, new_policy, evaluate, charge, refuse, give_back = checks()
+    local policies, group, group_positions = {}, {}, {}
 
-    -- All or nothing: the limits of a group are charged if all allow, else refused; or given back.
-    local function settle_group(size, refund)
+    -- Charges all limits of the group if all allow the request, otherwise refuses it; or refunds it.
+    local function apply_group(size, refund)
         local admitted = true
         for i = 1, size do
             admitted = admitted and group[i].allowed
         end
         local change = refund and give_back or admitted and charge or refuse
         for i = 1, size do
-            local check, slot = group[i], group_slots[i]
-            local value, matters = change(check)
-            if matters and (value or values[slot]) then
-                if moments then
-                    values[slot], moments[slot] = value, matters
+            local check, position = group[i], group_positions[i]
+            local value, expires = change(check)
+            if expires and (value or values[position]) then
+                if expiries then
+                    values[position], expiries[position] = value, expires
                 else
-                    keep(keys[slot], value, matters)
+                    save(keys[position], value, expires)
                 end
-            end
-            if not refund then
-                answer(check.allowed, check.rate, check.remaining, check.reset, check.retry, check.delay,
-                    check.excess)
             end
         end
     end
 
-    -- Decides a group of `kind`, whose first key is at `index` and whose limits begin at `at`.
-    return function(kind, index, at)
-        local size = kind % 128
+    -- Decides a group with this head, whose first key is at `index` and whose limits begin at `at` in ARGV[2]. Returns
+    -- its checks, which the next call reuses.
+    return function(head, index, at)
+        local size = head % kRefund
         for i = 1, size do
-            local number, cost = from_bytes('<BI4', ARGV[2], at + (i - 1) * 5)
-            local slot = moments and slots[keys[index + i - 1]] or index + i - 1
+            local number, cost = from_bytes(kLimitFormat, ARGV[2], at + (i - 1) * kLimitSize)
+            local position = expiries and positions[keys[index + i - 1]] or index + i - 1
             local check = group[i] or new_check()
-            group[i], group_slots[i] = check, slot
-            policies[number] = policies[number] or read_policy(number)
-            evaluate(check, policies[number], values[slot], cost)
+            group[i], group_positions[i] = check, position
+            policies[number] = policies[number] or new_policy(number)
+            evaluate(check, policies[number], values[position], cost)
         end
-        settle_group(size, kind >= 128)
+        apply_group(size, head >= kRefund)
+        return group
     end
 end

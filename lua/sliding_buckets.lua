@@ -1,18 +1,18 @@
--- sliding_buckets: the sum of the last sub-windows.
+-- sliding_buckets: the sum of the last sub-windows ("buckets").
 --
--- State: the start of the newest sub-window (52 bits) and which counter is its (12 bits), the number of sub-windows
--- (8 bits), the period in seconds (32 bits) and the counters in a ring, all in as few bytes as the largest needs.
-makers[5] = makers[5] and function(limit, _, seconds, _, buckets)
+-- State: the start of the newest sub-window (52 bits), the index of its counter (12 bits), the number of sub-windows
+-- (8 bits), the period in seconds (32 bits) and the counters in a ring. All counters have 1, 2 or 4 bytes, as the
+-- largest needs. View: `start` is the start of the newest sub-window at `now`, `a` by how many sub-windows it is newer
+-- than the newest of the state, `b` the index of the latter's counter, -1 for a new client.
+makers[kSlidingBuckets] = makers[kSlidingBuckets] and function(limit, _, seconds, _, buckets)
     local byte = string.byte
-    local HEADER = 13
-    local width = (seconds * 1000000 + -seconds * 1000000 % buckets) / buckets
+    local width = (seconds * kSecond + -seconds * kSecond % buckets) / buckets
 
-    -- The bytes of a counter, the start of the newest sub-window, its index, and the period; an index of -1 for a
-    -- client never seen.
-    local function decode(place)
-        local bytes = place and (#place - HEADER) / buckets
+    -- Returns the bytes of a counter, the start of the newest sub-window, its index (-1 for a new client), the period.
+    local function decode(state)
+        local bytes = state and (#state - kRingHeader) / buckets
         if bytes == 1 or bytes == 2 or bytes == 4 then
-            local low, high = from_bytes('<I6I7', place)
+            local low, high = from_bytes('<I6I7', state)
             local top, beside, number = high % 16, high % 65536, high % 2 ^ 24
             if number - beside == buckets * 65536 and beside < buckets * 16 then
                 return bytes, low + top * 2 ^ 48, (beside - top) / 16, (high - number) / 2 ^ 24
@@ -21,13 +21,13 @@ makers[5] = makers[5] and function(limit, _, seconds, _, buckets)
         return 0, 0, -1, 0
     end
 
-    local function counter(place, bytes, index)
+    local function counter(state, bytes, index)
         if bytes == 1 then
-            return (byte(place, HEADER + 1 + index))
+            return (byte(state, kRingHeader + 1 + index))
         elseif bytes == 2 then
-            return (from_bytes('<I2', place, HEADER + 1 + index * 2))
+            return (from_bytes('<I2', state, kRingHeader + 1 + index * 2))
         end
-        return bytes == 4 and from_bytes('<I4', place, HEADER + 1 + index * 4) or 0
+        return bytes == 4 and from_bytes('<I4', state, kRingHeader + 1 + index * 4) or 0
     end
 
     local function add(a, b, c, d, e, f, g, h, i, j, k, l)
@@ -35,38 +35,37 @@ makers[5] = makers[5] and function(limit, _, seconds, _, buckets)
             (k or 0) + (l or 0)
     end
 
-    -- What was counted in all sub-windows but the oldest `gone`.
-    local function sum_of(place, bytes, head, gone)
+    -- Returns the sum of all counters but the oldest `gone`.
+    local function sum_of(state, bytes, head, gone)
         if bytes == 0 or gone == buckets then
             return 0
         end
         local sum = 0
         if bytes == 1 then
-            local last = HEADER + buckets
-            for from = HEADER + 1, last, 12 do
-                sum = sum + add(byte(place, from, from + 11 < last and from + 11 or last))
+            local last = kRingHeader + buckets
+            for from = kRingHeader + 1, last, 12 do
+                sum = sum + add(byte(state, from, from + 11 < last and from + 11 or last))
             end
         else
             for index = 0, buckets - 1 do
-                sum = sum + counter(place, bytes, index)
+                sum = sum + counter(state, bytes, index)
             end
         end
         for next = 1, gone do
-            sum = sum - counter(place, bytes, (head + next) % buckets)
+            sum = sum - counter(state, bytes, (head + next) % buckets)
         end
         return sum
     end
 
-    -- The ring at `now`: the moment, the start of the newest sub-window, by how many that is newer than the ring's
-    -- newest, and whether the state has to follow.
+    -- Returns the view of the ring at `now`: time, start, newer, moved.
     local function view(newest, period)
-        if newest - now > 1000000 then
+        if newest - now > kClockSlack then
             return now, now, 0, true
         end
         local changed = period ~= 0 and period ~= seconds
         local old_width = width
         if changed then
-            old_width = (period * 1000000 + -period * 1000000 % buckets) / buckets
+            old_width = (period * kSecond + -period * kSecond % buckets) / buckets
         end
         local time = newest > now and newest or now
         local beyond = (time - newest) % old_width
@@ -79,45 +78,45 @@ makers[5] = makers[5] and function(limit, _, seconds, _, buckets)
         return time, time - beyond, newer, false
     end
 
-    -- Until so many of the oldest sub-windows no longer count that what they counted is at least `need`.
-    local function retry_after(place, bytes, head, left, newer, need)
+    -- Returns the time until the sub-windows that leave the period free at least `need`.
+    local function retry_after(state, bytes, head, left, newer, need)
         local age = buckets - newer
         local freed = 0
         while freed < need and age > 0 do
             age = age - 1
-            freed = freed + counter(place, bytes, (head - age) % buckets)
+            freed = freed + counter(state, bytes, (head - age) % buckets)
         end
         return left + (buckets - age - newer) * width
     end
 
-    -- Until the newest sub-window that counted anything no longer counts.
-    local function reset_after(place, bytes, head, left, newer)
+    -- Returns the time until the newest sub-window with a count above 0 leaves the period.
+    local function reset_after(state, bytes, head, left, newer)
         local age = 0
-        while age + newer + 1 < buckets and counter(place, bytes, (head - age) % buckets) == 0 do
+        while age + newer + 1 < buckets and counter(state, bytes, (head - age) % buckets) == 0 do
             age = age + 1
         end
         return left + (buckets - age - newer) * width
     end
 
-    local function evaluate(place, cost)
-        local bytes, newest, head, period = decode(place)
+    local function evaluate(state, cost)
+        local bytes, newest, head, period = decode(state)
         local time, start, newer, moved = view(newest, period)
-        local sum = sum_of(place, bytes, head, newer)
+        local sum = sum_of(state, bytes, head, newer)
         local reset = 0
         if sum + cost <= limit then
             if cost > 0 then
                 reset = start + buckets * width - time
             elseif sum > 0 then
-                reset = reset_after(place, bytes, head, start - time, newer)
+                reset = reset_after(state, bytes, head, start - time, newer)
             end
             return true, limit - sum - cost, reset, 0, 0, 0, time, start, newer, head, moved
         end
         local excess, retry = sum + cost - limit, -1
         if cost <= limit then
-            retry = retry_after(place, bytes, head, start - time, newer, excess)
+            retry = retry_after(state, bytes, head, start - time, newer, excess)
         end
         if sum > 0 then
-            reset = reset_after(place, bytes, head, start - time, newer)
+            reset = reset_after(state, bytes, head, start - time, newer)
         end
         return false, sum < limit and limit - sum or 0, reset, retry, 0, excess * 1000,
             time, start, newer, head, moved
@@ -128,12 +127,12 @@ makers[5] = makers[5] and function(limit, _, seconds, _, buckets)
         return to_bytes('<I6I7', low, (start - low) / 2 ^ 48 + head * 16 + buckets * 65536 + seconds * 2 ^ 24)
     end
 
-    -- The counters from 1 on and which is the newest, once the sub-windows have been opened that have come since.
-    local function open(place, newer, head)
-        local bytes = head >= 0 and (#place - HEADER) / buckets or 0
+    -- Returns a table of the counters, after adding `newer` empty sub-windows, and the index of the newest, from 0.
+    local function open(state, newer, head)
+        local bytes = head >= 0 and (#state - kRingHeader) / buckets or 0
         local ring = {}
         for index = 0, buckets - 1 do
-            ring[index + 1] = counter(place, bytes, index)
+            ring[index + 1] = counter(state, bytes, index)
         end
         head = head >= 0 and head or 0
         for _ = 1, newer do
@@ -143,11 +142,11 @@ makers[5] = makers[5] and function(limit, _, seconds, _, buckets)
         return ring, head
     end
 
-    -- The ring as state, and until when it matters.
+    -- Returns the state of a table of counters, and the time until which it is needed.
     local function close(ring, head, start)
         local most = math.max(unpack(ring))
         local age = 0
-        -- Sub-windows that a set-back has moved off the clock stay so until all have passed.
+        -- After the clock was set back, sub-windows are not aligned to it, until all of them have left the period.
         if start % width == 0 then
             while age < buckets and ring[(head - age) % buckets + 1] == 0 do
                 age = age + 1
@@ -158,15 +157,15 @@ makers[5] = makers[5] and function(limit, _, seconds, _, buckets)
             age < buckets and start + (buckets - age) * width or start
     end
 
-    -- What `write` does in the most common cases, with text alone; nothing in others.
-    local function write_text(place, start, newer, head, cost)
+    -- Does what `write` does in the most common cases, without a table. Returns nothing in other cases.
+    local function write_text(state, start, newer, head, cost)
         local text, index
         if head < 0 or newer == buckets then
             index = head < 0 and newer % buckets or head
             text = string.rep('\0', buckets)
-        elseif #place == HEADER + buckets and head + newer < buckets then
+        elseif #state == kRingHeader + buckets and head + newer < buckets then
             index = head + newer
-            text = string.sub(place, HEADER + 1)
+            text = string.sub(state, kRingHeader + 1)
             if newer == 0 then
                 cost = cost + byte(text, index + 1)
             elseif newer > 1 then
@@ -179,16 +178,16 @@ makers[5] = makers[5] and function(limit, _, seconds, _, buckets)
         end
     end
 
-    local function write(place, _, start, newer, head, cost)
-        local text, matters = write_text(place, start, newer, head, cost)
+    local function write(state, _, start, newer, head, cost)
+        local text, expires = write_text(state, start, newer, head, cost)
         if text then
-            return text, matters
+            return text, expires
         end
         local ring
-        ring, head = open(place, newer, head)
+        ring, head = open(state, newer, head)
         local index = head + 1
-        ring[index] = math.min(ring[index] + cost, 2 ^ 32 - 1)
-        -- What the newest sub-window did not count is given back of those before.
+        ring[index] = math.min(ring[index] + cost, kMaxCounter)
+        -- A refund above the newest counter reduces the counters before it.
         for age = 1, buckets - 1 do
             if ring[index] >= 0 then
                 break

@@ -1,14 +1,15 @@
 -- sliding_log: the time of every request. All rates of a limit share the log.
 --
--- State: how many bytes an entry has (8 bits), the time of the newest (64 bits), then the times, the oldest first, of
--- which only the low bytes are kept, since none is further from the newest than they can tell. A request that costs n
--- has n entries. A log that may have many is a ring, with the same numbers: see log_ring.lua and sliding_ring.lua.
-makers[6] = makers[6] and function(limit, _, seconds, flags, capacity, _, _, longest)
+-- State: the bytes of an entry (8 bits), the time of the newest entry (64 bits), then the entries, the oldest first. An
+-- entry is the low bytes of its time; they suffice, because no entry is older than the newest by more than they can
+-- express. A request of cost n has n entries. A large log is a ring: see log_ring.lua and sliding_ring.lua. View:
+-- `start` is the time of the newest entry, `a` the number of entries in the period, `b` that of all entries.
+makers[kSlidingLog] = makers[kSlidingLog] and function(limit, _, seconds, flags, capacity, _, _, longest)
     local HEADER = 9
-    local period, varied = seconds * 1000000, flags % 8 >= 4
-    longest = longest * 1000000
-    -- Where rates differ, what is too old for this one may matter to the next.
-    local horizon = varied and 366 * 86400 * 1000000 or longest
+    local period, varied = seconds * kSecond, flags % 8 >= kFlagVaried
+    longest = longest * kSecond
+    -- If rates differ between clients, an entry that is too old for this rate may be needed by the next one.
+    local horizon = varied and kMaxPeriod or longest
     local width = (varied or longest >= 2 ^ 32) and 6 or 4
     local entry_format, wrap = '<I' .. width, 2 ^ (width * 8)
 
@@ -16,58 +17,58 @@ makers[6] = makers[6] and function(limit, _, seconds, flags, capacity, _, _, lon
         return to_bytes('<BI8', width, newest)
     end
 
-    -- How long before the newest the entry was that `index` others precede.
-    local function age_of(place, bytes, newest, index)
+    -- Returns by how much the entry at `index`, counted from the oldest, is older than the newest.
+    local function age_of(state, bytes, newest, index)
         if bytes == 4 then
-            return (newest - from_bytes('<I4', place, HEADER + 1 + index * 4)) % 2 ^ 32
+            return (newest - from_bytes('<I4', state, HEADER + 1 + index * 4)) % 2 ^ 32
         end
-        return (newest - from_bytes('<I6', place, HEADER + 1 + index * 6)) % 2 ^ 48
+        return (newest - from_bytes('<I6', state, HEADER + 1 + index * 6)) % 2 ^ 48
     end
 
-    -- A log of other entries, or of too many, or a ring: the newest are kept, as far back as our entries can tell.
-    local function convert(age, place, bytes, newest, size)
+    -- Converts a ring, or a log with other entries or too many: keeps the newest entries whose age fits `width` bytes.
+    local function convert(age, state, bytes, newest, size)
         local kept = math.min(size, capacity)
-        while kept > 0 and age(place, bytes, newest, size - kept) >= wrap do
+        while kept > 0 and age(state, bytes, newest, size - kept) >= wrap do
             kept = kept - 1
         end
         local entries = {}
         for i = 1, kept do
-            local time = newest - age(place, bytes, newest, size - kept + i - 1)
+            local time = newest - age(state, bytes, newest, size - kept + i - 1)
             entries[i] = to_bytes(entry_format, time % wrap)
         end
         return header(newest) .. table.concat(entries), newest, kept
     end
 
-    -- The log as ours, its newest time and its number of entries. One that was just read is still at hand.
+    -- Returns the log in this policy's form, the time of its newest entry and its size. Caches the last log.
     local known, known_newest, known_size
-    local function decode(place)
-        if place == known then
+    local function decode(state)
+        if state == known then
             return known, known_newest, known_size
         end
         known, known_newest, known_size = '', 0, 0
-        if type(place) == 'table' then
-            known, known_newest, known_size = convert(ring_age, place, place.bytes, place.newest, place.size)
-        elseif place and #place >= HEADER then
-            local bytes, newest = from_bytes('<BI8', place)
-            local size = (#place - HEADER) / bytes
+        if type(state) == 'table' then
+            known, known_newest, known_size = convert(ring_age, state, state.bytes, state.newest, state.size)
+        elseif state and #state >= HEADER then
+            local bytes, newest = from_bytes('<BI8', state)
+            local size = (#state - HEADER) / bytes
             newest = newest % 2 ^ 52
             if bytes == width and size <= capacity and size % 1 == 0 then
-                known, known_newest, known_size = place, newest, size
+                known, known_newest, known_size = state, newest, size
             elseif (bytes == 4 or bytes == 6) and size % 1 == 0 then
-                known, known_newest, known_size = convert(age_of, place, bytes, newest, size)
+                known, known_newest, known_size = convert(age_of, state, bytes, newest, size)
             end
         end
         return known, known_newest, known_size
     end
 
-    -- How many entries are younger than `age` at a moment that is `since` after the newest. Most often few are not,
-    -- so the oldest are tried first.
-    local function younger_than(place, newest, size, since, age)
+    -- Returns how many entries are younger than `age` at a time `since` after the newest. Usually only a few are older,
+    -- so the binary search begins near the oldest.
+    local function younger_than(state, newest, size, since, age)
         local low, high, jump = 0, size, 0
         while low < high do
             local middle = (low + high) / 2
             middle = jump and low + jump < middle and low + jump or middle - middle % 1
-            if age_of(place, width, newest, middle) + since < age then
+            if age_of(state, width, newest, middle) + since < age then
                 high = middle
                 jump = nil
             else
@@ -78,24 +79,24 @@ makers[6] = makers[6] and function(limit, _, seconds, flags, capacity, _, _, lon
         return size - low
     end
 
-    local function evaluate(place, cost)
+    local function evaluate(state, cost)
         local newest, size
-        place, newest, size = decode(place)
+        state, newest, size = decode(state)
         local time, start, moved = now, newest, false
         if newest > now then
-            moved = newest - now > 1000000
+            moved = newest - now > kClockSlack
             time = moved and now or newest
             start = time
         end
-        local count = younger_than(place, newest, size, time - start, period)
+        local count = younger_than(state, newest, size, time - start, period)
         local reset = count > 0 and start + period - time or 0
         if count + cost <= limit then
             return true, limit - count - cost, cost > 0 and period or reset, 0, 0, 0, time, start, count, size, moved
         end
         local need, retry = count + cost - limit, -1
         if cost <= limit then
-            -- Of times that are not in order, which only garbage has, one that does not count may be found here.
-            retry = math.max(start - age_of(place, width, newest, size - count + need - 1) + period - time, 1)
+            -- The entries of garbage may be out of order, so the result may be below 1 without `max`.
+            retry = math.max(start - age_of(state, width, newest, size - count + need - 1) + period - time, 1)
         end
         return false, count < limit and limit - count or 0, reset, retry, 0, need * 1000,
             time, start, count, size, moved
@@ -106,42 +107,42 @@ makers[6] = makers[6] and function(limit, _, seconds, flags, capacity, _, _, lon
         return evaluate, write_ring, decode
     end
 
-    -- The newest `kept` entries, `back` earlier.
-    local function entries_of(place, size, kept, back)
+    -- Returns the newest `kept` entries with times reduced by `back`.
+    local function entries_of(state, size, kept, back)
         local from = HEADER + 1 + (size - kept) * width
         if back == 0 then
-            return string.sub(place, from)
+            return string.sub(state, from)
         end
         local entries = {}
         for i = 1, kept do
-            local entry = from_bytes(entry_format, place, from + (i - 1) * width)
+            local entry = from_bytes(entry_format, state, from + (i - 1) * width)
             entries[i] = to_bytes(entry_format, (entry - back) % wrap)
         end
         return table.concat(entries)
     end
 
-    -- Forgets what is older than the horizon, then enters `cost` times; the oldest give way if there is no room. If
-    -- something is given back, forgets the newest instead, and one before them is then the newest.
-    local function write(place, time, start, count, _, cost)
+    -- Drops entries older than the horizon, then adds `cost` entries; drops the oldest ones if there is no room. A
+    -- refund drops the newest entries instead.
+    local function write(state, time, start, count, _, cost)
         local newest, size
-        place, newest, size = decode(place)
+        state, newest, size = decode(state)
         local kept = count
         if horizon ~= period then
-            kept = younger_than(place, newest, size, time - start, horizon)
+            kept = younger_than(state, newest, size, time - start, horizon)
         end
         if cost < 0 then
             if kept + cost <= 0 then
                 return false, 0
             end
-            local entries = entries_of(place, size, kept, newest - start)
-            start = start - age_of(place, width, newest, size + cost - 1)
+            local entries = entries_of(state, size, kept, newest - start)
+            start = start - age_of(state, width, newest, size + cost - 1)
             return header(start) .. string.sub(entries, 1, (kept + cost) * width), start + longest
         end
         local entered = cost < capacity and cost or capacity
         if kept > capacity - entered then
             kept = capacity - entered
         end
-        local entries = kept > 0 and entries_of(place, size, kept, newest - start) or ''
+        local entries = kept > 0 and entries_of(state, size, kept, newest - start) or ''
         if entered > 0 then
             local entry = to_bytes(entry_format, time % wrap)
             entries = entries .. (entered == 1 and entry or string.rep(entry, entered))

@@ -1,7 +1,7 @@
--- What sliding_log.lua does, for a log that is a ring.
+-- The part of sliding_log.lua for a large log, which is a ring.
 age_of = ring_age
 
--- The newest entries of a ring, as many as we may have and as far back as our entries could tell.
+-- Returns the newest entries of a ring: at most `capacity`, and only those whose age fits `width` bytes.
 local function cut(ring)
     local kept = math.min(ring.size, capacity)
     if ring.bytes > width and kept > 0 then
@@ -10,7 +10,7 @@ local function cut(ring)
     return kept < ring.size and part_of_ring(ring, ring.size - kept, kept) or ring
 end
 
--- A ring whose entries have enough bytes: more than our width never hurt.
+-- Returns a ring whose entries have at least `width` bytes.
 local function widened(ring)
     if ring.bytes >= width then
         return ring
@@ -27,34 +27,34 @@ local function widened(ring)
     return wide
 end
 
-local function ring_of(place)
-    if type(place) == 'table' then
-        return widened(cut(place))
+local function ring_of(state)
+    if type(state) == 'table' then
+        return widened(cut(state))
     end
     local ring = new_ring(width, capacity, '')
-    if place and #place >= HEADER then
-        local bytes, newest = from_bytes('<BI8', place)
-        local size = (#place - HEADER) / bytes
+    if state and #state >= HEADER then
+        local bytes, newest = from_bytes('<BI8', state)
+        local size = (#state - HEADER) / bytes
         if (bytes == 4 or bytes == 6) and size % 1 == 0 then
             local kept = math.min(size, capacity)
-            ring = new_ring(bytes, capacity, string.sub(place, HEADER + 1 + (size - kept) * bytes))
+            ring = new_ring(bytes, capacity, string.sub(state, HEADER + 1 + (size - kept) * bytes))
             ring.newest = newest % 2 ^ 52
         end
     end
     return widened(cut(ring))
 end
 
-local known_place
-decode = function(place)
-    if not place or place ~= known_place then
-        known, known_place = ring_of(place), place
+local known_state
+decode = function(state)
+    if not state or state ~= known_state then
+        known, known_state = ring_of(state), state
     end
     return known, known.newest, known.size
 end
 
 -- See write in sliding_log.lua.
-local function write_ring(place, time, start, count, _, cost)
-    local ring, newest, size = decode(place)
+local function write_ring(state, time, start, count, _, cost)
+    local ring, newest, size = decode(state)
     local kept = count
     if horizon ~= period then
         kept = younger_than(ring, newest, size, time - start, horizon)

@@ -1,22 +1,23 @@
--- sliding_window: the count of this window and what still overlaps of the one before.
+-- sliding_window: the count of this window, and the part of the previous window's count that still overlaps.
 --
--- State: the end of the window (52 bits), the mark of its period (12 bits), its count and the one before, of both the
--- low halves first (16 bits each). The high halves are left out if zero.
-makers[4] = makers[4] and function(limit, _, seconds, flags)
-    local period, mark = seconds * 1000000, seconds % 4093 * 16
-    -- What was counted beyond the limit is believed only as far as someone may have counted it.
-    local most = flags % 4 >= 2 and 2 ^ 32 or flags >= 8 and limit * 2 or limit
+-- State: the end of the window (52 bits), the mark of its period (12 bits), the low halves of its count and of the
+-- previous window's count (16 bits each), then their high halves. The high halves are omitted if both are zero. View:
+-- `start` is the end of the window, `a` its count, `b` the previous count.
+makers[kSlidingWindow] = makers[kSlidingWindow] and function(limit, _, seconds, flags)
+    local period, mark = seconds * kSecond, seconds % kPeriodMarks * 16
+    -- The largest count that a request or an instance can have left: with count=all any, with sync= twice the limit.
+    local most = flags % 4 >= kFlagCountAll and 2 ^ 32 or flags >= kFlagDebt and limit * 2 or limit
 
-    -- The window at `now`: the moment, the end, the count and the one before, and whether the state has to follow.
-    local function view(place)
+    -- Returns the view of the window at `now`: time, end, count, previous count, moved.
+    local function view(state)
         local low, high, count, before = 0, 0, 0, 0
-        if #place == 12 then
-            low, before = from_bytes('<I6I6', place)
+        if #state == kShortState then
+            low, before = from_bytes('<I6I6', state)
             high, count = before % 65536, before % 2 ^ 32
             before, count = (before - count) / 2 ^ 32, (count - high) / 65536
-        elseif #place == 16 then
+        elseif #state == kWideState then
             local count_high, before_high
-            low, high, count, before, count_high, before_high = from_bytes('<I6I2I2I2I2I2', place)
+            low, high, count, before, count_high, before_high = from_bytes('<I6I2I2I2I2I2', state)
             count, before = count + count_high * 65536, before + before_high * 65536
         end
         local top = high % 16
@@ -36,7 +37,7 @@ makers[4] = makers[4] and function(limit, _, seconds, flags)
             finish = now - now % period + period
             moved = true
         elseif finish - period > now then
-            moved = finish - period - now > 1000000
+            moved = finish - period - now > kClockSlack
             time = moved and now or finish - period
             finish = time + period
         end
@@ -49,10 +50,10 @@ makers[4] = makers[4] and function(limit, _, seconds, flags)
         return time, finish, count, before, moved
     end
 
-    local function evaluate(place, cost)
+    local function evaluate(state, cost)
         local time, finish, count, before, moved = now, now - now % period + period, 0, 0, false
-        if place then
-            time, finish, count, before, moved = view(place)
+        if state then
+            time, finish, count, before, moved = view(state)
         end
         local left = finish - time
         local used = before > 0 and count + wait_for(before, left, 0, period) or count
@@ -60,8 +61,8 @@ makers[4] = makers[4] and function(limit, _, seconds, flags)
             local reset = (count > 0 or cost > 0) and left + period or before > 0 and left or 0
             return true, limit - used - cost, reset, 0, 0, 0, time, finish, count, before, moved
         end
-        -- The request fits once the part of a count that still overlaps is small enough: of the one before while this
-        -- window lasts, or of this one in the next.
+        -- The request fits once the overlapping part of a count is small enough: of the previous count during this
+        -- window, or of this window's count during the next one.
         local room, retry = limit - cost, -1
         if room >= count then
             retry = left - muldiv(room - count, period, before)
@@ -75,38 +76,39 @@ makers[4] = makers[4] and function(limit, _, seconds, flags)
 
     local function write(_, _, finish, count, before, cost)
         count = count + cost
-        if count > 2 ^ 32 - 1 then
-            count = 2 ^ 32 - 1
+        if count > kMaxCounter then
+            count = kMaxCounter
         elseif count < 0 then
-            -- What this window did not count is given back of the one before.
+            -- A refund above this window's count reduces the previous count.
             before = before + count > 0 and before + count or 0
             count = 0
         end
         local low = finish % 2 ^ 48
         local high = (finish - low) / 2 ^ 48 + mark
-        -- A window that a set-back has moved off the clock is followed by one that begins where it ends.
-        local matters = finish + period
+        -- After the clock was set back, windows are not aligned to it. The next window then begins at the end of this
+        -- one, so an empty state is needed too.
+        local expires = finish + period
         if count == 0 and finish % period == 0 then
-            matters = before > 0 and finish or finish - period
+            expires = before > 0 and finish or finish - period
         end
         if count < 65536 and before < 65536 then
-            return to_bytes('<I6I6', low, high + count * 65536 + before * 2 ^ 32), matters
+            return to_bytes('<I6I6', low, high + count * 65536 + before * 2 ^ 32), expires
         end
         local count_low, before_low = count % 65536, before % 65536
         return to_bytes('<I6I2I2I2I2I2', low, high, count_low, before_low, (count - count_low) / 65536,
-            (before - before_low) / 65536), matters
+            (before - before_low) / 65536), expires
     end
 
-    -- Both at once, for a short state that has counted something in the present window, and a cost that fits.
-    local function step(place, cost)
-        local low, rest = from_bytes('<I6I6', place)
+    -- For a short state whose window has not ended and has a count above 0, and a cost that fits.
+    local function step(state, cost)
+        local low, rest = from_bytes('<I6I6', state)
         local high, count = rest % 65536, rest % 2 ^ 32
         local top, before = high % 16, (rest - count) / 2 ^ 32
         local left = low + top * 2 ^ 48 - now
         count = (count - high) / 65536
         if left > 0 and left <= period and high - top == mark and count > 0 and before <= most then
             local overlap = before * left
-            -- Rounded up, as wait_for does.
+            -- Rounded up, as by wait_for.
             local used = count + (overlap + -overlap % period) / period
             if overlap < 2 ^ 52 and used + cost <= limit and count + cost < 65536 then
                 return to_bytes('<I6I6', low, rest + cost * 65536), limit - used - cost, left + period

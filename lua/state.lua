@@ -1,19 +1,15 @@
--- A client's state as its key holds it.
+-- Reads and writes the value of a client's key. src/protocol/redis_value.h describes values. The value of a large log
+-- is a ring: see log_ring.lua.
 --
--- Short, for a policy that needs no more: the state of its one place. Long: one or two times of 64 bits, of which the
--- first is there always, with a byte of bits between them, then the places.
---   bits 0-2  number of places - 1           bit 3  the time of the last admitted request is there, for min_interval
---   bit 4     the moment is there, and first, until which some rate needs what is kept
---   bit 5     places have 16 bytes, not 12    bit 7  always set: a short value never has it in its 9th byte
--- A place has its mark before it, if there are several, and the state of a sliding_buckets its length; places at the
--- end that were never used are left out. A large log is a ring, whose header has both times: see log_ring.lua.
-local function state(convert_places)
+-- value_codec returns two functions: read(check, value) sets check.states, check.marks, check.expiry and
+-- check.admitted; write(check) returns the value.
+local function value_codec(convert_rate_slots)
     local byte, sub = string.byte, string.sub
-    local UNUSED = string.rep('\0', 16)
+    local UNUSED = string.rep('\0', kWideState)
 
     local function is_long(value)
         local size = #value
-        return size ~= 12 and size ~= 16 and size > 8 and byte(value, 9) >= 128
+        return size ~= kShortState and size ~= kWideState and size > 8 and byte(value, 9) >= kValueIsLong
     end
 
     local function read_time(value, at)
@@ -21,40 +17,40 @@ local function state(convert_places)
         return low + high % 32 * 2 ^ 48
     end
 
-    -- Bytes of one place; none for a log, which is all that follows.
+    -- Returns the bytes of the state at `at`, and where the state begins. A log extends to the end of the value.
     local function length_of(policy, value, at, wide)
-        if policy.algorithm == 5 then
+        if policy.algorithm == kSlidingBuckets then
             return from_bytes('<I2', value, at), at + 2
-        elseif policy.algorithm == 6 then
+        elseif policy.algorithm == kSlidingLog then
             return #value, at
         end
-        return wide and 16 or 12, at
+        return wide and kWideState or kShortState, at
     end
 
-    -- What is kept in `place`; nothing if that is not what `policy` could have left.
-    local function valid(policy, place)
-        if policy.algorithm == 5 then
-            return #place >= 13 + policy.size and byte(place, 9) == policy.size and place
-        elseif policy.algorithm == 6 then
-            return place
+    -- Returns the state, or false if `policy` cannot have written it.
+    local function valid(policy, state)
+        if policy.algorithm == kSlidingBuckets then
+            return #state >= kRingHeader + policy.size and byte(state, 9) == policy.size and state
+        elseif policy.algorithm == kSlidingLog then
+            return state
         end
-        local size = #place
-        if size == 16 and sub(place, 13) == sub(UNUSED, 1, 4) then
-            place = sub(place, 1, 12)
+        local size = #state
+        if size == kWideState and sub(state, kShortState + 1) == sub(UNUSED, kShortState + 1) then
+            state = sub(state, 1, kShortState)
         end
-        return (size == 12 or size == 16) and place ~= sub(UNUSED, 1, 12) and place
+        return (size == kShortState or size == kWideState) and state ~= sub(UNUSED, 1, kShortState) and state
     end
 
-    -- Fills in `check` from a long value; tells how many places it has.
+    -- Sets `check` from a long value. Returns the number of its rate slots.
     local function read_long(check, value)
         local policy = check.policy
-        local bits = byte(value, 9) - 128
-        local count = bits % 8 + 1
+        local flags = byte(value, 9) - kValueIsLong
+        local count = flags % kMaxRates + 1
         local at = 10
-        check.lives, check.admitted = 0, 0
-        if bits % 32 >= 16 then
-            check.lives = read_time(value, 1)
-            if bits % 16 >= 8 then
+        check.expiry, check.admitted = 0, 0
+        if flags % (2 * kValueHasExpiry) >= kValueHasExpiry then
+            check.expiry = read_time(value, 1)
+            if flags % (2 * kValueHasInterval) >= kValueHasInterval then
                 check.admitted = read_time(value, at)
                 at = at + 8
             end
@@ -62,49 +58,49 @@ local function state(convert_places)
             check.admitted = read_time(value, 1)
         end
         for i = 1, count do
-            local place, mark = false, 0
+            local state, mark = false, 0
             if at <= #value then
                 if count > 1 then
                     mark = byte(value, at)
                     at = at + 1
                 end
                 local length
-                length, at = length_of(policy, value, at, bits >= 32)
-                place = valid(policy, sub(value, at, at + length - 1))
+                length, at = length_of(policy, value, at, flags >= kValueIsWide)
+                state = valid(policy, sub(value, at, at + length - 1))
                 at = at + length
-                if not place and policy.algorithm == 5 and length > 0 then
+                if not state and policy.algorithm == kSlidingBuckets and length > 0 then
                     mark = 0
                 end
             end
-            check.places[i], check.marks[i] = place, mark
+            check.states[i], check.marks[i] = state, mark
         end
         return count
     end
 
-    -- The mark of the rate that a place was used with, as far as the state itself tells; 0 if it does not.
-    local function mark_of(policy, place)
-        if policy.algorithm == 5 then
-            return 1 + from_bytes('<I4', place, 10) % 251
-        elseif policy.algorithm < 3 then
+    -- Returns the mark of the rate that a state was used with; 0 if the state does not tell.
+    local function mark_of(policy, state)
+        if policy.algorithm == kSlidingBuckets then
+            return 1 + from_bytes('<I4', state, 10) % kRateSlotMarks
+        elseif policy.algorithm < kFixedWindow then
             return 0
         end
-        local high = from_bytes('<I2', place, 7)
+        local high = from_bytes('<I2', state, 7)
         for i = 1, policy.rates do
-            if policy[i].seconds % 4093 == (high - high % 16) / 16 then
-                return policy[i].place_mark
+            if policy[i].seconds % kPeriodMarks == (high - high % 16) / 16 then
+                return policy[i].slot_mark
             end
         end
         return 0
     end
 
-    -- Fills in `check` from a value of any form that the policy's algorithm may have left.
+    -- Sets `check` from any value that the policy's algorithm may have written.
     local function read(check, value)
         local policy = check.policy
-        local places, marks = check.places, check.marks
-        local ring = policy.algorithm == 6 and value
+        local states, marks = check.states, check.marks
+        local ring = policy.algorithm == kSlidingLog and value
         ring = ring and (type(ring) == 'table' and ring or open_ring(ring))
         if ring then
-            places[1], marks[1], check.lives, check.admitted = ring, 0, ring.lives, ring.admitted
+            states[1], marks[1], check.expiry, check.admitted = ring, 0, ring.expiry, ring.admitted
             return
         end
         local count = 0
@@ -114,20 +110,20 @@ local function state(convert_places)
             count = ok and found or 0
         elseif value and valid(policy, value) then
             count = 1
-            places[1], marks[1] = value, 0
+            states[1], marks[1] = value, 0
         end
         if count == 0 then
-            for i = 1, policy.places do
-                places[i], marks[i] = false, 0
+            for i = 1, policy.slots do
+                states[i], marks[i] = false, 0
             end
-        elseif count ~= policy.places then
-            if count == 1 and places[1] then
-                marks[1] = mark_of(policy, places[1])
+        elseif count ~= policy.slots then
+            if count == 1 and states[1] then
+                marks[1] = mark_of(policy, states[1])
             end
-            convert_places(policy, count, places, marks)
+            convert_rate_slots(policy, count, states, marks)
         end
         if count == 0 or not long then
-            check.lives, check.admitted = 0, 0
+            check.expiry, check.admitted = 0, 0
         end
     end
 
@@ -136,16 +132,16 @@ local function state(convert_places)
         return to_bytes('<I6I2', low, (time - low) / 2 ^ 48)
     end
 
-    -- The length that all places of `check` get, and how many are in use.
+    -- Returns the number of rate slots without trailing unused ones, and the bytes of a state.
     local function extent(check, count)
-        local places, marks = check.places, check.marks
-        while count > 0 and not places[count] and marks[count] == 0 do
+        local states, marks = check.states, check.marks
+        while count > 0 and not states[count] and marks[count] == 0 do
             count = count - 1
         end
-        local length = 12
+        local length = kShortState
         for i = 1, count do
-            if places[i] and #places[i] == 16 then
-                length = 16
+            if states[i] and #states[i] == kWideState then
+                length = kWideState
             end
         end
         return count, length
@@ -154,42 +150,42 @@ local function state(convert_places)
     local parts = {}
 
     local function write_long(check)
-        local policy, places = check.policy, check.places
-        local count, length = extent(check, policy.places)
-        local wide = length == 16 and policy.algorithm < 5
-        local bits = 128 + policy.places - 1 + (policy.min_interval > 0 and 8 or 0) + (policy.lives and 16 or 0) +
-            (wide and 32 or 0)
-        parts[1] = time_bytes(policy.lives and check.lives or check.admitted)
-        parts[2] = to_bytes('B', bits)
-        parts[3] = policy.lives and policy.min_interval > 0 and time_bytes(check.admitted) or ''
+        local policy, states = check.policy, check.states
+        local count, length = extent(check, policy.slots)
+        local wide = length == kWideState and policy.algorithm < kSlidingBuckets
+        local flags = kValueIsLong + policy.slots - 1 + (policy.min_interval > 0 and kValueHasInterval or 0) +
+            (policy.has_expiry and kValueHasExpiry or 0) + (wide and kValueIsWide or 0)
+        parts[1] = time_bytes(policy.has_expiry and check.expiry or check.admitted)
+        parts[2] = to_bytes('B', flags)
+        parts[3] = policy.has_expiry and policy.min_interval > 0 and time_bytes(check.admitted) or ''
         local size = 3
         for i = 1, count do
-            local place = places[i]
-            if policy.algorithm < 5 then
-                place = (place or '') .. sub(UNUSED, 1, length - (place and #place or 0))
-            elseif policy.algorithm == 5 then
-                place = to_bytes('<I2', place and #place or 0) .. (place or '')
+            local state = states[i]
+            if policy.algorithm < kSlidingBuckets then
+                state = (state or '') .. sub(UNUSED, 1, length - (state and #state or 0))
+            elseif policy.algorithm == kSlidingBuckets then
+                state = to_bytes('<I2', state and #state or 0) .. (state or '')
             end
-            if policy.places > 1 then
+            if policy.slots > 1 then
                 size = size + 1
                 parts[size] = to_bytes('B', check.marks[i])
             end
             size = size + 1
-            parts[size] = place or ''
+            parts[size] = state or ''
         end
         return table.concat(parts, '', 1, size)
     end
 
     local function write(check)
-        local policy, place = check.policy, check.places[1]
-        if type(place) == 'table' then
-            place.lives = policy.lives and check.lives or 0
-            place.admitted = policy.min_interval > 0 and check.admitted or 0
-            return place
-        elseif policy.long then
+        local policy, state = check.policy, check.states[1]
+        if type(state) == 'table' then
+            state.expiry = policy.has_expiry and check.expiry or 0
+            state.admitted = policy.min_interval > 0 and check.admitted or 0
+            return state
+        elseif policy.is_long then
             return write_long(check)
         end
-        return place
+        return state
     end
 
     return read, write

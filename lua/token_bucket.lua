@@ -1,4 +1,4 @@
--- token_bucket: `capacity` tokens, refilled at the rate; the level is what is missing of them.
-makers[0] = makers[0] and function(limit, count, seconds, flags, _, ceiling, delay)
-    return level(limit, limit, count, seconds, flags, ceiling, delay)
+-- token_bucket: `capacity` tokens, refilled at the rate. The level of the bucket is the number of missing tokens.
+makers[kTokenBucket] = makers[kTokenBucket] and function(limit, count, seconds, flags, _, ceiling, delay)
+    return bucket(limit, limit, count, seconds, flags, ceiling, delay)
 end

@@ -1,12 +1,11 @@
--- The names of the clients' keys, in the order of their limits, and their values: false where there is no key, or
--- something else than a string.
+-- The clients' keys, in the order of the limits, and their values. A value is false if there is no key, or if the key
+-- does not hold a string.
 --
--- A node of a cluster lets no command have keys of several slots, but a script may read and write one after the
--- other, if it does not declare them: then they follow the groups. All are read before any is written, so that a
--- call leaves everything as it was if one of them cannot be read: its slot is another node's, or on its way there.
--- The answer is then empty.
+-- In a Cluster, a command may not have keys of several slots. A script may, one key after the other, if the call does
+-- not declare the keys. Such keys follow the groups in ARGV. A slot may belong to another node or be migrating, so all
+-- keys are read before the first one is written: if one cannot be read, the reply is empty and nothing has changed.
 --
--- Values of large logs are not read here: see log_ring.lua.
+-- log_ring.lua reads the values of large logs.
 local call, try = redis.call, redis.pcall
 
 local declared = KEYS[1]

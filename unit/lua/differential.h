@@ -34,18 +34,18 @@ end
 local function rewrite(_, key, value)
     redis.call('SET', key, string.sub(redis.call('GET', key), 1, 8) .. value)
 end
-local function keep(key, value, moment, same)
-    assert(moment % 1 == 0)
-    assert(not same or struct.unpack('<I8', redis.call('GET', key)) == moment)
+local function save(key, value, expires, same_expiry)
+    assert(expires % 1 == 0)
+    assert(not same_expiry or struct.unpack('<I8', redis.call('GET', key)) == expires)
     if value then
-        redis.call('SET', key, struct.pack('<I8', moment) .. value)
+        redis.call('SET', key, struct.pack('<I8', expires) .. value)
     else
         redis.call('DEL', key)
     end
 end
 local function read_part(key, first, last)
-    local moment = redis.call('GETRANGE', key, 0, 7)
-    if first == 0 and #moment == 8 and struct.unpack('<I8', moment) <= now then
+    local expires = redis.call('GETRANGE', key, 0, 7)
+    if first == 0 and #expires == 8 and struct.unpack('<I8', expires) <= now then
         redis.call('DEL', key)
     end
     return redis.call('GETRANGE', key, first + 8, last < 0 and last or last + 8)
@@ -53,9 +53,9 @@ end
 local function write_part(key, first, text)
     redis.call('SETRANGE', key, first + 8, text)
 end
-local function keep_until(key, moment)
-    assert(moment % 1 == 0)
-    redis.call('SETRANGE', key, 0, struct.pack('<I8', moment))
+local function save_until(key, expires)
+    assert(expires % 1 == 0)
+    redis.call('SETRANGE', key, 0, struct.pack('<I8', expires))
 end
 )lua";
 

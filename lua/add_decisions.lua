@@ -1,0 +1,34 @@
+-- Adds the decisions of the group at `at` to the reply in main.lua, and moves `at` and `index` to the next group.
+if remaining and not rejected_or_delayed and form == kDecisionFormat then
+    -- The most common decision, after others of the same form.
+    numbers[filled + 1], numbers[filled + 2] = kDecisionAllowed + remaining * 256, reset
+    run, filled = run + 1, filled + 2
+    at, index = at + 6, index + 1
+else
+    local head, rate = kind % 256, 0
+    local size = head % kRefund
+    for i = 1, head < kRefund and size or 0 do
+        if checks then
+            local check = checks[i]
+            fits, rate, remaining, reset = check.allowed, check.rate, check.remaining, check.reset
+            retry, delay, excess = check.retry, check.delay, check.excess
+            rejected_or_delayed = not fits or delay > 0
+        end
+        local other_form = rejected_or_delayed and kDecisionFormat .. kMoreFormat or kDecisionFormat
+        if other_form ~= form then
+            format = format .. string.rep(form, run)
+            form, run = other_form, 0
+        end
+        run = run + 1
+        if rejected_or_delayed then
+            local flags = kDecisionMore + (fits and kDecisionAllowed or retry == -1 and kDecisionNever or 0)
+            numbers[filled + 1], numbers[filled + 2] = rate + flags + remaining * 256, reset
+            numbers[filled + 3], numbers[filled + 4] = fits and delay or retry == -1 and 0 or retry, excess
+            filled = filled + 4
+        else
+            numbers[filled + 1], numbers[filled + 2] = rate + kDecisionAllowed + remaining * 256, reset
+            filled = filled + 2
+        end
+    end
+    at, index = at + kGroupSize + size * kLimitSize, index + size
+end
