@@ -2,13 +2,15 @@
 --
 -- A check is a table that is reused for other requests. Its fields:
 --   policy, cost
---   states, marks           by rate slot, from the value; expiry and admitted: the times in the value
---   to, from                for each rate, the slot to write to and the slot to read from
---   time, start, a, b, moved    for each rate, the view: see policies.lua
---   allowed, rate, remaining, reset, retry, delay, excess    the decision
---   admitted_at             the new time of the last admitted request, for min_interval
---   interval_moved          whether that time must be written even if nothing is charged
---   extra                   microseconds by which the value is kept for longer than its rates need it; optional
+--   states, marks                of each rate slot, from the value
+--   expiry, admitted             the times in the value
+--   to, from                     for each rate, the slot to write to and the slot to read from
+--   time, start, a, b, moved     for each rate, the view: see policies.lua
+--   allowed, rate, remaining, reset, retry, delay, excess: the decision
+--   admitted_at                  the new time of the last admitted request, for min_interval
+--   interval_moved               whether that time must be written even if nothing is charged
+--   extra                        microseconds for which the value is kept beyond the need of its rates; may be nil
+--   fresh                        used by write_rates only
 --
 -- charge, refuse and give_back return the new value of the key, false for none, and the time until which the value is
 -- needed; they return nothing if the key does not change.

@@ -1,4 +1,4 @@
-// One script call, put together from groups of limits, and what it answered.
+// Builds a script call from groups of limits.
 #pragma once
 
 #include <string>
@@ -35,7 +35,7 @@ struct Call {
         return keys;
     }
 
-    // The command that decides, with the script's SHA1. Its keys are declared, or come last.
+    // The command of a check. If not `declared`, the keys are the last arguments.
     std::vector<std::string> command(const std::string& sha, bool declared = true) const {
         std::string text;
         for (const CallGroup& group : groups) {
@@ -51,7 +51,7 @@ struct Call {
         return words;
     }
 
-    // The command that charges every limit of the one group, whether it fits or not, with that script's SHA1.
+    // The sync command that charges every limit of the first group.
     std::vector<std::string> sync_command(const std::string& sha, const std::string& guard,
                                           const std::string& sequence, const std::string& age = "0") const {
         std::vector<std::string> all = keys();
@@ -64,7 +64,7 @@ struct Call {
     }
 
   private:
-    // What both commands begin with: the keys and the policies.
+    // The first arguments of both commands: script, keys, policies.
     std::vector<std::string> begin(const std::string& sha, const std::vector<std::string>& all) const {
         std::vector<std::string> words = {"EVALSHA", sha, std::to_string(all.size())};
         words.insert(words.end(), all.begin(), all.end());

@@ -1,5 +1,5 @@
-// Random scenarios, run by the scripts in a server and by core: both must give the same decisions, keep the
-// same state and forget it at the same moment.
+// Runs random scenarios by the scripts in a server and by core. Both must make the same decisions, keep the
+// same state and expire it at the same time.
 #pragma once
 
 #include <rapidcheck.h>
@@ -20,8 +20,9 @@
 
 namespace rate_limit {
 
-// In place of lua/keys.lua: the clock is what the call says last, and a value has before it the moment at
-// which it is gone. Where keys are not declared, the clock passes for another one, which no limit has.
+// Replaces lua/keys.lua. The last argument of a call is the time, and the first 8 bytes of a value are its
+// expiry. In a call whose keys are not declared, the script takes the time for one more key; no limit has
+// this key.
 constexpr char kTestKeys[] = R"lua(
 local now = tonumber(ARGV[#ARGV])
 for i = 1, #keys do
@@ -59,13 +60,13 @@ local function save_until(key, expires)
 end
 )lua";
 
-inline std::uint64_t steps = 0;  // limits that were decided, given back or charged
+inline std::uint64_t steps = 0;  // limits that were decided, refunded or charged
 inline std::unique_ptr<Server> server;
 inline std::string sha;
 inline std::string sync_sha;
-inline bool declared = true;  // the keys of calls that decide
+inline bool declared = true;  // whether checks declare their keys
 
-// Scripts that keep a log whole unless it may have more than `whole` entries; see script_text.
+// Loads scripts in which a log of up to `whole` entries is not a ring; see script_text.
 inline void load_scripts(long whole) {
     Connection& connection = server->connection();
     sha = text_of(*connection.call({"SCRIPT", "LOAD", script_text("ORDER", kTestKeys, whole)}));
@@ -77,11 +78,11 @@ inline void start_server(const std::string& program) {
     load_scripts(-1);
 }
 
-// What one script call has to do at one moment: groups that it decides, or one that it charges as it is.
+// A check or a sync call at a given time.
 struct TimedCall : Call {
     Micros now = 0;
-    std::uint64_t sequence = 0;  // of a call that charges
-    Micros age = 0;              // of what it charges
+    std::uint64_t sequence = 0;  // of a sync call; 0 for a check
+    Micros age = 0;              // of the charged requests
 
     std::vector<std::string> command() const {
         std::vector<std::string> words =
@@ -98,9 +99,9 @@ inline std::string key_of(const ScenarioLimit& limit) {
 
 using Marks = std::map<std::uint64_t, Micros>;
 
-// Whether a window's mark tells the periods of `rates` from all that a zone had before. Where it does not, a
-// key may be kept for as long as the other period wants: see keep() in lua/keys.lua.
-inline bool told_apart(const RateList& rates, Marks* before) {
+// Whether the marks of `rates` differ from those of all other periods that the zone had. If two periods have
+// the same mark, a key may expire with the wrong one: see save() in lua/keys.lua.
+inline bool has_own_marks(const RateList& rates, Marks* before) {
     for (std::uint32_t i = 0; i < rates.size; ++i) {
         const auto found = before->find(period_mark(rates.rates[i]));
         if (found != before->end() && found->second != rates.rates[i].period) {
@@ -113,18 +114,18 @@ inline bool told_apart(const RateList& rates, Marks* before) {
     return true;
 }
 
-// The calls of a scenario. They are as few as can be: what is decided in one moment is one call, whatever
-// changes in it. What is charged comes once in a call, and sometimes again with the same number.
+// The calls of a scenario. All checks of one moment are in one call, even if policies change in between. A
+// client is charged at most once in a sync call. Some sync calls are repeated with the same sequence number.
 class Calls {
   public:
     explicit Calls(const Scenario& scenario) : zones_(scenario.zones), marks_(zones_.size()) {
         for (std::size_t i = 0; i < zones_.size(); ++i) {
-            told_apart(zones_[i].policy.rates, &marks_[i]);
+            has_own_marks(zones_[i].policy.rates, &marks_[i]);
         }
         Micros now = scenario.start;
         for (const Event& event : scenario.events) {
             now = scenario.moved(now, event.move);
-            if (event.changes && told_apart(event.policy.rates, &marks_[event.limits[0].zone])) {
+            if (event.changes && has_own_marks(event.policy.rates, &marks_[event.limits[0].zone])) {
                 zones_[event.limits[0].zone].policy = event.policy;
                 numbers_.clear();
             }
@@ -173,7 +174,7 @@ class Calls {
     std::vector<ScenarioZone> zones_;
     std::vector<Marks> marks_;
     std::vector<TimedCall> calls_;
-    std::vector<std::size_t> numbers_;  // of the zones' policies in the last call
+    std::vector<std::size_t> numbers_;  // index of each zone's policy in the last call
     std::uint64_t sequence_ = 0;
 };
 
@@ -193,10 +194,10 @@ inline std::string show(const Content& content) {
     return out.str();
 }
 
-// What core has after the same calls, and what it makes of their replies.
+// Makes the same calls with core, and compares the replies and values.
 class Mirror {
   public:
-    // `kept` are the values that the keys of the call have after it.
+    // `kept` are the values of the call's keys after the call.
     void compare(const TimedCall& call, std::string_view reply, const redisReply& kept) {
         Micros time = 0;
         RC_ASSERT(decode_time(&reply, &time));
@@ -236,7 +237,7 @@ class Mirror {
             for (std::size_t i = 0; !group.refund && i < limits.size(); ++i) {
                 Decision expected = limits[i].check.decision();
                 if (expected.allowed && expected.delay == 0) {
-                    expected.excess_milli = 0;  // nobody asks for it then
+                    expected.excess_milli = 0;  // the script does not reply with it
                 }
                 Decision got = {};
                 RC_ASSERT(decode_decision(&reply, *limits[i].policy, &got));
@@ -285,7 +286,7 @@ class Mirror {
         if (!client->present()) {
             return;
         }
-        // The longest of all waits counts from when a level was charged.
+        // kForever is counted from the time of the charge, which may be `age` ago.
         const bool longest = moment >= kForever && client->moment() - moment <= call.age;
         if (client->vague() || longest ? moment < client->moment() - call.age : moment != client->moment()) {
             RC_FAIL(where + " is kept until " + std::to_string(moment) + ", not " +
@@ -300,13 +301,13 @@ class Mirror {
             RC_FAIL(where + "\n  core " + show(expected) + "\n  redis" +
                     (content ? show(*content) : " cannot be read"));
         }
-        RC_ASSERT(!has_lives(client->layout()) || static_cast<Micros>(reader.lives()) == moment);
+        RC_ASSERT(!has_expiry(client->layout()) || static_cast<Micros>(reader.expiry()) == moment);
         if (call.policies[limit.policy].second.algorithm != Algorithm::kSlidingLog) {
             compare_decoded(call.policies[limit.policy].first, value, *client);
         }
     }
 
-    // Whoever takes the value over, with this layout or another, has what core has.
+    // decode_value returns the state of core, for this layout and for others.
     static void compare_decoded(const Policy& policy, std::string_view value, const MirroredClient& client) {
         for (std::uint32_t rates = 0; rates <= kMaxRates; ++rates) {
             if (rates != 0 && rates < policy.rates.size) {
@@ -361,7 +362,7 @@ struct Kind {
     std::uint32_t zones;
 };
 
-// Logs that are rings in Redis: all of them, those of more than a few entries, and those of a variable rate.
+// Compares logs that are rings in Redis: all logs, those of more than 8 and of more than 60 entries.
 template <class Kinds>
 void compare_rings(const Kinds& kinds) {
     start_server(server_programs()[0]);
@@ -406,15 +407,15 @@ inline bool whole_run() {
     return getenv("RL_LONG") != nullptr && getenv("RC_PARAMS") == nullptr && getenv("RL_SANITIZE") == nullptr;
 }
 
-// Sets RC_PARAMS, as far as nobody has, to `successes` scenarios of each kind if the run is whole, else to
-// fewer.
+// Sets the parameters of RC_PARAMS that the environment does not: `successes` scenarios of each kind with
+// RL_LONG, otherwise fewer.
 inline void set_parameters(const char* successes) {
     const char* given = getenv("RC_PARAMS");
     const char* fewer = getenv("RL_SANITIZE") != nullptr ? "9" : "12";
     std::string parameters =
         given != nullptr ? given : std::string("max_success=") + (whole_run() ? successes : fewer);
     if (parameters.find("seed=") == std::string::npos) {
-        // The same every time, so that whoever runs the tests sees what others saw; RL_SEED takes another.
+        // A fixed seed makes failures reproducible. RL_SEED sets another.
         const char* seed = getenv("RL_SEED");
         parameters += std::string(" seed=") + (seed != nullptr ? seed : "898494491");
     }

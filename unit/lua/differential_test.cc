@@ -1,5 +1,5 @@
-// Redis and core give the same decisions, keep the same state and forget it at the same moment. With RL_LONG
-// in the environment, over a million steps.
+// Redis and core make the same decisions, keep the same state and expire it at the same time. With RL_LONG in
+// the environment, over a million steps.
 #include "lua/differential.h"
 
 namespace rate_limit {
@@ -20,14 +20,14 @@ constexpr Kind kKinds[] = {
     {"several limits and everything", kCountAll | kIntervals | kStepsBack | kRateChanges | kSeveralRates, 4},
 };
 
-bool whole = false;  // a million steps are asked for
+bool whole = false;  // over a million steps
 
 void test_redis_decides_as_core_does(void**) {
     compare_with(server_programs()[0], kKinds);
     assert_true(steps >= 1'000'000 || !whole);
 }
 
-// 65501 * 2409415184501 is by 1 more than a multiple of the period, and too large for a double to tell.
+// 65501 * 2409415184501 is a multiple of the period plus 1, and too large to be exact in a double.
 void test_what_overlaps_of_the_window_before_is_exact(void**) {
     constexpr Micros kPeriod = 30 * kDay;
     constexpr Micros kLeft = 2'409'415'184'501;
@@ -45,7 +45,7 @@ void test_what_overlaps_of_the_window_before_is_exact(void**) {
     assert_true(rc::check("Redis agrees", [&] { redis_agrees(scenario); }));
 }
 
-// As a node of a cluster is asked.
+// As in calls to a node of a Cluster.
 void test_redis_decides_the_same_for_keys_that_are_not_declared(void**) {
     declared = false;
     compare_with(server_programs()[0], std::vector<Kind>{kKinds[0], kKinds[std::size(kKinds) - 1]});
@@ -60,7 +60,7 @@ void test_a_ring_decides_the_same_if_its_key_is_not_declared(void**) {
     declared = true;
 }
 
-// Another server runs the same script by the same rules: what counts is that it does so at all.
+// Valkey runs the same scripts. A few scenarios show that they work there.
 void test_valkey_decides_as_core_does(void**) {
     const std::vector<std::string> programs = server_programs();
     assert_int_equal(programs.size(), 2);

@@ -1,5 +1,5 @@
-// A sliding_log of many entries, on a real server and its clock: what a check of it costs Redis, and that it
-// takes over what was kept whole.
+// A sliding_log of many entries on a real server: the cost of a check, exactness, expiry, and conversion of
+// logs that are not rings.
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,14 +20,14 @@ namespace {
 constexpr long kAlwaysWhole = 1 << 21;  // more than any log has
 
 std::string sha;
-std::string whole_sha;  // of a script that keeps every log whole, as earlier releases did
+std::string whole_sha;  // of a script without rings, as in earlier releases
 
 struct Answer {
     Micros time = 0;
     Decision decision = {};
 };
 
-// One group of one limit.
+// A call of one group with one limit.
 Call request(const Policy& policy, const StateLayout& layout, std::uint32_t cost,
              const std::string& key = "a") {
     return {{{policy, layout}}, {{false, {{0, key, cost}}}}};
@@ -55,7 +55,7 @@ Answer run(const Policy& policy, std::uint32_t cost, const std::string& script =
 
 Policy log_of(const std::string& rates) { return policy_of(Algorithm::kSlidingLog, rates); }
 
-// What was asked of Redis by calls of the same kind, and how long the fastest one took, in microseconds.
+// The commands of equal calls, and the microseconds of the fastest call.
 struct Cost {
     long fastest = 1'000'000;
     long reads = 0;  // the most in one call
@@ -77,8 +77,8 @@ Cost cost_of(const Call& call, bool allowed) {
     return cost;
 }
 
-// The second rate's entries begin somewhere in the log. The clients have `used` of `count`, half of that
-// since a moment ago.
+// The client has used `used` of `count`, half of it within the last second, so the entries of the second rate
+// begin in the middle of the log.
 Cost cost_of_log(std::uint32_t count, std::uint32_t used, std::uint32_t cost, bool allowed) {
     const Policy policy = log_of(std::to_string(count) + "r/d," + std::to_string(count) + "r/s");
     connection().call({"FLUSHALL", "SYNC"});
@@ -104,10 +104,10 @@ void test_a_check_costs_the_same_however_many_entries_there_are(void**) {
         const Cost many = cost_of_log(kMany, kMany - kind.left, kind.cost, kind.allowed);
         std::printf("# %s: %ld us and %ld reads of %u entries, %ld us and %ld reads of %u\n", kind.name,
                     few.fastest, few.reads, kFew, many.fastest, many.reads, kMany);
-        // The header, and at most a run of entries for each step of a search, of which there are two.
+        // The header, and for each of two binary searches at most one run of entries a step.
         assert_true(many.reads <= 1 + 2 * 20);
         assert_true(many.writes <= 2);
-        // Ten times as long would be far below what it takes to read or write all, which is a thousand times.
+        // Reading or writing all entries would take a thousand times as long.
         assert_true(many.fastest <= 10 * few.fastest);
     }
 }
@@ -140,7 +140,7 @@ void test_the_key_of_a_large_log_expires_with_its_newest_entry(void**) {
     assert_int_equal(integer({"EXISTS", "a"}), 0);
 }
 
-// Each client is read and written once in a call, however often it comes.
+// Each client is read and written once in a call, however often it occurs.
 void test_a_call_reads_a_large_log_once(void**) {
     const Policy policy = log_of("5000r/h");
     Call call = request(policy, layout_of(policy), 1);
@@ -165,7 +165,7 @@ void test_a_log_that_was_kept_whole_is_taken_over(void**) {
     }
 }
 
-// A limit that is lowered keeps the log whole again, and one that is raised does not.
+// A lowered limit needs no ring any more; a raised one does.
 void test_a_log_stays_what_it_is_when_the_count_changes(void**) {
     assert_int_equal(run(log_of("5000r/d"), 60).decision.remaining, 4940);
     assert_int_equal(run(log_of("100r/d"), 10).decision.remaining, 30);
@@ -180,7 +180,7 @@ void test_a_key_of_another_type_is_a_client_never_seen(void**) {
     assert_int_equal(run(log_of("5000r/h"), 1).decision.remaining, 4998);
 }
 
-// The limit holds for a user as earlier releases needed it.
+// A Redis user with only the permissions that earlier releases needed.
 void test_a_user_who_may_not_read_parts_has_the_same_limit(void**) {
     connection().call(
         {"ACL", "SETUSER", "plain", "on", ">secret", "~*", "+evalsha", "+mget", "+set", "+del", "+time"});

@@ -1,4 +1,4 @@
-// What core makes of the same requests: the states of clients as Redis should have them, and until when.
+// The expected states of clients in Redis and their expiry, calculated with core.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@ inline bool operator==(const Decision& a, const Decision& b) {
            a.excess_milli == b.excess_milli;
 }
 
-// The state of one rate, apart from all others.
+// The state of a single rate.
 class RateState {
   public:
     RateState(const Policy& policy, const StateLayout& layout, std::uint32_t rate, const std::uint64_t* words)
@@ -29,13 +29,13 @@ class RateState {
         layout_.varied = false;
     }
 
-    // Whether a client with this state is told anything else than one never seen.
+    // Whether a client with this state gets other decisions than a new client.
     bool matters(Micros now) const {
         return !(decide(words_, now, 0) == decide(nullptr, now, 0)) ||
                !(decide(words_, now, 1) == decide(nullptr, now, 1));
     }
 
-    // The first moment from `now` on at which it does not matter.
+    // The first time from `now` on at which the state does not matter.
     Micros end(Micros now) const {
         if (!matters(now)) {
             return now;
@@ -71,15 +71,15 @@ class MirroredClient {
     const StateLayout& layout() const { return layout_; }
     const Words& words() const { return words_; }
     Micros moment() const { return moment_; }
-    Micros lives() const { return lives_; }
-    // What the moment was told to be where more than one is right.
-    void set_moment(Micros moment) { moment_ = lives_ = moment; }
-    // Only the time of min_interval was written last: until when the rest matters is not told exactly.
+    Micros expiry() const { return expiry_; }
+    // Sets the expiry that Redis has, where several are correct.
+    void set_moment(Micros moment) { moment_ = expiry_ = moment; }
+    // Whether the last write changed only the time of min_interval: the expiry may then be later than needed.
     bool vague() const { return vague_; }
 
     void expire(Micros now) { present_ = present_ && now < moment_; }
 
-    // The state as `policy` finds it in `layout`.
+    // The state converted to `layout`.
     Words read(const Policy& policy, const StateLayout& layout) const {
         Words words(words_of(layout));
         if (!present_ || !can_convert(layout_, layout)) {
@@ -92,49 +92,49 @@ class MirroredClient {
             convert(layout_, left_by(policy, layout), words_.data(), layout, policy.rates, words.data());
             return words;
         }
-        const std::size_t places = interval_index(layout);
-        std::copy_n(words_.begin(), places, words.begin());
+        const std::size_t interval = interval_index(layout);
+        std::copy_n(words_.begin(), interval, words.begin());
         if (layout.interval && layout_.interval) {
-            words[places] = words_[places];
+            words[interval] = words_[interval];
         }
         return words;
     }
 
-    // Takes `words`, which a request under `policy` has left at `now`; of them only the time of min_interval
-    // may be new. What was charged as of `time` matters for as much longer as that is ago.
+    // Stores the state after a request under `policy` at `now`. If `only_interval`, only the time of
+    // min_interval has changed. The rates were charged at `time`, and need their state for `longer` more.
     void write(const Policy& policy, const StateLayout& layout, const Words& words, Micros now,
                bool only_interval, Micros time, Micros longer) {
-        const RateSlots places = has_marks(layout)
-                                     ? find_rate_slots(policy.rates, layout, words[marks_index(layout)])
-                                     : RateSlots();
+        const RateSlots slots = has_marks(layout)
+                                    ? find_rate_slots(policy.rates, layout, words[marks_index(layout)])
+                                    : RateSlots();
         Micros end = now;
         for (std::uint32_t i = 0; i < policy.rates.size; ++i) {
-            const std::uint64_t* at = words.data() + places.from[i] * words_per_rate(layout);
+            const std::uint64_t* at = words.data() + slots.from[i] * words_per_rate(layout);
             end = std::max(end, RateState(policy, layout, i, at).end(time) + longer);
         }
         if (layout.interval && words[interval_index(layout)] != 0) {
             end = std::max(end, static_cast<Micros>(words[interval_index(layout)]) + policy.min_interval);
         }
-        if (present_ && has_lives(layout_) && has_lives(layout) &&
-            keeps_others(policy, layout, places, words)) {
+        if (present_ && has_expiry(layout_) && has_expiry(layout) &&
+            keeps_others(policy, layout, slots, words)) {
             end = std::max(end, believed(layout.algorithm, now));
         }
         present_ = end > now;
         layout_ = layout;
         words_ = words;
-        moment_ = lives_ = end;
+        moment_ = expiry_ = end;
         vague_ = only_interval;
     }
 
   private:
-    // A level is kept for no longer than three of the longest periods on behalf of other rates; all else ends
-    // before.
+    // The same as in lua/check.lua: a later expiry than three of the longest periods is believed only of a
+    // bucket, and cut there.
     Micros believed(Algorithm algorithm, Micros now) const {
         const Micros last = now + 3 * kMaxPeriod;
-        return lives_ <= last ? lives_ : is_bucket(algorithm) ? last : 0;
+        return expiry_ <= last ? expiry_ : is_bucket(algorithm) ? last : 0;
     }
 
-    // The rate that one place was used with, as far as its words tell.
+    // The rate that a single slot was used with; none if its words do not tell.
     RateList left_by(const Policy& policy, const StateLayout& layout) const {
         RateList rates = {};
         if (layout_.rates != 1 || layout.rates == 1) {
@@ -153,17 +153,17 @@ class MirroredClient {
         return rates;
     }
 
-    static bool keeps_others(const Policy& policy, const StateLayout& layout, const RateSlots& places,
+    static bool keeps_others(const Policy& policy, const StateLayout& layout, const RateSlots& slots,
                              const Words& words) {
         if (layout.algorithm == Algorithm::kSlidingLog) {
             return words[1] >> 32 != 0;
         }
         unsigned own = 0;
         for (std::uint32_t i = 0; i < policy.rates.size; ++i) {
-            own |= 1U << places.to[i];
+            own |= 1U << slots.to[i];
         }
-        for (std::uint32_t place = 0; place < layout.rates; ++place) {
-            if ((own >> place & 1) == 0 && (words[marks_index(layout)] >> (place * 8) & 0xff) != 0) {
+        for (std::uint32_t slot = 0; slot < layout.rates; ++slot) {
+            if ((own >> slot & 1) == 0 && (words[marks_index(layout)] >> (slot * 8) & 0xff) != 0) {
                 return true;
             }
         }
@@ -175,10 +175,10 @@ class MirroredClient {
     StateLayout layout_ = {};
     Words words_;
     Micros moment_ = 0;
-    Micros lives_ = 0;
+    Micros expiry_ = 0;
 };
 
-// One limit of a group while it is decided.
+// A limit of a group, and its check.
 struct MirroredLimit {
     MirroredClient* client;
     const Policy* policy;
@@ -188,7 +188,7 @@ struct MirroredLimit {
     Check check = {};
 };
 
-// Gives the client what a check has left at `now`. If `counts`, its cost is among that.
+// Stores the state of a limit after its check at `now`. `counts`: whether the cost was charged.
 inline void keep_words(const MirroredLimit& limit, const Words& before, bool counts, Micros now, Micros time,
                        Micros longer = 0) {
     bool written = limit.cost != 0 && counts;
@@ -206,7 +206,7 @@ inline void keep_words(const MirroredLimit& limit, const Words& before, bool cou
     }
 }
 
-// Decides a group at `now`, all or nothing, or takes it back.
+// Decides a group at `now`, and charges all its limits or none; or refunds it.
 inline void mirror_group(std::vector<MirroredLimit>* group, Micros now, bool refund) {
     bool admitted = true;
     for (MirroredLimit& limit : *group) {
@@ -228,21 +228,21 @@ inline void mirror_group(std::vector<MirroredLimit>* group, Micros now, bool ref
     }
 }
 
-// When a level was last charged.
+// The time of the last charge of a bucket.
 inline Micros last_charge(const MirroredLimit& limit) {
-    const RateSlots places = has_marks(limit.layout) ? find_rate_slots(limit.policy->rates, limit.layout,
-                                                                       limit.words[marks_index(limit.layout)])
-                                                     : RateSlots();
+    const RateSlots slots = has_marks(limit.layout) ? find_rate_slots(limit.policy->rates, limit.layout,
+                                                                      limit.words[marks_index(limit.layout)])
+                                                    : RateSlots();
     Micros last = 0;
     for (std::uint32_t i = 0; i < limit.policy->rates.size; ++i) {
-        const std::uint64_t word = limit.words[places.from[i] * words_per_rate(limit.layout)];
+        const std::uint64_t word = limit.words[slots.from[i] * words_per_rate(limit.layout)];
         last = std::max(last, static_cast<Micros>(word & ((std::uint64_t{1} << 52) - 1)));
     }
     return last;
 }
 
-// Charges one limit at `now` whether it fits or not. Tells how many requests did not; of a level in the past,
-// about.
+// Charges a limit at `now`, even beyond the limit. Returns how many requests exceed the limit; for a bucket
+// that is charged in the past, an upper bound.
 inline std::uint32_t mirror_charge(MirroredLimit* limit, Micros now, Micros age) {
     limit->client->expire(now);
     limit->words = limit->client->read(*limit->policy, limit->layout);

@@ -1,4 +1,4 @@
-// A real server and its clock: what scripts ask of it, and when keys are gone there.
+// A real server with its own clock: counts commands, and calculates when keys expire.
 #pragma once
 
 #include <cstring>
@@ -38,7 +38,7 @@ inline long calls_of(const std::string& command) {
     return stat.empty() ? 0 : std::atol(stat.c_str() + std::strlen("calls="));
 }
 
-// How many different commands were called since then.
+// How many different commands were called since CONFIG RESETSTAT.
 inline int commands_called() {
     std::istringstream text(text_of(*connection().call({"INFO", "commandstats"})));
     int count = 0;
@@ -50,7 +50,7 @@ inline int commands_called() {
 
 inline Micros rounded_up(Micros moment) { return (moment + 999) / 1000; }
 
-// When the key of a client that has made its first request at `now` is gone, in milliseconds.
+// When the key of a client expires after its first request at `now`, in milliseconds since 1970.
 inline Micros expiry_of(const Policy& policy, Micros now) {
     const Rate& rate = policy.rates.rates[0];
     const Micros end = now - now % rate.period + rate.period;
@@ -69,13 +69,13 @@ inline Micros expiry_of(const Policy& policy, Micros now) {
     }
 }
 
-// The policies that keep state in all the forms that there are.
+// Policies and layouts for all forms of values.
 inline std::vector<std::pair<Policy, StateLayout>> forms_of(Algorithm algorithm) {
     const Policy one = policy_of(algorithm, "100r/h");
     const Policy several = policy_of(algorithm, "100r/h,1000r/d");
     Policy interval = one;
     interval.min_interval = 1;
-    // Those of a sliding_log in room for so many are rings.
+    // A sliding_log with room for so many entries is a ring.
     constexpr std::uint32_t kMany = 3000;
     return {{one, layout_of(one)},
             {several, layout_of(several)},

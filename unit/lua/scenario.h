@@ -1,5 +1,4 @@
-// Random requests of several clients under several zones, for RapidCheck: what one script call after the
-// other has to decide.
+// Generates random requests of several clients to several zones, for RapidCheck.
 #pragma once
 
 #include <ostream>
@@ -9,24 +8,24 @@
 
 namespace rate_limit {
 
-// A limit whose rates may change, and whether it has room for any rates or just for those that it has.
+// A zone whose rates may change. If `varied`, its state has room for other rates.
 struct ScenarioZone {
     Policy policy;
     bool varied;
-    std::uint32_t places;       // if varied
+    std::uint32_t slots;        // if varied
     std::uint32_t log_entries;  // if varied
 
     StateLayout layout() const {
-        return varied ? layout_of(policy, std::max(places, policy.rates.size), log_entries)
+        return varied ? layout_of(policy, std::max(slots, policy.rates.size), log_entries)
                       : layout_of(policy);
     }
 };
 
-// A kind of scenario, beside those of traces: some of the groups are charged whether they fit or not, and
-// most zones keep what is then owed.
+// A kind of scenario, in addition to those of unit/trace.h: some groups are sync calls, and most zones have
+// `debt`.
 constexpr unsigned kImposes = 32;
 
-// Another: most requests fit, and each is the only one in its call, a little after the one before.
+// Another kind: most requests fit, and each is alone in its call, shortly after the one before.
 constexpr unsigned kSteady = 64;
 
 struct ScenarioLimit {
@@ -35,15 +34,15 @@ struct ScenarioLimit {
     std::uint32_t cost;
 };
 
-// One group, and what changes before it.
+// A group of requests, and the changes before it.
 struct Event {
     Micros move;          // of the clock
-    std::uint32_t times;  // that it comes
+    std::uint32_t times;  // that the group is repeated
     bool refund;
-    bool imposes;                       // if `refund` too, as a call that comes again
-    Micros age;                         // of what it imposes
+    bool imposes;                       // a sync call; with `refund`, a repeated one
+    Micros age;                         // of the requests of the sync call
     std::vector<ScenarioLimit> limits;  // of different zones
-    bool changes;                       // the first limit's zone has another policy from here on
+    bool changes;                       // from here on the first limit's zone has `policy`
     Policy policy;
 };
 
@@ -52,7 +51,7 @@ struct Scenario {
     Micros start;
     std::vector<Event> events;
 
-    // The clock after `move`. A log that follows a clock that was set back must not reach beyond time 0.
+    // The time after `move`. A log that follows a clock that was set back must not begin before time 0.
     Micros moved(Micros now, Micros move) const {
         Micros least = 1;
         for (const ScenarioZone& zone : zones) {
@@ -65,8 +64,8 @@ struct Scenario {
 inline std::ostream& operator<<(std::ostream& out, const Scenario& scenario) {
     for (const ScenarioZone& zone : scenario.zones) {
         out << "zone " << zone.policy << " ceiling=" << zone.policy.ceiling
-            << (zone.policy.debt ? " debt" : "") << (zone.varied ? " varied, places=" : "")
-            << (zone.varied ? std::to_string(zone.places) : "") << "\n";
+            << (zone.policy.debt ? " debt" : "") << (zone.varied ? " varied, slots=" : "")
+            << (zone.varied ? std::to_string(zone.slots) : "") << "\n";
     }
     Micros now = scenario.start;
     for (const Event& event : scenario.events) {
@@ -91,7 +90,7 @@ namespace random {
 inline ScenarioZone draw_zone(Algorithm algorithm, unsigned kind) {
     ScenarioZone zone = {draw_policy(algorithm, kind), (kind & kRateChanges) != 0 && *between(0, 2) == 0, 0,
                          0};
-    zone.places = *between<std::uint32_t>(1, kMaxRates);
+    zone.slots = *between<std::uint32_t>(1, kMaxRates);
     zone.log_entries = *between<std::uint32_t>(300, 400);
     if (algorithm == Algorithm::kLeakyBucket || algorithm == Algorithm::kGcra) {
         zone.policy.ceiling = *between(0, 1) == 0 ? 0 : zone.policy.burst + 1;
@@ -103,7 +102,7 @@ inline ScenarioZone draw_zone(Algorithm algorithm, unsigned kind) {
     return zone;
 }
 
-// Another policy of the same zone: other rates, and less of a burst or no interval for a while.
+// Another policy of the same zone: other rates, and perhaps a smaller burst or no min_interval.
 inline Policy draw_change(const ScenarioZone& zone, unsigned kind) {
     Policy policy = zone.policy;
     const bool several = (kind & kSeveralRates) != 0 && *between(0, 3) != 0;
@@ -136,7 +135,7 @@ inline Event draw_event(const std::vector<ScenarioZone>& zones, unsigned kind) {
     for (std::uint32_t i = 0; i < limits; ++i) {
         const std::uint32_t zone = (first + i) % (last + 1);
         const Policy& covered = zones[zone].policy;
-        // More than anyone may ask for fills up a counter at once.
+        // Costs above kMaxCost saturate a counter at once.
         const std::uint32_t cost = *between(0, 39) == 0
                                        ? *one_of<std::uint32_t>({~0U, ~0U - 1, 1U << 31})
                                        : *any_cost(capacity_of(covered, covered.rates.rates[0]));
@@ -157,8 +156,8 @@ inline Event draw_event(const std::vector<ScenarioZone>& zones, unsigned kind) {
 
 }  // namespace random
 
-// Scenarios of any `kind`, or of several with their bits or-ed. The first zone is of `algorithm`; with
-// several zones each of the others is of any, and of any kind.
+// Scenarios of a `kind`; kinds can be or-ed. The first zone has `algorithm`. The other zones have random
+// algorithms and kinds.
 inline rc::Gen<Scenario> any_scenario(Algorithm algorithm, unsigned kind, std::uint32_t most_zones) {
     using random::between;
     const auto zones = rc::gen::exec([=] {

@@ -1,4 +1,4 @@
-// The scripts of lua/, as they are or with another chunk in place of lua/keys.lua.
+// The text of a script of lua/, optionally with another text instead of lua/keys.lua.
 #pragma once
 
 #include <cstdio>
@@ -7,8 +7,8 @@
 
 namespace rate_limit {
 
-// `order` is the file of lua/ that names the parts; `keys` is what stands for lua/keys.lua, if it is not
-// null; `whole` is how many entries a log may have that is kept whole, if not as many as the script says.
+// `order` is a name that `scripts/embed join` accepts. `keys`, if not null, replaces lua/keys.lua. `whole`,
+// if not negative, replaces LARGE of lua/large_logs.lua: a log of more entries is a ring.
 inline std::string script_text(const std::string& order, const char* keys, long whole = -1) {
     std::string text;
     FILE* joined = popen(("scripts/embed join " + order).c_str(), "r");
@@ -27,7 +27,7 @@ inline std::string script_text(const std::string& order, const char* keys, long 
         const std::string large = "local LARGE = ";
         const std::size_t begin = text.find(large) + large.size();
         text.replace(begin, text.find('\n', begin) - begin, std::to_string(whole));
-        // Few entries are read and written at once, so that small logs take several steps as well.
+        // Reads and writes few entries at once, so that small logs need several steps too.
         const std::string at_once = "RUN, MOST, FORMAT = 44, 32, 4096,";
         text.replace(text.find(at_once), at_once.size(), "RUN, MOST, FORMAT = 44, 4, 3,");
     }

@@ -1,4 +1,4 @@
-// The script as it is, on a real server and its clock: what it asks of Redis, and what a client costs there.
+// The check script on a real server: expiry of keys, commands of a call, damaged values, memory of a client.
 #include "lua/script.h"
 
 #include <chrono>
@@ -48,7 +48,7 @@ Answer run(const Call& call) {
     return answer_of(call, *connection().take());
 }
 
-// One group of one limit.
+// A call of one group with one limit.
 Call request(const Policy& policy, const StateLayout& layout, const std::string& key,
              std::uint32_t cost = 1) {
     return {{{policy, layout}}, {{false, {{0, key, cost}}}}};
@@ -64,7 +64,7 @@ void test_a_key_expires_when_it_no_longer_matters(void**) {
         const Answer answer = run(request(policy, "a"));
         assert_true(answer.decisions[0].allowed);
         assert_int_equal(integer({"PEXPIRETIME", "a"}), expiry_of(policy, answer.time));
-        // A second request makes a level last as much longer, and all else as if it had been the first.
+        // A second request extends the expiry of a bucket; that of the others is as after a first request.
         const Micros second = run(request(policy, "a")).time;
         assert_int_equal(integer({"PEXPIRETIME", "a"}), algorithm <= Algorithm::kGcra
                                                             ? rounded_up(answer.time + 2 * kHour / 100)
@@ -91,7 +91,7 @@ void test_a_key_lives_as_long_as_any_rate_or_the_interval_needs_it(void**) {
     assert_int_equal(integer({"PEXPIRETIME", "interval"}), rounded_up(answer.time + 5 * kSecond));
 }
 
-// Before Redis 7, which this server only seems to be.
+// The script takes this server for one before Redis 7.
 void test_an_old_server_is_told_how_long_and_not_until_when(void**) {
     std::string text = script_text("ORDER", nullptr);
     const std::string field = "redis.REDIS_VERSION_NUM";
@@ -103,7 +103,7 @@ void test_an_old_server_is_told_how_long_and_not_until_when(void**) {
         for (const Algorithm algorithm : kEveryAlgorithm) {
             const Policy policy = policy_of(algorithm, rate);
             const Answer answer = run(request(policy, "a"));
-            // Redis adds it to a clock that may have shown a little more by then.
+            // Redis adds the duration to its clock, which may have advanced.
             const long long late = integer({"PEXPIRETIME", "a"}) - expiry_of(policy, answer.time);
             assert_true(late >= 0 && late <= 5);
             connection().call({"FLUSHALL", "SYNC"});
@@ -126,7 +126,7 @@ void test_what_is_given_back_is_forgotten(void**) {
     }
 }
 
-// 16 requests of 8 clients: the clock is read once, all values at once, and each client is written once.
+// 16 requests of 8 clients: one TIME, one MGET, and one SET for each client.
 void test_a_call_asks_no_more_of_redis_than_it_must(void**) {
     for (const Algorithm algorithm : kEveryAlgorithm) {
         Call call = {{{policy_of(algorithm, "100r/h"), layout_of(policy_of(algorithm, "100r/h"))}}, {}};
@@ -138,7 +138,7 @@ void test_a_call_asks_no_more_of_redis_than_it_must(void**) {
         assert_int_equal(calls_of("time"), 1);
         assert_int_equal(calls_of("mget"), 1);
         assert_int_equal(calls_of("set"), 8);
-        assert_int_equal(commands_called(), 3 + 3);  // and the script, and what this test asks
+        assert_int_equal(commands_called(), 3 + 3);  // EVALSHA and the commands of this test
         connection().call({"FLUSHALL", "SYNC"});
     }
 }
@@ -175,7 +175,7 @@ void test_a_value_that_cannot_be_read_is_a_client_never_seen(void**) {
     }
 }
 
-// A value that other rates need tells until when.
+// A long value has an expiry for the sake of other rates.
 void test_no_value_makes_its_key_last_for_longer_than_any_rate_needs_it(void**) {
     for (const Algorithm algorithm : kEveryAlgorithm) {
         const Policy policy = policy_of(algorithm, "100r/h");
@@ -203,7 +203,7 @@ void test_no_value_makes_its_key_last_for_longer_than_any_rate_needs_it(void**) 
     }
 }
 
-// Whatever the bytes are, also those that begin like a real value and are cut off or overwritten.
+// Random bytes, and real values that are truncated or overwritten.
 void test_no_value_makes_the_script_fail(void**) {
     std::mt19937 random(20231113);
     for (const Algorithm algorithm : kEveryAlgorithm) {
@@ -242,7 +242,7 @@ void test_a_key_of_another_type_is_a_client_never_seen(void**) {
     }
 }
 
-// As many keys as there may be, each with the longest answer.
+// The largest number of keys, each with the longest decision.
 void test_the_largest_call_is_answered(void**) {
     const Policy policy = policy_of(Algorithm::kTokenBucket, "1r/h");
     Call call = {{{policy, layout_of(policy)}}, {}};
@@ -311,7 +311,7 @@ void test_a_client_costs_little_more_than_a_number(void**) {
         const double with_interval = script_bytes(interval, log ? 200 : 1);
         std::printf("# %-16s %6.0f %9.0f %10.0f %13.0f\n", algorithm_name(algorithm), plain, one, two,
                     with_interval);
-        // The ten counters of sliding_buckets, and the 200 entries of the log, need more room than a number.
+        // The ten counters of sliding_buckets and the 200 entries of the log need more memory than a number.
         assert_true(one <= plain + (log ? 1200 : algorithm == Algorithm::kSlidingBuckets ? 56 : 40));
     }
     std::fflush(stdout);

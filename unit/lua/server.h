@@ -1,4 +1,4 @@
-// Redis servers that a test starts for itself, and blocking connections to them.
+// Redis servers that a test starts, and blocking connections to them.
 #pragma once
 
 #include <fcntl.h>
@@ -26,10 +26,10 @@ using Reply = std::unique_ptr<redisReply, ReplyDeleter>;
 
 inline std::string text_of(const redisReply& reply) { return {reply.str, reply.len}; }
 
-// Commands may be sent many at a time before their replies are taken, in the same order.
+// A connection with pipelining: replies are taken in the order of the commands.
 class Connection {
   public:
-    // Null if nobody listens.
+    // Null if no server listens.
     static std::unique_ptr<Connection> open(const std::string& path) {
         std::unique_ptr<Connection> connection(new Connection(path));
         const bool open = connection->context_ != nullptr && connection->context_->err == 0;
@@ -54,7 +54,7 @@ class Connection {
         return Reply(static_cast<redisReply*>(reply));
     }
 
-    // An error that the server tells is one of the test.
+    // Throws if the reply is an error.
     Reply call(const std::vector<std::string>& words) {
         send(words);
         Reply reply = take();
@@ -73,7 +73,7 @@ class Connection {
     std::unique_ptr<redisContext, ContextDeleter> context_;
 };
 
-// A server of its own folder, which ends with this object, and with the test whatever becomes of that.
+// A server with a temporary folder. It stops with this object, or when the test dies.
 class Server {
   public:
     explicit Server(const std::string& program) : program_(program) {
@@ -86,7 +86,7 @@ class Server {
         if (pid_ == 0) {
             run();
         }
-        // It makes its socket a moment before it listens there.
+        // The server creates its socket shortly before it listens.
         for (int waited = 0; connection_ == nullptr; ++waited) {
             if (waited > 1000 || waitpid(pid_, nullptr, WNOHANG) == pid_) {
                 throw std::runtime_error("cannot start " + program);
@@ -128,7 +128,7 @@ class Server {
     std::unique_ptr<Connection> connection_;
 };
 
-// The programs to test with: Redis, and Valkey where it is.
+// The servers to test with: Redis, and Valkey if it is installed.
 inline std::vector<std::string> server_programs() {
     const char* redis = getenv("RL_REDIS_SERVER");
     const char* valkey = getenv("RL_VALKEY_SERVER");

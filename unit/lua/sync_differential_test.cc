@@ -1,5 +1,5 @@
-// What was admitted elsewhere is charged in Redis as core charges it, and its state can be taken over from
-// there. With RL_LONG in the environment, in five times as many scenarios.
+// Sync calls charge clients in Redis as core does, and decode_value reads the values. With RL_LONG in the
+// environment, five times as many scenarios.
 #include <random>
 
 #include "lua/differential.h"
@@ -26,7 +26,7 @@ void test_valkey_charges_as_core_does(void**) {
     compare_with(programs[1], std::vector<Kind>{kKinds[std::size(kKinds) - 1]});
 }
 
-// A client's value with some bytes changed, cut off or put in.
+// A value with some bytes changed, removed or inserted.
 std::string mutated(std::string value, std::mt19937* random) {
     const auto any = [=](std::size_t size) { return (*random)() % size; };
     if (any(3) == 0) {
@@ -40,7 +40,7 @@ std::string mutated(std::string value, std::mt19937* random) {
     return value;
 }
 
-// Policies that keep state in all the forms that there are.
+// Policies and layouts for all forms of values.
 std::vector<std::pair<Policy, StateLayout>> forms_of(Algorithm algorithm) {
     std::vector<std::pair<Policy, StateLayout>> forms;
     for (const char* rates : {"10r/m", "10r/m,100r/h", "100r/h,5r/s,10r/m"}) {
@@ -55,7 +55,7 @@ std::vector<std::pair<Policy, StateLayout>> forms_of(Algorithm algorithm) {
     return forms;
 }
 
-// Whether a ring has a period that no rate has. Redis' numbers have no room for some of these.
+// Whether a ring has a period that no rate has. Some of these exceed the exact integers of Lua.
 bool has_wild_period(const StateLayout& layout, const Words& state) {
     bool wild = false;
     for (std::uint32_t i = 0; layout.algorithm == Algorithm::kSlidingBuckets && i < layout.rates; ++i) {
@@ -66,7 +66,7 @@ bool has_wild_period(const StateLayout& layout, const Words& state) {
 
 constexpr Micros kNow = kMidnight + 7 * kSecond;
 
-// What the script keeps for a client that was charged.
+// The value of a client after a sync call.
 std::string value_of(const std::pair<Policy, StateLayout>& form) {
     TimedCall call;
     call.now = kNow;
@@ -78,7 +78,7 @@ std::string value_of(const std::pair<Policy, StateLayout>& form) {
     return text_of(*server->connection().call({"GET", "a"})).substr(8);
 }
 
-// A look and a request: what Redis told of them is what core does with the state that was taken over.
+// A read and a request: core decides both on the decoded state as Redis did on the value.
 void compare_taken_over(const Policy& policy, const StateLayout& layout, const std::string& value,
                         std::string_view told) {
     Words state(words_of(layout));
@@ -104,7 +104,7 @@ void compare_taken_over(const Policy& policy, const StateLayout& layout, const s
     }
 }
 
-// What `left` has written is changed, and then read as `found` does.
+// Values that `left` has written are damaged, and then read under `found`.
 void compare_mutated(const std::pair<Policy, StateLayout>& left, const std::pair<Policy, StateLayout>& found,
                      std::mt19937* random) {
     const std::string forever("\xff\xff\xff\xff\xff\xff\x0f\0", 8);

@@ -1,5 +1,5 @@
-// The script that charges what was admitted elsewhere, on a real server and its clock: what it charges once
-// and only once, what it tells of each client, and when keys are gone.
+// The sync script on a real server: it charges each call once, replies with each client's value, and sets the
+// expiry of keys.
 #include <random>
 #include <string>
 #include <vector>
@@ -34,7 +34,7 @@ Policy owing(Algorithm algorithm, std::string_view rates) {
     return policy;
 }
 
-// One client.
+// A call with one client.
 Call charge(const Policy& policy, const StateLayout& layout, const std::string& key, std::uint32_t cost) {
     return {{{policy, layout}}, {{false, {{0, key, cost}}}}};
 }
@@ -65,10 +65,10 @@ Answer run(const Call& call, const std::string& sequence, const std::string& gua
     return answer_of(call, *connection().take());
 }
 
-// As a call of its own, with a number that is new.
+// A call with a new sequence number.
 Answer run(const Call& call) { return run(call, std::to_string(++last_sequence)); }
 
-// What the script of requests says of one.
+// The decision of the check script for a request.
 Decision request(const Policy& policy, const StateLayout& layout, const std::string& key,
                  std::uint32_t cost) {
     const Reply reply = connection().call(charge(policy, layout, key, cost).command(main_sha));
@@ -101,7 +101,8 @@ void test_what_was_admitted_elsewhere_counts_for_requests(void**) {
     }
 }
 
-// What is beyond the limit is owed, up to one quota more: until then nothing fits, and the key has to stay.
+// Charges beyond the limit count up to one more quota. Until they have drained, no request fits and the key
+// stays.
 void test_a_level_owes_one_quota_at_most(void**) {
     for (const Algorithm algorithm : {Algorithm::kTokenBucket, Algorithm::kLeakyBucket, Algorithm::kGcra}) {
         Policy policy = owing(algorithm, "100r/h");
@@ -162,7 +163,7 @@ void test_senders_do_not_guard_against_each_other(void**) {
     run(charge(policy, "a", 1), "5", "one");
     run(charge(policy, "a", 1), "5", "other");
     assert_int_equal(remaining(policy, "a"), 98);
-    // What is no number was not left by any call.
+    // A guard that is not a number is ignored.
     for (const char* value : {"", "x", "-7", "99x", "0x99", "1e9", " 99"}) {
         connection().call({"SET", "one", value});
         run(charge(policy, "b", 1), "6", "one");
@@ -184,14 +185,14 @@ void test_the_guard_lasts_for_a_day_after_the_last_call(void**) {
         assert_int_equal(integer({"PEXPIRETIME", "guard"}), rounded_up(answer.time + kDay));
         connection().call({"PEXPIRE", "guard", "1000000"});
     }
-    // One that only looks leaves it alone.
+    // A call that only reads does not change the guard.
     connection().call({"CONFIG", "RESETSTAT"});
     run(charge(policy, "a", 1), "2");
     assert_int_equal(calls_of("set"), 0);
     assert_true(integer({"PTTL", "guard"}) <= 1000000);
 }
 
-// Where each client has its own, there are as many as clients.
+// A guard of a single client: there are as many guards as clients.
 void test_the_guard_of_one_client_lasts_as_long_as_its_key_matters(void**) {
     const struct {
         const char* rate;
@@ -204,7 +205,7 @@ void test_the_guard_of_one_client_lasts_as_long_as_its_key_matters(void**) {
         assert_int_equal(integer({"PEXPIRETIME", "g:{x}"}), rounded_up(answer.time + each.lasts));
         forget_all(nullptr);
     }
-    // One that charges nothing is not long in suspect.
+    // The guard of a call that charges nothing expires soon.
     const Policy policy = owing(Algorithm::kTokenBucket, "100r/h");
     const Answer answer = run(charge(policy, "a:{x}", 0), "1", "g:{x}");
     assert_int_equal(integer({"PEXPIRETIME", "g:{x}"}), rounded_up(answer.time + kMinute));
@@ -223,11 +224,11 @@ void test_what_did_not_fit_is_told_once(void**) {
         assert_int_equal(run(charge(policy, "b", 17)).clients[0].overshoot, 7);
         forget_all(nullptr);
     }
-    // By the rate where that is most.
+    // The rate with the largest overshoot counts.
     const Policy several = owing(Algorithm::kSlidingBuckets, "10r/h,6r/d,8r/w");
     assert_int_equal(run(charge(several, "a", 7)).clients[0].overshoot, 1);
     assert_int_equal(run(charge(several, "a", 2)).clients[0].overshoot, 2);
-    // Too early is not too many.
+    // A violation of min_interval is no overshoot.
     Policy interval = owing(Algorithm::kFixedWindow, "10r/d");
     interval.min_interval = kHour;
     assert_int_equal(run(charge(interval, "b", 3)).clients[0].overshoot, 0);
@@ -269,8 +270,8 @@ void test_a_key_expires_when_it_no_longer_matters(void**) {
     }
 }
 
-// A window that is all that is left of a key ends when it ends, however long the key was to live before; and
-// where an interval is longer than the window, that long.
+// A key expires with its last window, even if its expiry was later before; with a min_interval that is longer
+// than the window, after the interval.
 void test_a_key_ends_with_its_window_whatever_it_held_before(void**) {
     for (const Algorithm algorithm : {Algorithm::kFixedWindow, Algorithm::kSlidingWindow}) {
         const Policy policy = owing(algorithm, "100r/m");
@@ -286,7 +287,8 @@ void test_a_key_ends_with_its_window_whatever_it_held_before(void**) {
     }
 }
 
-// Redis takes long to forget an expiry and to set the same anew: one that was changed tells that it was left.
+// The script does not set an equal expiry again, because this is slow in Redis. So an expiry that the test
+// changes stays.
 void test_a_key_that_ends_with_the_same_window_keeps_its_expiry(void**) {
     for (const Algorithm algorithm : {Algorithm::kFixedWindow, Algorithm::kSlidingWindow}) {
         const Policy policy = owing(algorithm, "100r/d");
@@ -295,7 +297,7 @@ void test_a_key_that_ends_with_the_same_window_keeps_its_expiry(void**) {
         connection().call({"PEXPIREAT", "a", std::to_string(changed)});
         run(charge(policy, "a", 2));
         assert_int_equal(integer({"PEXPIRETIME", "a"}), changed);
-        // Under another period it ends with another window.
+        // With another period the window has another end.
         const Policy hour = owing(algorithm, "100r/h");
         const Answer answer = run(charge(hour, "a", 3));
         assert_int_equal(integer({"PEXPIRETIME", "a"}), expiry_of(hour, answer.time));
@@ -304,7 +306,7 @@ void test_a_key_that_ends_with_the_same_window_keeps_its_expiry(void**) {
     }
 }
 
-// Before Redis 7, which this server only seems to be.
+// The script takes this server for one before Redis 7.
 void test_an_old_server_is_told_how_long_and_not_until_when(void**) {
     std::string text = script_text("ORDER.sync", nullptr);
     const std::string field = "redis.REDIS_VERSION_NUM";
@@ -315,7 +317,7 @@ void test_an_old_server_is_told_how_long_and_not_until_when(void**) {
     for (const Algorithm algorithm : kEveryAlgorithm) {
         const Policy policy = owing(algorithm, "5r/h");
         const Answer answer = run(charge(policy, "a", 1));
-        // Redis adds it to a clock that may have shown a little more by then.
+        // Redis adds the duration to its clock, which may have advanced.
         const long long late = integer({"PEXPIRETIME", "a"}) - expiry_of(policy, answer.time);
         assert_true(late >= 0 && late <= 5);
         const long long guarded = integer({"PEXPIRETIME", "guard"}) - rounded_up(answer.time + kDay);
@@ -325,8 +327,7 @@ void test_an_old_server_is_told_how_long_and_not_until_when(void**) {
     sha = modern;
 }
 
-// Eight clients, two of which only look: the clock is read once, all values at once, and each is written
-// once.
+// Eight clients, two of which are only read: one TIME, one MGET, and one SET for each charged client.
 void test_a_call_asks_no_more_of_redis_than_it_must(void**) {
     for (const Algorithm algorithm : kEveryAlgorithm) {
         const Policy policy = owing(algorithm, "100r/h");
@@ -340,14 +341,14 @@ void test_a_call_asks_no_more_of_redis_than_it_must(void**) {
             assert_int_equal(calls_of("time"), 1);
             assert_int_equal(calls_of("mget"), 1);
             assert_int_equal(calls_of("set"), sets);
-            // And the script, and what this test asks.
+            // EVALSHA and the commands of this test.
             assert_int_equal(commands_called(), (sets != 0 ? 3 : 2) + 3);
         }
         forget_all(nullptr);
     }
 }
 
-// A call that is not as it should be changes nothing, whatever stands before what is wrong.
+// A malformed call changes nothing, even if its first entries are correct.
 void test_all_is_charged_or_nothing(void**) {
     const Policy policy = owing(Algorithm::kSlidingWindow, "100r/h");
     Call call = {{{policy, layout_of(policy)}}, {{false, {{0, "a", 1}, {0, "b", 1}}}}};
@@ -355,7 +356,7 @@ void test_all_is_charged_or_nothing(void**) {
     std::vector<std::vector<std::string>> bad(6, good);
     bad[0][7].pop_back();
     bad[1][7] += "x";
-    bad[2][7][5] = 1;  // a policy that there is not
+    bad[2][7][5] = 1;  // a policy that the call does not have
     bad[3][6].resize(30);
     bad[4].pop_back();
     bad[5][8] = "x";
@@ -379,7 +380,7 @@ void test_a_key_of_another_type_is_a_client_never_seen(void**) {
     }
 }
 
-// Whatever the bytes are, also those that begin like a real value and are cut off or overwritten.
+// Random bytes, and real values that are truncated or overwritten.
 void test_no_value_makes_the_script_fail(void**) {
     std::mt19937 random(20261116);
     for (const Algorithm algorithm : kEveryAlgorithm) {
@@ -408,7 +409,7 @@ void test_no_value_makes_the_script_fail(void**) {
     assert_string_equal(run(charge(policy, "a", 0)).clients[0].value.c_str(), "");
 }
 
-// As many clients as there may be, of policies that take much room.
+// The largest number of clients, with long values.
 void test_the_largest_call_is_answered(void**) {
     Policy policy = owing(Algorithm::kSlidingBuckets, "100r/h,1000r/d,10000r/w");
     policy.buckets = kMaxBuckets;

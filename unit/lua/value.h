@@ -1,4 +1,4 @@
-// What a key holds, read back into the words that core would have.
+// Reads the value of a key into the words of core's state.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,9 @@ namespace rate_limit {
 
 using Words = std::vector<std::uint64_t>;
 
-// State without what only one side has: the words of the places, of which a log is its newest time and its
-// entries from the oldest on, then the marks and the time of min_interval. Both sides must have the same.
+// The part of a state that Redis and core both have: the words of the slots, the marks, and the time of
+// min_interval. For a log: the time of the newest entry, the entries from the oldest on, and the time of
+// min_interval.
 using Content = std::vector<std::uint64_t>;
 
 inline std::uint64_t bytes_at(std::string_view text, std::size_t at, std::size_t bytes) {
@@ -24,7 +25,7 @@ inline std::uint64_t bytes_at(std::string_view text, std::size_t at, std::size_t
     return number;
 }
 
-inline bool has_lives(const StateLayout& layout) {
+inline bool has_expiry(const StateLayout& layout) {
     return has_marks(layout) || (layout.algorithm == Algorithm::kSlidingLog && layout.varied);
 }
 
@@ -52,26 +53,26 @@ inline Content content_of(const StateLayout& layout, const Words& words) {
     return content;
 }
 
-// Reads a value that must have been written for `layout`.
+// Reads a value that was written for `layout`.
 class ValueReader {
   public:
     ValueReader(const StateLayout& layout, std::string_view value) : layout_(layout), value_(value) {}
 
-    // Nothing if it is not as it should be.
+    // Nothing if the value is not exactly as lua/ writes it.
     std::optional<Content> read() {
-        if (layout_.algorithm == Algorithm::kSlidingLog && value_.size() >= kRingHeader &&
+        if (layout_.algorithm == Algorithm::kSlidingLog && value_.size() >= kLogHeader &&
             value_[8] == '\xc0') {
             return read_ring();
         }
-        if (!has_lives(layout_) && !layout_.interval) {
-            read_place(value_.size());
+        if (!has_expiry(layout_) && !layout_.interval) {
+            read_slot(value_.size());
             return finish();
         }
         return read_long();
     }
 
-    // The moment until which some rate needs it, if it has one.
-    std::uint64_t lives() const { return lives_; }
+    // The expiry in the value; 0 if it has none.
+    std::uint64_t expiry() const { return expiry_; }
 
   private:
     std::optional<Content> finish() {
@@ -94,23 +95,23 @@ class ValueReader {
         std::uint64_t time = take(8);
         const auto bits = static_cast<unsigned>(take(1));
         const unsigned expected =
-            0x80 | (layout_.rates - 1) | (layout_.interval ? 8 : 0) | (has_lives(layout_) ? 16 : 0);
+            0x80 | (layout_.rates - 1) | (layout_.interval ? 8 : 0) | (has_expiry(layout_) ? 16 : 0);
         if ((bits & ~32U) != expected) {
             return {};
         }
-        if (has_lives(layout_)) {
-            lives_ = time;
+        if (has_expiry(layout_)) {
+            expiry_ = time;
             time = layout_.interval ? take(8) : 0;
         }
         std::uint64_t marks = 0;
-        for (std::uint32_t place = 0; place < layout_.rates; ++place) {
+        for (std::uint32_t slot = 0; slot < layout_.rates; ++slot) {
             if (at_ == value_.size()) {
                 const bool log = layout_.algorithm == Algorithm::kSlidingLog;
                 content_.resize(content_.size() + (log ? 1 : words_per_rate(layout_)));
                 continue;
             }
-            marks |= has_marks(layout_) ? take(1) << (place * 8) : 0;
-            read_place_of(bits);
+            marks |= has_marks(layout_) ? take(1) << (slot * 8) : 0;
+            read_slot_of(bits);
         }
         if (has_marks(layout_)) {
             content_.push_back(marks);
@@ -121,18 +122,18 @@ class ValueReader {
         return finish();
     }
 
-    void read_place_of(unsigned bits) {
+    void read_slot_of(unsigned bits) {
         switch (layout_.algorithm) {
             case Algorithm::kSlidingBuckets:
-                return read_place(take(2));
+                return read_slot(take(2));
             case Algorithm::kSlidingLog:
-                return read_place(value_.size() - at_);
+                return read_slot(value_.size() - at_);
             default:
-                return read_place((bits & 32) != 0 ? 16 : 12);
+                return read_slot((bits & 32) != 0 ? 16 : 12);
         }
     }
 
-    void read_place(std::size_t length) {
+    void read_slot(std::size_t length) {
         switch (layout_.algorithm) {
             case Algorithm::kSlidingBuckets:
                 return read_buckets(length);
@@ -141,9 +142,9 @@ class ValueReader {
             default:
                 content_.push_back(take(8));
                 content_.push_back(take(length - 8));
-                // A short value is no longer than it must be.
-                good_ &= length == 12 || length == 16;
-                good_ &= has_lives(layout_) || length == 12 || content_.back() >> 32 != 0;
+                // A value has no more bytes than needed.
+                good_ &= length == kShortState || length == kWideState;
+                good_ &= has_expiry(layout_) || length == kShortState || content_.back() >> 32 != 0;
         }
     }
 
@@ -153,8 +154,9 @@ class ValueReader {
             words[0] = take(8);
             good_ &= take(1) == layout_.buckets;
             words[1] = take(4);
-            const std::size_t bytes = (length - 13) / layout_.buckets;
-            good_ &= (bytes == 1 || bytes == 2 || bytes == 4) && length == 13 + bytes * layout_.buckets;
+            const std::size_t bytes = (length - kRingHeader) / layout_.buckets;
+            good_ &=
+                (bytes == 1 || bytes == 2 || bytes == 4) && length == kRingHeader + bytes * layout_.buckets;
             std::uint64_t most = 0;
             for (std::size_t i = 1; good_ && i <= layout_.buckets; ++i) {
                 const std::uint64_t count = take(bytes);
@@ -174,9 +176,9 @@ class ValueReader {
         }
     }
 
-    // A log in the form of lua/log_ring.lua.
+    // Reads a large log: see lua/log_ring.lua.
     std::optional<Content> read_ring() {
-        lives_ = take(8);
+        expiry_ = take(8);
         take(1);
         const std::uint64_t bytes = take(1) - 16;
         const std::uint64_t admitted = take(8);
@@ -186,15 +188,15 @@ class ValueReader {
         const std::uint64_t head = take(4);
         const std::uint64_t size = take(4);
         if ((bytes != 4 && bytes != 6) || bytes < layout_.log_bytes || head >= room || size > room ||
-            (!has_lives(layout_) && lives_ != 0) || (!layout_.interval && admitted != 0)) {
+            (!has_expiry(layout_) && expiry_ != 0) || (!layout_.interval && admitted != 0)) {
             return {};
         }
         for (std::uint64_t i = 0; i < size; ++i) {
-            const std::size_t at = kRingHeader + (head + i) % room * bytes;
+            const std::size_t at = kLogHeader + (head + i) % room * bytes;
             if (at + bytes > value_.size()) {
                 return {};
             }
-            // Wider entries than core's stay as they are.
+            // An entry may have more bytes than in core.
             const std::uint64_t time = bytes_at(value_, at, bytes) - shift;
             content_.push_back(time & ((std::uint64_t{1} << (layout_.log_bytes * 8)) - 1));
         }
@@ -204,13 +206,13 @@ class ValueReader {
         return content_;
     }
 
-    static constexpr std::size_t kRingHeader = 44;
+    static constexpr std::size_t kLogHeader = 44;
 
     const StateLayout& layout_;
     std::string_view value_;
     std::size_t at_ = 0;
     bool good_ = true;
-    std::uint64_t lives_ = 0;
+    std::uint64_t expiry_ = 0;
     Content content_;
 };
 

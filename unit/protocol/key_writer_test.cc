@@ -1,4 +1,4 @@
-// What stands for a client's name where room is limited.
+// Keys, and the short form of long client names.
 #include "protocol/key_writer.h"
 
 #include <string>
@@ -41,7 +41,7 @@ void test_a_name_that_looks_like_a_digest_is_not_taken_for_one(void**) {
     assert_true(shortened("sha256:") != "sha256:");
 }
 
-// All keys of a client are in one slot by their tags: what stands in the first braces, if that is anything.
+// The hash tag, which is the text in the first braces if not empty, puts all keys of a client into one slot.
 void test_every_name_leaves_its_key_a_tag(void**) {
     for (const std::string& name :
          {std::string("}"), std::string("}x"), std::string("}{}"), std::string("\x7d\x01\x02\x03")}) {
@@ -69,7 +69,7 @@ void test_operators_see_a_name_or_its_digest_and_can_tell_them_apart(void**) {
         assert_false(is_digest(name));
         assert_string_equal(std::string(shown_name(name, &room)).c_str(), name.c_str());
     }
-    // A name that looks like a digest is not the client that it is of.
+    // A name that looks like a digest differs from the name that has this digest.
     const std::string other(shown_name(digest, &room));
     assert_true(is_digest(other));
     assert_string_not_equal(other.c_str(), digest.c_str());

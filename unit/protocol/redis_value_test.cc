@@ -1,4 +1,4 @@
-// What a key in Redis holds becomes the state that memory would have, and no other bytes do any harm.
+// decode_value: values become the state of shared memory, and damaged values are harmless.
 #include "protocol/redis_value.h"
 
 #include <rapidcheck.h>
@@ -25,7 +25,7 @@ struct Decoded {
     State state;
 };
 
-// The value has memory of its own, so that a sanitizer sees what is read beyond it.
+// The value has its own allocation, so that a sanitizer reports reads beyond its end.
 Decoded decoded(const Policy& policy, const StateLayout& layout, const std::string& value) {
     const std::vector<char> copy(value.begin(), value.end());
     State state(words_of(layout) + 1, kUntouched);
@@ -52,8 +52,8 @@ void expect(const Policy& policy, const StateLayout& layout, const std::string& 
     assert_true(state_of(policy, layout, value) == expected);
 }
 
-// One slot, as lua/ writes it.
-std::string place_bytes(const StateLayout& layout, const std::uint64_t* words, bool wide) {
+// The state of one rate, as lua/ writes it.
+std::string slot_bytes(const StateLayout& layout, const std::uint64_t* words, bool wide) {
     if (layout.algorithm != Algorithm::kSlidingBuckets) {
         return Packed().add(words[0], 8).add(words[1], wide ? 8 : 4).text();
     }
@@ -78,12 +78,12 @@ bool is_wide(const StateLayout& layout, const State& state) {
     return wide;
 }
 
-// The value that a client with this state has in Redis.
+// The value in Redis of a client with this state.
 std::string value_bytes(const StateLayout& layout, const State& state) {
     const bool wide = is_wide(layout, state);
     const bool ring = layout.algorithm == Algorithm::kSlidingBuckets;
     if (!has_marks(layout) && !layout.interval) {
-        return place_bytes(layout, state.data(), wide);
+        return slot_bytes(layout, state.data(), wide);
     }
     Packed packed;
     const std::uint64_t time = layout.interval ? state[interval_index(layout)] : 0;
@@ -100,13 +100,13 @@ std::string value_bytes(const StateLayout& layout, const State& state) {
         }
         const std::uint64_t* words = state.data() + i * words_per_rate(layout);
         const bool unused = words[0] == 0 && words[1] == 0;
-        const std::string slot = ring && unused ? "" : place_bytes(layout, words, wide);
+        const std::string slot = ring && unused ? "" : slot_bytes(layout, words, wide);
         packed.add(ring ? slot.size() : 0, ring ? 2 : 0).add(slot);
     }
     return packed.text();
 }
 
-void test_a_short_value_is_the_state_of_its_one_place(void**) {
+void test_a_short_value_is_the_state_of_its_one_slot(void**) {
     for (const Algorithm algorithm : {Algorithm::kTokenBucket, Algorithm::kLeakyBucket, Algorithm::kGcra,
                                       Algorithm::kFixedWindow, Algorithm::kSlidingWindow}) {
         const Policy policy = policy_of(algorithm, "10r/m");
@@ -116,7 +116,7 @@ void test_a_short_value_is_the_state_of_its_one_place(void**) {
         expect(policy, layout, Packed().add(first, 8).add(0xfedcba98, 8).text(), {first, 0xfedcba98});
         const std::string wide = Packed().add(first, 8).add(first, 8).text();
         if (algorithm == Algorithm::kFixedWindow) {
-            expect_none(policy, layout, wide);  // nobody counts as far
+            expect_none(policy, layout, wide);  // above kMaxCounter
         } else {
             expect(policy, layout, wide, {first, first});
         }
@@ -149,19 +149,19 @@ void test_a_long_value_has_the_time_of_the_last_request(void**) {
     const StateLayout layout = layout_of(policy);
     const std::string slot = Packed().add(1, 8).add(2, 4).text();
     expect(policy, layout, Packed().add(77, 8).add(0x88, 1).add(slot).text(), {1, 2, 77});
-    // After the moment until which all matters.
+    // After the expiry.
     expect(policy, layout, Packed().add(99, 8).add(0x98, 1).add(77, 8).add(slot).text(), {1, 2, 77});
     expect(policy, layout, Packed().add(99, 8).add(0x90, 1).add(slot).text(), {1, 2, 0});
     expect(policy, layout, slot, {1, 2, 0});
-    // A time is never so large that adding to it would overflow.
+    // A time has at most 53 bits, so that sums do not overflow.
     const State state = state_of(policy, layout, Packed().add(~0ULL, 8).add(0x88, 1).add(slot).text());
     assert_true(state[2] == (std::uint64_t{1} << 53) - 1);
-    // Nobody asks for it here.
+    // This layout has no min_interval.
     policy.min_interval = 0;
     expect(policy, layout_of(policy), Packed().add(77, 8).add(0x88, 1).add(slot).text(), {1, 2});
 }
 
-void test_places_have_their_marks_and_unused_ones_are_left_out(void**) {
+void test_slots_have_their_marks_and_unused_ones_are_left_out(void**) {
     const Policy policy = policy_of(Algorithm::kSlidingWindow, "10r/m,100r/h,1000r/d");
     const StateLayout layout = layout_of(policy);
     const Packed head = Packed().add(99, 8).add(0x92, 1);
@@ -172,7 +172,7 @@ void test_places_have_their_marks_and_unused_ones_are_left_out(void**) {
     value = Packed(wide).add(61, 1).add(1, 8).add(2, 8).add(86, 1).add(3, 8).add(high, 8).text();
     expect(policy, layout, value, {1, 2, 3, high, 0, 0, 61 + 86 * 256});
     expect(policy, layout, head.text(), {0, 0, 0, 0, 0, 0, 0});
-    // A slot that breaks off is one never used.
+    // A truncated slot counts as unused.
     value = Packed(head).add(61, 1).add(1, 8).add(2, 4).add(86, 1).add(3, 8).text();
     expect(policy, layout, value, {1, 2, 0, 0, 0, 0, 61 + 86 * 256});
 }
@@ -187,21 +187,21 @@ void test_rings_have_their_lengths(void**) {
     std::string value = Packed(head).add(61, 1).add(ring.size(), 2).add(ring).text();
     expect(policy, layout, value, expected);
     expect(policy, layout, Packed().add(value).add(0, 3).text(), expected);
-    // What cannot be read is a slot never used, and has no mark.
+    // A slot that is not a ring counts as unused, without its mark.
     expect(policy, layout, Packed().add(value).add(86, 1).add(3, 2).add("abc").text(), expected);
     const std::string cut = ring.substr(0, 10);
     expect(policy, layout, Packed().add(value).add(86, 1).add(cut.size(), 2).add(cut).text(), expected);
-    // One whose newest counter is none of its own is empty, but has its mark.
+    // A ring with an invalid index of the newest counter is empty, but keeps its mark.
     const std::string wrong = Packed().add(std::uint64_t{2} << 52, 8).add(ring.substr(8)).text();
     State marked = expected;
     marked[6] += 86 * 256;
     expect(policy, layout, Packed().add(value).add(86, 1).add(wrong.size(), 2).add(wrong).text(), marked);
     expect(policy, layout, Packed().add(value).add(86, 1).add(0, 2).text(), marked);
-    // A length that breaks off leaves nothing to be believed.
+    // With a truncated length, the whole value is rejected.
     expect_none(policy, layout, Packed().add(value).add(86, 1).add(3, 1).text());
 }
 
-// As in Redis: those that the rates need come first.
+// As in Redis, the states that the rates need come first.
 void test_a_value_may_be_left_by_another_number_of_rates(void**) {
     const Policy two = policy_of(Algorithm::kSlidingWindow, "10r/m,100r/h");
     const Policy hour = policy_of(Algorithm::kSlidingWindow, "100r/h");
@@ -213,18 +213,18 @@ void test_a_value_may_be_left_by_another_number_of_rates(void**) {
     const std::string marked = value_bytes(layout_of(two), {minutes, 2, hours, 4, 61 + mark * 256});
     expect(hour, layout_of(hour), marked, {hours, 4});
     expect(two, layout_of(two), value_bytes(layout_of(hour), {hours, 4}), {hours, 4, 0, 0, mark});
-    // Of the three, the minute finds its own, and the new ones what is left.
+    // The minute finds its own state, and the two new periods get the other states.
     const State state = state_of(day, layout_of(day), marked);
     assert_true(state == State({hours, 4, minutes, 2, 0, 0, mark + 61 * 256}));
     expect(hour, layout_of(hour, 2, 0), both, {minutes, 2, hours, 4, 61 + 87 * 256, 0});
-    // A ring tells its period.
+    // A ring has its period.
     Policy rings = policy_of(Algorithm::kSlidingBuckets, "10r/m,100r/h");
     rings.buckets = 2;
     const std::string ring = Packed().add(5, 8).add(2, 1).add(60, 4).add(6, 1).add(7, 1).text();
     expect(rings, layout_of(rings), ring, {5, 60 + (std::uint64_t{6} << 32), 7, 0, 0, 0, 61});
-    // A slot never used was used with no rate.
+    // An unused slot has no rate.
     expect(rings, layout_of(rings), Packed().add(1, 8).add(0x88, 1).add(0, 2).text(), State(7));
-    // A level does not tell the period that it was used with.
+    // A bucket does not have the period that it was used with.
     const Policy level = policy_of(Algorithm::kGcra, "10r/m,100r/h");
     expect(level, layout_of(level), Packed().add(1, 8).add(2, 4).text(), {1, 2, 0, 0, 0});
 }
@@ -248,7 +248,7 @@ void test_a_log_is_not_taken_over(void**) {
     expect_none(policy, layout_of(policy, 2, 20), Packed().add(kMidnight, 8).add(0x90, 1).add(4, 13).text());
 }
 
-// Whatever a client does: its state is written down and read again.
+// A value of any state is read back as the same state.
 void a_state_comes_back(const Trace& drawn) {
     if (drawn.policy.algorithm == Algorithm::kSlidingLog) {
         return;
@@ -280,7 +280,7 @@ void test_a_state_comes_back_as_it_was(void**) {
     for_every_algorithm("the same with several rates", kSeveralRates | kIntervals, a_state_comes_back);
 }
 
-// A client's value with some bytes changed, cut off or put in.
+// A value with some bytes changed, removed or inserted.
 std::string mutated(std::string value, std::mt19937* random) {
     const auto any = [=](std::size_t size) { return size == 0 ? 0 : (*random)() % size; };
     switch (any(4)) {
@@ -303,7 +303,7 @@ std::string mutated(std::string value, std::mt19937* random) {
     return value;
 }
 
-// Whatever was read, requests are decided on it, and are told no wait that nobody could have.
+// Requests on any state that was read get plausible waits.
 void expect_usable(const Policy& policy, const StateLayout& layout, State state, Micros now) {
     for (const std::uint32_t cost : {0U, 1U, kMaxCost, 1U}) {
         Check check;
@@ -340,7 +340,7 @@ void test_no_bytes_do_any_harm(void**) {
             }
         }
     }
-    assert_true(read > 20'000);  // many are values still
+    assert_true(read > 20'000);  // many damaged values can still be read
 }
 
 }  // namespace
@@ -349,10 +349,10 @@ void test_no_bytes_do_any_harm(void**) {
 int main() {
     using namespace rate_limit;
     const CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_short_value_is_the_state_of_its_one_place),
+        cmocka_unit_test(test_a_short_value_is_the_state_of_its_one_slot),
         cmocka_unit_test(test_a_ring_has_counters_of_any_size),
         cmocka_unit_test(test_a_long_value_has_the_time_of_the_last_request),
-        cmocka_unit_test(test_places_have_their_marks_and_unused_ones_are_left_out),
+        cmocka_unit_test(test_slots_have_their_marks_and_unused_ones_are_left_out),
         cmocka_unit_test(test_rings_have_their_lengths),
         cmocka_unit_test(test_a_value_may_be_left_by_another_number_of_rates),
         cmocka_unit_test(test_anything_else_is_no_value),

@@ -1,5 +1,5 @@
-// What travels between the store and the script: every number where the other side looks for it, and no reply
-// believed that breaks off.
+// The messages between the store and the scripts: the position of every field, and truncated or impossible
+// replies.
 #include "protocol/wire.h"
 
 #include <string>
@@ -132,7 +132,7 @@ void test_the_time_comes_first(void**) {
     }
 }
 
-// A decision's record; the fields that it has only if there is more.
+// A decision record, with the last two fields only if the flag kDecisionMore is set.
 std::string record(unsigned bits, std::uint32_t remaining, std::uint64_t reset, std::uint64_t wait = 0,
                    std::uint64_t excess = 0) {
     Packed packed;
@@ -143,7 +143,7 @@ std::string record(unsigned bits, std::uint32_t remaining, std::uint64_t reset, 
     return packed.text();
 }
 
-// Of an algorithm that may delay.
+// A policy that may delay requests.
 Policy delaying(const char* rates) {
     Policy policy = policy_of(Algorithm::kLeakyBucket, rates);
     policy.delay = 0;
@@ -192,7 +192,7 @@ void test_a_rejection_has_its_wait_and_excess(void**) {
     assert_int_equal(decision.delay, 0);
 }
 
-// Numbers that the script cannot have sent are not believed.
+// Replies with numbers that the script never sends are rejected.
 void test_a_wait_beyond_all_waits_is_refused(void**) {
     const std::uint64_t beyond = static_cast<std::uint64_t>(kForever + kClockSlack) + 1;
     for (const std::string& text : {record(8, 1, beyond), record(16, 1, 1, beyond, 1)}) {
@@ -267,7 +267,7 @@ void test_a_reply_cut_at_any_length_is_refused(void**) {
     }
     for (std::size_t size = 0; size <= text.size(); size++) {
         for (const bool skips : {false, true}) {
-            // Memory of its own, so that a sanitizer sees what is read beyond it.
+            // Its own allocation, so that a sanitizer reports reads beyond its end.
             const std::vector<char> copy(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(size));
             std::string_view reply(copy.data(), copy.size());
             Micros time = 0;
