@@ -225,8 +225,8 @@ void test_a_value_may_be_left_by_another_number_of_rates(void**) {
     // An unused slot has no rate.
     expect(rings, layout_of(rings), Packed().add(1, 8).add(0x88, 1).add(0, 2).text(), State(7));
     // A bucket does not have the period that it was used with.
-    const Policy level = policy_of(Algorithm::kGcra, "10r/m,100r/h");
-    expect(level, layout_of(level), Packed().add(1, 8).add(2, 4).text(), {1, 2, 0, 0, 0});
+    const Policy bucket = policy_of(Algorithm::kGcra, "10r/m,100r/h");
+    expect(bucket, layout_of(bucket), Packed().add(1, 8).add(2, 4).text(), {1, 2, 0, 0, 0});
 }
 
 void test_anything_else_is_no_value(void**) {
