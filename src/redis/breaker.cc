@@ -6,28 +6,27 @@
 namespace rate_limit::redis {
 
 bool Breaker::success() {
-    const bool was_open = open_;
-    open_ = false;
+    const bool was_open = open();
     failures_ = 0;
     attempts_ = 0;
     return was_open;
 }
 
 bool Breaker::half_close() {
-    const bool was_open = open_;
-    open_ = false;
-    failures_ = was_open ? kFailures - 1 : failures_;
+    const bool was_open = open();
+    failures_ -= was_open ? 1 : 0;
     return was_open;
 }
 
 bool Breaker::failure() {
+    const bool was_open = open();
     failures_ = std::min(failures_ + 1, kFailures);
-    return failures_ == kFailures && trip();
+    return open() && !was_open;
 }
 
 bool Breaker::trip() {
-    const bool was_open = open_;
-    open_ = true;
+    const bool was_open = open();
+    failures_ = kFailures;
     return !was_open;
 }
 

@@ -13,7 +13,7 @@ class Breaker {
     static constexpr Milliseconds kFirstDelay = 50;
     static constexpr Milliseconds kLongestDelay = 1000;
 
-    bool open() const { return open_; }
+    bool open() const { return failures_ == kFailures; }
 
     // Redis has answered a call. True if that closed the breaker.
     bool success();
@@ -33,8 +33,7 @@ class Breaker {
     Milliseconds next_delay(std::uint32_t random);
 
   private:
-    bool open_ = false;
-    unsigned failures_ = 0;
+    unsigned failures_ = 0;  // in a row; kFailures while the breaker is open
     unsigned attempts_ = 0;
 };
 

@@ -68,7 +68,7 @@ Client::~Client() {
     for (Lane& lane : lanes_) {
         lane.close();
     }
-    if (settings_.observer != nullptr && breaker_.open()) {
+    if (settings_.observer != nullptr && !available()) {
         settings_.observer->on_close();
     }
     while (free_ != nullptr) {
@@ -82,7 +82,7 @@ Client::~Client() {
 
 void Client::open() {
     if (available() && first_ == nullptr && !has_connection() && !retry_->armed()) {
-        early_ = true;
+        enter(Phase::kOpening);
         retry_->arm(0);
     }
 }
@@ -116,13 +116,15 @@ void Client::send(Call* call, Call::Answer answer, void* self, Milliseconds sinc
 
 void Client::accept(Call* call) {
     call->sent_at = loop_->now();
-    early_ = false;
+    if (phase_ == Phase::kOpening) {
+        enter(Phase::kServing);
+    }
     counts_.calls++;
     enlist(call);
     if (Lane* lane = way()) {
         issue(call, lane);
     } else {
-        waiting_ = true;
+        calls_wait_ = true;
         if (!has_connection() && !retry_->armed()) {
             // Later, because it may fail at once.
             retry_->arm(0);
@@ -178,7 +180,7 @@ void Client::answered(Call* call, const void* answer) {
         const std::uint64_t distrusted = distrusted_;
         finish(call, Error::kNone, {reply->str, reply->len});
         if (distrusted == distrusted_) {
-            succeed(breaker_.success());
+            succeed();
         }
         return;
     }
@@ -204,7 +206,7 @@ void Client::answered(Call* call, const void* answer) {
     complain(error, text);
     if (redirector_ != nullptr && is_of_slot(error, text)) {
         redirector_->on_trouble();
-        succeed(breaker_.success());
+        succeed();
         give_up(call, error);
         return;
     }
@@ -212,9 +214,7 @@ void Client::answered(Call* call, const void* answer) {
     if (error == Error::kReadOnly && endpoint_->wants_primary()) {
         // It was the primary, and is no longer. Not from here: hiredis is at work.
         endpoint_->suspect();
-        if (breaker_.trip()) {
-            on_open(error, text);
-        }
+        open_breaker(error, text);
     }
 }
 
@@ -222,13 +222,6 @@ void Client::count(Error error) {
     counts_.errors[static_cast<unsigned>(error)]++;
     if (settings_.observer != nullptr) {
         settings_.observer->on_error(error);
-    }
-}
-
-void Client::count_opened() {
-    counts_.opened++;
-    if (settings_.observer != nullptr) {
-        settings_.observer->on_open();
     }
 }
 
@@ -244,7 +237,7 @@ bool Client::redirected(Call* call, Error error, std::string_view text) {
         return false;
     }
     count(error);
-    succeed(breaker_.success());
+    succeed();
     pass_on(call, to, asks);
     return true;
 }
@@ -281,7 +274,7 @@ void Client::distrust(Error error, std::string_view line) {
     count(error);
     complain(error, line);
     if (breaker_.failure()) {
-        on_open(error, line);
+        open_breaker(error, line);
     }
 }
 
@@ -295,7 +288,7 @@ void Client::finish(Call* call, Error error, std::string_view reply, bool of_ser
         if (error != Error::kNone) {
             count(error);
             if (of_server && breaker_.failure()) {
-                on_open(error, "too many calls in a row have failed");
+                open_breaker(error, "too many calls in a row have failed");
             }
         }
         answer(call->self, error, reply);
@@ -338,9 +331,7 @@ void Client::on_deadline() {
     if (stalled) {
         // Nothing was heard since a call was sent that has timed out: no other call needs to wait for as
         // long.
-        if (breaker_.trip()) {
-            on_open(Error::kTimedOut, way_->ready() ? "no answer" : way_->awaited());
-        }
+        open_breaker(Error::kTimedOut, way_->ready() ? "no answer" : way_->awaited());
         fail_waiting(Error::kTimedOut);
     }
     if (first_ != nullptr) {
@@ -355,9 +346,26 @@ void Client::watch(Milliseconds deadline) {
     deadline_->arm(deadline > now ? deadline - now : 0);
 }
 
-// The breaker has opened: see to it that it closes again.
-void Client::on_open(Error error, std::string_view line) {
-    count_opened();
+// Changes the phase, and tells the observer when the breaker opens or closes.
+void Client::enter(Phase next) {
+    const bool was_available = available();
+    phase_ = next;
+    if (was_available == available()) {
+        return;
+    }
+    counts_.opened += was_available ? 1 : 0;
+    if (settings_.observer != nullptr) {
+        was_available ? settings_.observer->on_open() : settings_.observer->on_close();
+    }
+}
+
+// Opens the breaker, if it is closed, and sees to it that it closes again.
+void Client::open_breaker(Error error, std::string_view line) {
+    if (!available()) {
+        return;
+    }
+    breaker_.trip();
+    enter(Phase::kFailing);
     complain(error, line);
     if (redirector_ != nullptr) {
         redirector_->on_trouble();
@@ -369,35 +377,38 @@ void Client::on_open(Error error, std::string_view line) {
     }
 }
 
-// Redis has answered; `closed` if that closed the breaker.
-void Client::succeed(bool closed) {
-    if (closed) {
-        if (settings_.observer != nullptr) {
-            settings_.observer->on_close();
-        }
-        rest();
-        if ((!settings_.quiet || failing_) && journal().may_report_recovery(settings_.node, loop_->now())) {
-            loop_->log(Severity::kNotice,
-                       log_line(settings_.name, where_, "answers again",
-                                settings_.consequence != nullptr ? settings_.consequence->recovered : ""));
-        }
-        failing_ = false;
+// Redis has answered a call.
+void Client::succeed() {
+    const Phase before = phase_;
+    if (breaker_.success()) {
+        enter(Phase::kServing);
+        report_recovery(before == Phase::kFailing);
+    }
+}
+
+// The breaker has closed. A client that is quiet has logged only that Redis was unreachable.
+void Client::report_recovery(bool was_reachable) {
+    rest();
+    if ((!settings_.quiet || !was_reachable) && journal().may_report_recovery(settings_.node, loop_->now())) {
+        loop_->log(Severity::kNotice,
+                   log_line(settings_.name, where_, "answers again",
+                            settings_.consequence != nullptr ? settings_.consequence->recovered : ""));
     }
 }
 
 void Client::on_retry() {
     for (Lane& lane : lanes_) {
-        const bool trying = breaker_.open() ? lane.trying() : lane.connected() && !lane.ready();
+        const bool trying = available() ? lane.connecting() : lane.trying();
         if (trying && loop_->now() >= lane.tried_at() + settings_.connect_timeout) {
             end_attempt(&lane);
         }
     }
-    if (breaker_.open()) {
+    if (!available()) {
         // With a spare, connect_timeout was pause enough.
         if (settings_.spare || !retry_->armed()) {
             try_again();
         }
-    } else if (!has_connection() && (first_ != nullptr || early_)) {
+    } else if (!has_connection() && (first_ != nullptr || opening())) {
         connect(way_);
     } else {
         end_idle_spare();
@@ -459,7 +470,7 @@ void Client::connect(Lane* lane) {
     if (!lane->open(target, &line)) {
         fail_connection(lane, Error::kRefused, line);
     } else {
-        retry_->arm(breaker_.open() ? next_attempt_after() : settings_.connect_timeout);
+        retry_->arm(available() ? settings_.connect_timeout : next_attempt_after());
     }
 }
 
@@ -471,7 +482,7 @@ void Client::on_moved() {
             lane.close();
         }
     }
-    if (breaker_.open() || first_ != nullptr || early_) {
+    if (!available() || first_ != nullptr || opening()) {
         retry_->arm(0);
     } else {
         retry_->disarm();
@@ -479,19 +490,21 @@ void Client::on_moved() {
 }
 
 void Client::on_ready(Lane* lane) {
-    early_ = false;
+    if (opening()) {
+        enter(Phase::kServing);
+    }
     heard_at_ = loop_->now();
     close_breaker(lane);
     rest();
     issue_waiting();
 }
 
-void Client::on_lost(Lane* lane, bool greeted, Error error, std::string_view line) {
-    if (breaker_.open() || (!greeted && !other_than(lane)->ready())) {
+void Client::on_lost(Lane* lane, bool was_ready, Error error, std::string_view line) {
+    if (!available() || (!was_ready && !other_than(lane)->ready())) {
         fail_connection(lane, error, line);
         return;
     }
-    if (!greeted || error != Error::kClosed) {
+    if (!was_ready || error != Error::kClosed) {
         complain(error, line, Effect::kNone);
     }
     rest();
@@ -500,9 +513,9 @@ void Client::on_lost(Lane* lane, bool greeted, Error error, std::string_view lin
 }
 
 void Client::fail_connection(Lane* lane, Error error, std::string_view line) {
-    if (early_) {
+    if (opening()) {
         // Nobody has asked yet. The first call tries again, and is told what is wrong.
-        early_ = false;
+        enter(Phase::kServing);
         retry_->disarm();
         lane->close();
         return;
@@ -511,9 +524,8 @@ void Client::fail_connection(Lane* lane, Error error, std::string_view line) {
     endpoint_->suspect();
     lacks_rights_ = false;
     complain(error, kept, Effect::kUnreachable);
-    if (breaker_.trip()) {
-        count_opened();
-    }
+    breaker_.trip();
+    enter(Phase::kUnreachable);
     fail_waiting(error);
     lane->close();
     if (!other_than(lane)->trying() || !retry_->armed()) {
@@ -545,7 +557,6 @@ void Client::complain(Error error, std::string_view line, Effect effect) {
     if (settings_.quiet && effect != Effect::kUnreachable) {
         return;
     }
-    failing_ = failing_ || effect != Effect::kNone;
     const bool requests =
         effect == Effect::kUnreachable || (effect == Effect::kFailed && !settings_.background);
     std::uint64_t left_out = 0;

@@ -85,13 +85,13 @@ class Client final : public Router, private Lane::Owner, private Endpoint::Owner
     bool sharded() const override { return false; }
     Client* client_of(Slot) override { return this; }
     void open() override;
-    bool opening() const override { return early_; }
+    bool opening() const override { return phase_ == Phase::kOpening; }
 
     // Whoever it is must outlive the client.
     void set_redirector(Redirector* redirector) { redirector_ = redirector; }
 
     // Whether a call would be sent, rather than fail at once.
-    bool available() const { return !breaker_.open(); }
+    bool available() const { return phase_ == Phase::kServing || phase_ == Phase::kOpening; }
 
     // Whether there is a connection that has been greeted. One that is idle may end without being missed.
     bool connected() const { return lanes_[0].ready() || lanes_[1].ready(); }
@@ -133,11 +133,18 @@ class Client final : public Router, private Lane::Owner, private Endpoint::Owner
     const Settings& settings() const { return settings_; }
 
   private:
+    enum class Phase : std::uint8_t {
+        kServing,  // The breaker is closed. Calls are sent, and the first of them connects. Failures end it.
+        kOpening,  // open() connects and no call has come. A call, a handshake or a failure ends it.
+        kFailing,  // The breaker is open: calls have failed. Only probes are sent. Any answer ends it.
+        kUnreachable,  // As kFailing, and a connection has failed since. An answer ends it.
+    };
+
     Client(const Settings& settings, std::unique_ptr<Endpoint> endpoint, Loop* loop);
 
     static void on_reply(redisAsyncContext* context, void* reply, void* self);
     void on_ready(Lane* lane) override;
-    void on_lost(Lane* lane, bool greeted, Error error, std::string_view line) override;
+    void on_lost(Lane* lane, bool was_ready, Error error, std::string_view line) override;
     void on_moved() override;
     void on_deadline();
     void on_retry();
@@ -174,10 +181,11 @@ class Client final : public Router, private Lane::Owner, private Endpoint::Owner
     void give_up(Call* call, Error error);
     void recycle(Call* call);
     void fail_waiting(Error error);
-    void on_open(Error error, std::string_view line);
+    void enter(Phase next);
+    void open_breaker(Error error, std::string_view line);
     void count(Error error);
-    void count_opened();
-    void succeed(bool closed);
+    void succeed();
+    void report_recovery(bool was_reachable);
     void probe(Lane* lane);
     void watch(Milliseconds deadline);
     void enlist(Call* call);
@@ -199,20 +207,19 @@ class Client final : public Router, private Lane::Owner, private Endpoint::Owner
     Alarm* retry_ = nullptr;
     std::unique_ptr<Endpoint> endpoint_;
     Redirector* redirector_ = nullptr;
-    bool early_ = false;          // the connection is made before any call
+    Phase phase_ = Phase::kServing;
     bool lacks_rights_ = false;   // see lacks_rights()
     Milliseconds heard_at_ = 0;   // when Redis last said anything
     Milliseconds looked_at_ = 0;  // when the way was last found silent
     Milliseconds usual_ = 0;      // how long an answer takes, in parts of a millisecond
     Milliseconds patience_;       // see patience()
-    bool waiting_ = false;        // calls wait for a connection
-    bool useful_ = false;         // Redis has answered by one connection while the other was silent
+    bool calls_wait_ = false;     // for a connection: issue_waiting() sends them
+    bool spare_helped_ = false;   // Redis has answered by one connection while the other was silent
     Call* first_ = nullptr;       // of those that wait
     Call* last_ = nullptr;
     Call* free_ = nullptr;
     std::string where_;             // the address that was last tried, for the log
     Journal own_journal_;           // unless the settings have one
-    bool failing_ = false;          // it has complained since Redis last answered
     std::uint64_t distrusted_ = 0;  // replies that made no sense
 };
 

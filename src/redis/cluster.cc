@@ -194,7 +194,7 @@ Cluster::~Cluster() {
 }
 
 Client* Cluster::client_of(Slot slot) {
-    if (!known_) {
+    if (!known()) {
         refresh(0);
         return lobby_.get();
     }
@@ -208,7 +208,7 @@ void Cluster::open() {
 
 bool Cluster::opening() const {
     return warm_ && failures_ == 0 &&
-           (!known_ || std::any_of(nodes_.begin(), nodes_.end(), [](const auto& node) {
+           (!known() || std::any_of(nodes_.begin(), nodes_.end(), [](const auto& node) {
                return node != nullptr && node->client != nullptr && node->client->opening();
            }));
 }
@@ -385,10 +385,7 @@ void Cluster::on_ranges(const std::vector<SlotRange>& ranges) {
     failures_ = 0;
     adopt(ranges);
     drop_idle_nodes();
-    if (!known_) {
-        known_ = true;
-        leave_lobby();
-    }
+    leave_lobby();
     looks_ = settled() ? 0 : looks_ + 1;
     if (looks_ != 0) {
         refresh(look_after());
@@ -402,10 +399,11 @@ Milliseconds Cluster::look_after() const {
 }
 
 void Cluster::leave_lobby() {
-    while (Call* call = lobby_->first_unsent()) {
-        lobby_->pass_on(call, client_of(call->slot), false);
+    const std::unique_ptr<Client> lobby = std::move(lobby_);
+    Call* call = nullptr;
+    while (lobby != nullptr && (call = lobby->first_unsent()) != nullptr) {
+        lobby->pass_on(call, client_of(call->slot), false);
     }
-    lobby_.reset();
 }
 
 // A node without slots goes as soon as nobody waits for it.
@@ -434,7 +432,7 @@ bool Cluster::settled() const {
 
 void Cluster::on_no_ranges(const std::string& where, Error error, std::string_view line) {
     complain(where, error, line);
-    if (!known_) {
+    if (!known()) {
         lobby_place_->tell(error, "no node of the cluster answers");
     }
     // Their names may have other addresses by now.
@@ -485,7 +483,7 @@ void Cluster::complain(const std::string& where, Error error, std::string_view l
         return;
     }
     std::string_view consequence;
-    if (known_) {
+    if (known()) {
         consequence = "requests still go to the nodes that are known";
     } else if (settings_.consequence != nullptr) {
         consequence = settings_.consequence->unreachable;

@@ -58,6 +58,8 @@ class Cluster final : public Router, private Topology::Owner, private Redirector
     void on_trouble() override { refresh(0); }
     void on_timer();
 
+    // Whether a map was loaded. Until then, calls wait in the lobby.
+    bool known() const { return lobby_ == nullptr; }
     void refresh(Milliseconds after);
     Milliseconds look_after() const;
     std::vector<Endpoint::Target> whom_to_ask();
@@ -81,7 +83,6 @@ class Cluster final : public Router, private Topology::Owner, private Redirector
     Lobby* lobby_place_ = nullptr;
     std::unique_ptr<Client> lobby_;
     bool warm_ = false;      // connects to nodes before a call needs them
-    bool known_ = false;     // the map
     unsigned failures_ = 0;  // to be told the map, in a row
     unsigned looks_ = 0;     // in a row that did not find a node for each slot
     Milliseconds asked_at_ = 0;

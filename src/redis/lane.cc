@@ -5,19 +5,21 @@ namespace rate_limit::redis {
 
 bool Lane::open(const Endpoint::Target& target, std::string* line) {
     tried_at_ = loop_->now();
-    greeted_ = probing_ = false;
     in_flight_ = 0;
-    return connection_.open(target, line);
+    phase_ = connection_.open(target, line) ? Phase::kConnecting : Phase::kClosed;
+    return connected();
 }
 
 void Lane::close() {
-    greeted_ = probing_ = false;
+    phase_ = Phase::kClosed;
     connection_.close();
 }
 
 void Lane::probe(std::string_view command, Connection::Reply reply) {
     tried_at_ = loop_->now();
-    probing_ = send(command, reply, this);
+    if (send(command, reply, this)) {
+        phase_ = Phase::kProbing;
+    }
 }
 
 void Lane::nudge(Connection::Reply reply) {
@@ -26,15 +28,15 @@ void Lane::nudge(Connection::Reply reply) {
 }
 
 void Lane::on_ready() {
-    greeted_ = true;
+    phase_ = Phase::kReady;
     heard_at_ = quiet_since_ = loop_->now();
     owner_->on_ready(this);
 }
 
 void Lane::on_lost(Error error, std::string_view line) {
-    const bool greeted = greeted_;
-    greeted_ = probing_ = false;
-    owner_->on_lost(this, greeted, error, line);
+    const bool was_ready = ready();
+    phase_ = Phase::kClosed;
+    owner_->on_lost(this, was_ready, error, line);
 }
 
 }  // namespace rate_limit::redis

@@ -1,6 +1,7 @@
 // One of a client's connections, what is in flight on it, and since when nothing was heard from it.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -32,8 +33,8 @@ class Lane final : private Connection::Owner {
     // As those of Connection.
     bool open(const Endpoint::Target& target, std::string* line);
     void close();
-    bool connected() const { return connection_.connected(); }
-    bool ready() const { return connection_.ready(); }
+    bool connected() const { return phase_ != Phase::kClosed; }
+    bool ready() const { return phase_ == Phase::kReady || phase_ == Phase::kProbing; }
     std::string_view awaited() const { return connection_.awaited(); }
     bool load_script() { return connection_.load_script(); }
 
@@ -62,11 +63,12 @@ class Lane final : private Connection::Owner {
 
     // A command is sent that shows whether Redis can write.
     void probe(std::string_view command, Connection::Reply reply);
-    void end_probe() { probing_ = false; }
-    bool probing() const { return probing_; }
+    void end_probe() { phase_ = phase_ == Phase::kProbing ? Phase::kReady : phase_; }
+    bool probing() const { return phase_ == Phase::kProbing; }
 
     // Whether a connection is being made or probed, and since when.
-    bool trying() const { return connected() && (!ready() || probing_); }
+    bool connecting() const { return phase_ == Phase::kConnecting; }
+    bool trying() const { return connecting() || probing(); }
     Milliseconds tried_at() const { return tried_at_; }
 
     // Sends a command that changes nothing. If a packet was lost, one that arrives behind it lets the kernel
@@ -84,14 +86,21 @@ class Lane final : private Connection::Owner {
     Milliseconds heard_at() const { return heard_at_; }
 
   private:
+    enum class Phase : std::uint8_t {
+        kClosed,      // There is no connection, and nothing may be sent. open() ends it.
+        kConnecting,  // The handshake is unfinished; no call may be sent. on_ready(), on_lost() or close()
+                      // ends it.
+        kReady,       // Calls may be sent. probe(), on_lost() or close() ends it.
+        kProbing,     // As kReady, and a probe is in flight. end_probe(), on_lost() or close() ends it.
+    };
+
     void on_ready() override;
     void on_lost(Error error, std::string_view line) override;
 
     Loop* loop_;
     Owner* owner_;
     Connection connection_;
-    bool greeted_ = false;
-    bool probing_ = false;  // a probe is unanswered
+    Phase phase_ = Phase::kClosed;
     unsigned in_flight_ = 0;
     Milliseconds tried_at_ = 0;
     Milliseconds quiet_since_ = 0;

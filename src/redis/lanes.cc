@@ -34,11 +34,11 @@ Lane* Client::choose_way() {
 
 // Issues the calls that wait for a connection.
 void Client::issue_waiting() {
-    Lane* lane = waiting_ ? way() : nullptr;
+    Lane* lane = calls_wait_ ? way() : nullptr;
     if (lane == nullptr) {
         return;
     }
-    waiting_ = false;
+    calls_wait_ = false;
     for (Call* call = first_; call != nullptr; call = call->next) {
         if (!call->issued) {
             issue(call, lane);
@@ -63,7 +63,7 @@ void Client::note_round_trip(Milliseconds took) {
 // Redis has said something.
 void Client::heard(const Lane* lane) {
     heard_at_ = lane->heard_at();
-    useful_ = useful_ || other_than(lane)->silent_for(patience());
+    spare_helped_ = spare_helped_ || other_than(lane)->silent_for(patience());
     issue_waiting();
 }
 
@@ -74,7 +74,7 @@ bool Client::is_held_up(const Call& call) const {
 
 // When the calls that wait are to be looked at.
 Milliseconds Client::next_look() const {
-    if (!settings_.spare || breaker_.open() || !way_->in_flight()) {
+    if (!settings_.spare || !available() || !way_->in_flight()) {
         return first_->deadline;
     }
     return std::min(first_->deadline, std::max(way_->quiet_since(), looked_at_) + patience());
@@ -83,7 +83,7 @@ Milliseconds Client::next_look() const {
 // A packet may be lost, and then all that is sent after it waits until the kernel repeats it. Calls that come
 // leave by the other connection meanwhile.
 void Client::look_at_way() {
-    if (!settings_.spare || breaker_.open() || !way_->ready() || !way_->silent_for(patience())) {
+    if (!settings_.spare || !available() || !way_->ready() || !way_->silent_for(patience())) {
         return;
     }
     looked_at_ = loop_->now();
@@ -123,7 +123,7 @@ void Client::on_nudge(redisAsyncContext*, void* reply, void* self) {
 
 // An attempt has not succeeded within connect_timeout.
 void Client::end_attempt(Lane* lane) {
-    if (!breaker_.open() && other_than(lane)->ready()) {
+    if (available() && other_than(lane)->ready()) {
         lane->close();
         issue_waiting();
         return;
@@ -200,7 +200,7 @@ void Client::end_idle_spare() {
     if (way_->ready() && spare->ready() && !spare->in_flight() &&
         loop_->now() >= spare->heard_at() + kKeepSpare) {
         spare->close();
-        useful_ = false;
+        spare_helped_ = false;
     }
 }
 
@@ -208,14 +208,16 @@ void Client::end_idle_spare() {
 // answered by one while the other was silent.
 void Client::close_breaker(Lane* lane) {
     Lane* other = other_than(lane);
-    const bool closed = breaker_.half_close();
-    if (closed) {
-        way_ = lane;
-        if (!useful_ || !other->ready()) {
-            other->close();
-        }
+    if (!breaker_.half_close()) {
+        return;
     }
-    succeed(closed);
+    const bool was_reachable = phase_ == Phase::kFailing;
+    enter(Phase::kServing);
+    way_ = lane;
+    if (!spare_helped_ || !other->ready()) {
+        other->close();
+    }
+    report_recovery(was_reachable);
 }
 
 }  // namespace rate_limit::redis

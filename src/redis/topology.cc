@@ -65,13 +65,12 @@ Topology::~Topology() {
 void Topology::ask(std::vector<Endpoint::Target> nodes) {
     nodes_ = std::move(nodes);
     next_ = 0;
-    waiting_ = false;
     // Later, because it may fail at once.
     timer_->arm(0);
 }
 
 void Topology::on_timer() {
-    if (waiting_) {
+    if (connection_.connected()) {
         fail(Error::kTimedOut, connection_.ready() ? "no answer" : connection_.awaited());
         return;
     }
@@ -88,14 +87,12 @@ void Topology::ask_next() {
         fail(Error::kRefused, line);
         return;
     }
-    waiting_ = true;
     timer_->arm(settings_.connect_timeout);
 }
 
 void Topology::fail(Error error, std::string_view line) {
     const std::string kept(line);
     connection_.close();
-    waiting_ = false;
     if (next_ < nodes_.size()) {
         timer_->arm(0);
         return;
@@ -141,7 +138,6 @@ void Topology::on_slots(redisAsyncContext*, void* answer, void* self_pointer) {
     }
     self->timer_->disarm();
     self->nodes_.clear();
-    self->waiting_ = false;
     self->connection_.close();
     self->owner_->on_ranges(ranges);
 }

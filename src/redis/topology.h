@@ -65,7 +65,6 @@ class Topology final : private Connection::Owner {
     Alarm* timer_ = nullptr;  // until the node must have answered, or until the next is asked
     std::vector<Endpoint::Target> nodes_;
     std::size_t next_ = 0;
-    bool waiting_ = false;  // for a node
 };
 
 }  // namespace rate_limit::redis
