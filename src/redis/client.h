@@ -1,6 +1,7 @@
-// A worker's client of one Redis: a connection that all calls share, a deadline for each, and a breaker.
+// A worker's client of one Redis server: sends calls, answers each by its deadline, and fails fast during an
+// outage.
 //
-// Belongs to one thread. Nothing here waits: answers come later, from the loop.
+// Belongs to one thread. Nothing here blocks: replies come later, from the event loop.
 #pragma once
 
 #include <cstdint>
@@ -9,218 +10,171 @@
 #include <string_view>
 #include <vector>
 
-#include "redis/breaker.h"
 #include "redis/buffer.h"
 #include "redis/connection.h"
+#include "redis/connector.h"
 #include "redis/endpoint.h"
 #include "redis/error.h"
-#include "redis/lane.h"
 #include "redis/loop.h"
 #include "redis/router.h"
+#include "redis/tracked_connection.h"
 
 namespace rate_limit::redis {
 
 class Client;
 
-// A command on its way. Made by Client::make_call, filled in, sent, and given back by the answer.
+// A command and its callback. Created by Client::make_call, filled in, sent, and owned by the client from
+// then on.
 class Call {
   public:
-    // `reply` is the script's bulk string if `error` is kNone. Neither it nor the call lives on afterwards.
+    // `reply` is the bulk string of the script if `error` is kNone. Neither `reply` nor the call may be used
+    // after the callback has returned.
     using Answer = void (*)(void* self, Error error, std::string_view reply);
 
-    Buffer command;  // whole, in RESP
+    Buffer command;  // complete, in RESP
     Slot slot = 0;   // of its keys
 
   private:
     friend class Client;
 
     Client* client = nullptr;
-    Lane* lane = nullptr;     // by which it was issued
-    Answer answer = nullptr;  // null once it was given, or given up
+    TrackedConnection* connection = nullptr;  // by which it was issued
+    Answer answer = nullptr;                  // null once it was called
     void* self = nullptr;
     Milliseconds sent_at = 0;
-    std::int64_t issued_at = 0;  // by the observer's clock, if there is one
+    std::int64_t issued_at = 0;  // by the clock of the observer, if there is one
     Milliseconds deadline = 0;
-    bool issued = false;    // hiredis has it, and will call back
-    bool repeated = false;  // after NOSCRIPT
-    bool asking = false;    // it follows an ASK
-    unsigned moves = 0;     // how often it was sent elsewhere
-    Call* next = nullptr;   // among those that wait, by deadline
+    bool issued = false;   // hiredis has it, and will call back
+    bool retried = false;  // after NOSCRIPT
+    bool asking = false;   // sent after ASKING
+    unsigned moves = 0;    // how often it was redirected
+    Call* next = nullptr;  // of the unanswered calls, by deadline; or of the free ones
     Call* previous = nullptr;
 };
 
-// Who knows better than a server that has answered a call with MOVED or ASK.
+// Decides what to do with redirections. Implemented by the cluster.
 class Redirector {
   public:
-    // The client that `text` points to; null if it is not to be followed.
+    // The client for a call that `from` answered by `error`, MOVED or ASK, with the reply `text`. Null if the
+    // redirection is not followed.
     virtual Client* redirect(const Client& from, Error error, std::string_view text) = 0;
 
-    // A server is not worth asking at present.
+    // A server does not answer, or does not serve a slot: the map of slots may have changed.
     virtual void on_trouble() = 0;
 
   protected:
     ~Redirector() = default;
 };
 
-// What a client has seen since it was made.
+// Counters since the client was created.
 struct Counts {
     std::uint64_t calls = 0;
     std::uint64_t errors[kErrors] = {};
-    std::uint64_t opened = 0;  // the breaker
+    std::uint64_t opened = 0;  // how often the breaker opened
 };
 
-class Client final : public Router, private Lane::Owner, private Endpoint::Owner {
+class Client final : public Router, private Connector::Owner {
   public:
     static constexpr unsigned kMostMoves = 5;  // of a call
 
-    // Takes over `endpoint`, which says where the server is. Null if there is no memory.
+    // Takes ownership of `endpoint`, which knows the address of the server. `settings` and `loop` must
+    // outlive the client. Null if there is no memory.
     static Client* make_with(const Settings& settings, std::unique_ptr<Endpoint> endpoint, Loop* loop);
 
-    // The same for the settings' own host, whose numeric addresses as known so far are given.
+    // The same for the host of the settings. `addresses` are its numeric addresses as known so far.
     static Client* make(const Settings& settings, const std::vector<std::string>& addresses, Loop* loop);
+
+    // Answers all unanswered calls by kClosed.
     ~Client() override;
     Client(const Client&) = delete;
     Client& operator=(const Client&) = delete;
 
     bool sharded() const override { return false; }
     Client* client_of(Slot) override { return this; }
-    void open() override;
-    bool opening() const override { return phase_ == Phase::kOpening; }
+    void open() override { connector_.open(); }
+    bool opening() const override { return connector_.opening(); }
 
-    // Whoever it is must outlive the client.
+    // The redirector must outlive the client. Without one, redirections are errors.
     void set_redirector(Redirector* redirector) { redirector_ = redirector; }
 
-    // Whether a call would be sent, rather than fail at once.
-    bool available() const { return phase_ == Phase::kServing || phase_ == Phase::kOpening; }
+    // Whether the breaker is closed. Otherwise a call should not be sent.
+    bool available() const { return connector_.available(); }
 
-    // Whether there is a connection that has been greeted. One that is idle may end without being missed.
-    bool connected() const { return lanes_[0].ready() || lanes_[1].ready(); }
+    // Whether a connection exists and its handshake is complete. An idle connection may be closed at any
+    // time; the next call connects again.
+    bool connected() const { return connector_.ready(); }
 
-    // Whether the last call that Redis denied (kDenied) failed because the user has no right to it. If not,
-    // the password was missing or wrong.
+    // Whether the last call that Redis denied (kDenied) failed because the user may not run the command. If
+    // not, the password was missing or wrong.
     bool lacks_rights() const { return lacks_rights_; }
 
     // An empty call; null if there is no memory.
     Call* make_call();
 
-    // Sends a call and answers it by its deadline, never before this returns. Whoever asks must outlive the
-    // answer. The deadline counts from `since`, when the first of those asked who wait for it, if that is
-    // given.
+    // Sends a call. Calls `answer` once, at the latest at the deadline, never before send() returns. `self`
+    // must live until then. The deadline is settings().timeout after `since`, by default after now.
     void send(Call* call, Call::Answer answer, void* self);
     void send(Call* call, Call::Answer answer, void* self, Milliseconds since);
 
-    // The first of the calls that wait for this client to be connected; null if there is none.
+    // The first of the calls that wait for a connection; null if there is none.
     Call* first_unsent() const;
 
-    // Lets another client answer a call that waits here, by the same deadline. If that is nobody, the call is
-    // answered now.
+    // Passes a call that waits here to another client, with the same deadline. If `to` is null, the call is
+    // answered by kUnavailable now. `asking`: the call is to be sent after ASKING.
     void pass_on(Call* call, Client* to, bool asking);
 
     // Whether any call is unanswered.
     bool busy() const { return first_ != nullptr; }
 
-    // Whoever asked found that a reply makes no sense.
+    // To be called from within Call::Answer: the reply could not be read. Counts as a failed call.
     void distrust(Error error, std::string_view line);
 
-    // The address that was last tried, for the log.
-    const std::string& where() const { return where_; }
+    // The address of the last attempt to connect, for the log.
+    const std::string& where() const { return connector_.where(); }
 
-    // How long a connection may be silent while a call is in flight on it, before others leave by a second
-    // one, if the settings allow that: a quarter of the timeout, or longer if Redis usually takes longer.
-    Milliseconds patience() const { return patience_; }
+    // See Connector::patience().
+    Milliseconds patience() const { return connector_.patience(); }
 
     const Counts& counts() const { return counts_; }
     const Settings& settings() const { return settings_; }
 
   private:
-    enum class Phase : std::uint8_t {
-        kServing,  // The breaker is closed. Calls are sent, and the first of them connects. Failures end it.
-        kOpening,  // open() connects and no call has come. A call, a handshake or a failure ends it.
-        kFailing,  // The breaker is open: calls have failed. Only probes are sent. Any answer ends it.
-        kUnreachable,  // As kFailing, and a connection has failed since. An answer ends it.
-    };
-
     Client(const Settings& settings, std::unique_ptr<Endpoint> endpoint, Loop* loop);
 
-    static void on_reply(redisAsyncContext* context, void* reply, void* self);
-    void on_ready(Lane* lane) override;
-    void on_lost(Lane* lane, bool was_ready, Error error, std::string_view line) override;
-    void on_moved() override;
-    void on_deadline();
-    void on_retry();
-    void on_probe(Lane* lane, const void* answer);
-    void answered(Call* call, const void* answer);
-    bool redirected(Call* call, Error error, std::string_view text);
-    void accept(Call* call);
+    void on_answering() override;
+    void fail_calls(Error error) override;
+    void on_unreachable(Error error) override;
+    bool has_calls() const override { return busy(); }
+    void on_breaker(bool open) override;
+    bool is_slot_error(Error error, std::string_view text) override;
 
-    Lane* other_than(const Lane* lane) { return lane == lanes_ ? lanes_ + 1 : lanes_; }
-    const Lane* other_than(const Lane* lane) const { return lane == lanes_ ? lanes_ + 1 : lanes_; }
-    bool has_connection() const { return lanes_[0].connected() || lanes_[1].connected(); }
-    Lane* way();
-    Lane* choose_way();
-    void issue_waiting();
-    void note_round_trip(Milliseconds took);
-    Milliseconds usual_patience() const;
-    void heard(const Lane* lane);
-    bool is_held_up(const Call& call) const;
-    Milliseconds next_look() const;
-    void look_at_way();
-    void open_spare(Lane* lane);
-    static void on_nudge(redisAsyncContext* context, void* reply, void* self);
-    void connect(Lane* lane);
-    void fail_connection(Lane* lane, Error error, std::string_view line);
-    void end_attempt(Lane* lane);
-    void try_again();
-    Milliseconds next_attempt_after();
-    void watch_attempt(const Lane& lane);
-    void rest();
-    void end_idle_spare();
-    void close_breaker(Lane* lane);
-    void issue(Call* call, Lane* lane) const;
+    static void on_reply(redisAsyncContext* context, void* reply, void* self);
+    void on_deadline();
+    void accept(Call* call);
+    void issue(Call* call, TrackedConnection* connection) const;
+    void read_reply(Call* call, const redisReply& reply);
+    void read_error(Call* call, std::string_view text);
+    bool redirected(Call* call, Error error, std::string_view text);
     void finish(Call* call, Error error, std::string_view reply, bool of_server = true);
-    void give_up(Call* call, Error error);
     void recycle(Call* call);
-    void fail_waiting(Error error);
-    void enter(Phase next);
-    void open_breaker(Error error, std::string_view line);
     void count(Error error);
-    void succeed();
-    void report_recovery(bool was_reachable);
-    void probe(Lane* lane);
-    void watch(Milliseconds deadline);
+    void watch(Milliseconds time);
     void enlist(Call* call);
     void unlist(Call* call);
-    enum class Effect : std::uint8_t { kFailed, kUnreachable, kNone };  // on requests
-    void complain(Error error, std::string_view line, Effect effect = Effect::kFailed);
-    Journal& journal() { return settings_.journal != nullptr ? *settings_.journal : own_journal_; }
-
-    static constexpr Milliseconds kUsualParts = 8;
 
     const Settings& settings_;
     Loop* loop_;
-    Lane lanes_[2];       // the second only with settings_.spare
-    Lane* way_ = lanes_;  // by which calls leave
-    Breaker breaker_;
+    Connector connector_;
     Counts counts_;
     Alarm* deadline_ = nullptr;
-    Milliseconds watched_ = 0;  // when that rings, if it is armed
-    Alarm* retry_ = nullptr;
-    std::unique_ptr<Endpoint> endpoint_;
+    Milliseconds watched_ = 0;  // the time of deadline_, if it is armed
     Redirector* redirector_ = nullptr;
-    Phase phase_ = Phase::kServing;
-    bool lacks_rights_ = false;   // see lacks_rights()
-    Milliseconds heard_at_ = 0;   // when Redis last said anything
-    Milliseconds looked_at_ = 0;  // when the way was last found silent
-    Milliseconds usual_ = 0;      // how long an answer takes, in parts of a millisecond
-    Milliseconds patience_;       // see patience()
-    bool calls_wait_ = false;     // for a connection: issue_waiting() sends them
-    bool spare_helped_ = false;   // Redis has answered by one connection while the other was silent
-    Call* first_ = nullptr;       // of those that wait
+    bool lacks_rights_ = false;  // see lacks_rights()
+    bool calls_wait_ = false;    // some calls were not issued, because no connection was ready
+    Call* first_ = nullptr;      // of the unanswered calls, by deadline
     Call* last_ = nullptr;
     Call* free_ = nullptr;
-    std::string where_;             // the address that was last tried, for the log
-    Journal own_journal_;           // unless the settings have one
-    std::uint64_t distrusted_ = 0;  // replies that made no sense
+    std::uint64_t distrusted_ = 0;  // replies that could not be read
 };
 
 }  // namespace rate_limit::redis

@@ -478,10 +478,6 @@ Client* Cluster::redirect(const Client& from, Error error, std::string_view text
 // As long as a map is known, requests go by that map.
 void Cluster::complain(const std::string& where, Error error, std::string_view line) {
     Journal& journal = settings_.journal != nullptr ? *settings_.journal : own_journal_;
-    std::uint64_t left_out = 0;
-    if (!journal.may_complain("", Journal::kRequests, error, loop_->now(), &left_out)) {
-        return;
-    }
     std::string_view consequence;
     if (known()) {
         consequence = "requests still go to the nodes that are known";
@@ -489,8 +485,7 @@ void Cluster::complain(const std::string& where, Error error, std::string_view l
         consequence = settings_.consequence->unreachable;
     }
     const std::string what = "no node tells of the cluster's slots: " + std::string(line);
-    loop_->log(Severity::kError,
-               log_line(settings_.name, where, describe(error, what, left_out), consequence));
+    journal.complain({settings_.name, where, "", Journal::kRequests, error, what, consequence}, loop_);
 }
 
 }  // namespace rate_limit::redis

@@ -63,6 +63,15 @@ bool Journal::may_report_recovery(std::string_view node, Milliseconds now) {
     return true;
 }
 
+void Journal::complain(const Complaint& complaint, Loop* loop) {
+    std::uint64_t left_out = 0;
+    if (may_complain(complaint.node, complaint.subject, complaint.error, loop->now(), &left_out)) {
+        loop->log(Severity::kError,
+                  log_line(complaint.name, complaint.where,
+                           describe(complaint.error, complaint.detail, left_out), complaint.consequence));
+    }
+}
+
 std::string print_target(const std::string& host, std::uint16_t port) {
     const bool six = host.find(':') != std::string::npos;
     return (six ? "[" + host + "]" : host) + ":" + std::to_string(port);

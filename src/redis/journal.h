@@ -38,6 +38,20 @@ class Journal {
     // Whether it may be logged now that a node answers again.
     bool may_report_recovery(std::string_view node, Milliseconds now);
 
+    // A log line about an error.
+    struct Complaint {
+        std::string_view name;   // of the Redis, as configured
+        std::string_view where;  // its address
+        std::string_view node;   // as for may_complain()
+        Subject subject;
+        Error error;
+        std::string_view detail;
+        std::string_view consequence;  // for requests; may be empty
+    };
+
+    // Logs a complaint, if may_complain() allows it.
+    void complain(const Complaint& complaint, Loop* loop);
+
   private:
     struct Entry {
         std::string node;

@@ -1,19 +1,11 @@
 // Whom to ask: one server, or the nodes of a cluster, each of which has some of the keys.
 #pragma once
 
-#include <cstdint>
-#include <string_view>
+#include "redis/slots.h"
 
 namespace rate_limit::redis {
 
 class Client;
-
-// A cluster's nodes share out its keys by slots.
-using Slot = std::uint16_t;
-constexpr unsigned kSlots = 16384;
-
-// The slot of a key: of what stands in its first braces, if that is anything, else of the whole.
-Slot slot_of(std::string_view key);
 
 class Router {
   public:

@@ -263,18 +263,14 @@ void Sentinels::settle(const std::string& address) {
 // As long as a primary is known, requests do not need the Sentinels.
 void Sentinels::complain(Error error, std::string_view line) {
     Journal& journal = settings_.journal != nullptr ? *settings_.journal : own_journal_;
-    std::uint64_t left_out = 0;
-    if (!journal.may_complain("Sentinels", Journal::kRequests, error, loop_->now(), &left_out)) {
-        return;
-    }
     std::string consequence;
     if (!target_.address.empty()) {
         consequence = "requests are still decided at " + print_target(target_.address, target_.port);
     } else if (settings_.consequence != nullptr) {
         consequence = settings_.consequence->unreachable;
     }
-    loop_->log(Severity::kError,
-               log_line(settings_.name, where_, describe(error, line, left_out), consequence));
+    journal.complain({settings_.name, where_, "Sentinels", Journal::kRequests, error, line, consequence},
+                     loop_);
 }
 
 }  // namespace rate_limit::redis

@@ -1,8 +1,8 @@
 // The slots of Redis Cluster: CRC-16 of the key, with the polynomial of XMODEM.
+#include "redis/slots.h"
+
 #include <array>
 #include <cstddef>
-
-#include "redis/router.h"
 
 namespace rate_limit::redis {
 namespace {

@@ -10,7 +10,7 @@
 #include "redis/connection.h"
 #include "redis/endpoint.h"
 #include "redis/loop.h"
-#include "redis/router.h"
+#include "redis/slots.h"
 
 namespace rate_limit::redis {
 

@@ -2,7 +2,7 @@
 #include <random>
 
 #include "real_server.h"
-#include "redis/router.h"
+#include "redis/slots.h"
 
 namespace rate_limit::redis {
 namespace {
