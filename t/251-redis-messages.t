@@ -110,7 +110,7 @@ subtest 'where it was' => sub {
     my $alone = start('redis+cluster://127.0.0.1:1', '');
     $alone->get('/a', 'X-Client' => 'x');
     ok $alone->wait_for_log(
-        qr/redis "fleet" 127\.0\.0\.1:1: refused \(no node tells of the cluster's slots: Connection refused\); zone a: \Q$open\E\n/), 'a seed';
+        qr/redis "fleet" 127\.0\.0\.1:1: refused \(no node returned the slot map: Connection refused\); zone a: \Q$open\E\n/), 'a seed';
     $alone->stop;
 
     my $sentinels = start_sentinels(down_after => 60_000);
@@ -149,13 +149,13 @@ subtest 'TLS and plain ports' => sub {
     my $mute  = start('rediss://127.0.0.1:' . $plain->port . ' verify=off timeout=50ms', '');
     $mute->get('/a', 'X-Client' => 'x');
     ok $mute->wait_for_log(
-        qr/redis "fleet" 127\.0\.0\.1:\d+: (?:timeout \(the TLS handshake was not answered: does this port want redis:\/\/\?|tls \(the answer is not TLS: this port wants redis:\/\/).*; zone a: \Q$open\E\n/
+        qr/redis "fleet" 127\.0\.0\.1:\d+: (?:timeout \(the TLS handshake was not answered: does this port require redis:\/\/\?|tls \(the answer is not TLS: this port requires redis:\/\/).*; zone a: \Q$open\E\n/
     ), 'TLS to a port without TLS';
     $mute->stop;
     my $fake  = start_fake(greeting => '-ERR what is it?', mode => 'mute');
     my $wrong = start('rediss://127.0.0.1:' . $fake->port . ' verify=off timeout=10s', '');
     $wrong->get('/a', 'X-Client' => 'x');
-    ok $wrong->wait_for_log(qr/redis "fleet" 127\.0\.0\.1:\d+: tls \(the answer is not TLS: this port wants redis:\/\/\)/),
+    ok $wrong->wait_for_log(qr/redis "fleet" 127\.0\.0\.1:\d+: tls \(the answer is not TLS: this port requires redis:\/\/\)/),
         'a port without TLS that answers';
     $wrong->stop;
     my $bare = start('redis://127.0.0.1:' . $tls->port . ' timeout=10s', '');

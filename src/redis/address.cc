@@ -95,18 +95,18 @@ const char* parse_host(std::string_view text, Address* address) {
         }
         address->host = text.substr(1, end - 1);
         if (address->host.find(':') == std::string::npos || !is_numeric(address->host)) {
-            return "what stands in brackets is not an IPv6 address";
+            return "the text in brackets is not an IPv6 address";
         }
         port = text.substr(end + 1);
         has_port = !port.empty();
         if (has_port && port.front() != ':') {
-            return "the port is not set off by a colon";
+            return "the port does not follow a colon";
         }
         port.remove_prefix(has_port ? 1 : 0);
     } else {
         const std::size_t colon = text.find(':');
         if (colon != std::string_view::npos && text.find(':', colon + 1) != std::string_view::npos) {
-            return "an IPv6 address stands in brackets";
+            return "an IPv6 address requires brackets";
         }
         address->host = text.substr(0, colon);
         has_port = colon != std::string_view::npos;
@@ -179,12 +179,12 @@ const char* parse_address(std::string_view text, Address* address) {
     const bool sentinel = known && cut_prefix(&text, "+sentinel");
     const bool cluster = known && !sentinel && cut_prefix(&text, "+cluster");
     if (!known || !cut_prefix(&text, "://")) {
-        return "it starts with neither redis:// nor redis+sentinel:// nor redis+cluster:// nor unix:";
+        return "it does not start with redis://, redis+sentinel://, redis+cluster:// or unix:";
     }
     const std::size_t at = text.rfind('@');
     if (at != std::string_view::npos) {
         if ((sentinel || cluster) && text.substr(0, at).find(',') != std::string_view::npos) {
-            return "what stands before the @ is for all hosts; a comma in it is written %2C";
+            return "the user and password before the @ are for all hosts; a comma in them is written %2C";
         }
         if (const char* wrong = parse_credentials(text.substr(0, at), address)) {
             return wrong;

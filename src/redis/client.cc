@@ -150,7 +150,7 @@ void Client::read_reply(Call* call, const redisReply& reply) {
         return;
     }
     if (reply.type != REDIS_REPLY_ERROR) {
-        connector_.complain(Error::kShape, "a reply is not the script's");
+        connector_.complain(Error::kShape, "unexpected reply to the script");
         finish(call, Error::kShape, {});
         return;
     }

@@ -480,11 +480,11 @@ void Cluster::complain(const std::string& where, Error error, std::string_view l
     Journal& journal = settings_.journal != nullptr ? *settings_.journal : own_journal_;
     std::string_view consequence;
     if (known()) {
-        consequence = "requests still go to the nodes that are known";
+        consequence = "requests still go to the known nodes";
     } else if (settings_.consequence != nullptr) {
         consequence = settings_.consequence->unreachable;
     }
-    const std::string what = "no node tells of the cluster's slots: " + std::string(line);
+    const std::string what = "no node returned the slot map: " + std::string(line);
     journal.complain({settings_.name, where, "", Journal::kRequests, error, what, consequence}, loop_);
 }
 

@@ -93,7 +93,7 @@ std::string_view Connection::awaited() const {
         return "the connection was not accepted";
     }
     if (session_ != nullptr && !handshake_done(session_)) {
-        return "the TLS handshake was not answered: does this port want redis://?";
+        return "the TLS handshake was not answered: does this port require redis://?";
     }
     return "connected, but the first command was not answered";
 }
@@ -107,7 +107,7 @@ std::string_view Connection::loss_line(const redisAsyncContext* context) {
     if (const char* refused = refusal(context)) {
         return refused;
     }
-    return context->c.err != 0 ? error_text(context) : "the connection was lost before the answer";
+    return context->c.err != 0 ? error_text(context) : "the connection was lost before the reply";
 }
 
 // Why a reply was refused; null if none was.
@@ -217,7 +217,7 @@ void Connection::take_greeting(const redisReply& reply, std::string_view text) {
         return;
     }
     if (reply.type != REDIS_REPLY_STATUS && reply.type != REDIS_REPLY_STRING) {
-        fail(Error::kShape, "the greeting was not answered as Redis answers it");
+        fail(Error::kShape, "unexpected reply to the handshake");
         return;
     }
     greetings_--;
@@ -261,10 +261,10 @@ std::string_view Connection::shown_error(const redisAsyncContext* context) const
 std::string_view Connection::greeting_error(const redisAsyncContext* context) const {
     if (context->c.err == REDIS_ERR_PROTOCOL &&
         error_text(context).find(kTlsAlert) != std::string_view::npos) {
-        return "the server answered with a TLS alert: this port wants rediss://";
+        return "the server answered with a TLS alert: this port requires rediss://";
     }
     if (was_hung_up(context) && settings_.address.path.empty()) {
-        return "the server closed the connection before it answered: does this port want rediss://?";
+        return "the server closed the connection before it answered: does this port require rediss://?";
     }
     return shown_error(context);
 }
@@ -275,13 +275,13 @@ std::string_view Connection::handshake_error(const redisAsyncContext* context) c
         return untrusted;
     }
     if (was_not_tls()) {
-        return "the answer is not TLS: this port wants redis://";
+        return "the answer is not TLS: this port requires redis://";
     }
     if (const char* line = tls_error()) {
         return line;
     }
     return was_hung_up(context) && !handshake_done(session_)
-               ? "the server closed the connection during the TLS handshake: does this port want redis://?"
+               ? "the server closed the connection during the TLS handshake: does this port require redis://?"
                : shown_error(context);
 }
 

@@ -25,7 +25,7 @@ class LogLimit {
         }
         lines_++;
         if (left_out_ != 0) {
-            *line += " (and " + std::to_string(left_out_) + " lines more before)";
+            *line += " (" + std::to_string(left_out_) + " earlier lines were not logged)";
             left_out_ = 0;
         }
         return true;

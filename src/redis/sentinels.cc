@@ -178,7 +178,7 @@ void Sentinels::on_primary(redisAsyncContext*, void* answer, void* self_pointer)
     if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2) {
         const bool told = reply->type == REDIS_REPLY_ERROR;
         const std::string_view text = told ? std::string_view(reply->str, reply->len)
-                                           : std::string_view("it does not know the primary");
+                                           : std::string_view("the Sentinel does not know the primary");
         self->fail(told ? classify(text) : Error::kOther, text);
         return;
     }
@@ -213,7 +213,7 @@ void Sentinels::learn(std::string_view host, std::string_view port) {
     unsigned number = 0;
     const auto parsed = std::from_chars(port.data(), port.data() + port.size(), number);
     if (!is_host(host) || parsed.ec != std::errc() || number == 0 || number > 65535) {
-        complain(Error::kShape, "it names no address of the primary");
+        complain(Error::kShape, "the Sentinel returned no address of the primary");
         return;
     }
     port_ = static_cast<std::uint16_t>(number);

@@ -121,7 +121,7 @@ void Topology::on_slots(redisAsyncContext*, void* answer, void* self_pointer) {
     if (reply->type != REDIS_REPLY_ARRAY) {
         const bool told = reply->type == REDIS_REPLY_ERROR;
         const std::string_view text = told ? std::string_view(reply->str, reply->len)
-                                           : "CLUSTER SLOTS was not answered as Redis answers it";
+                                           : "unexpected reply to CLUSTER SLOTS";
         self->fail(told ? classify(text) : Error::kShape, text);
         return;
     }
@@ -133,7 +133,7 @@ void Topology::on_slots(redisAsyncContext*, void* answer, void* self_pointer) {
         }
     }
     if (ranges.empty()) {
-        self->fail(Error::kClusterDown, "it knows of no slots");
+        self->fail(Error::kClusterDown, "the node knows no slots");
         return;
     }
     self->timer_->disarm();

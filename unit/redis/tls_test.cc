@@ -210,7 +210,7 @@ void test_a_server_without_tls_is_told(void**) {
     plain.say("-ERR Protocol error: unbalanced quotes in request\r\n");
     assert_true(calls.await());
     assert_int_equal(calls.all()[0].error, Error::kTls);
-    assert_int_equal(loop.said(": tls (the answer is not TLS: this port wants redis://)"), 1);
+    assert_int_equal(loop.said(": tls (the answer is not TLS: this port requires redis://)"), 1);
 }
 
 void test_a_silent_server_does_not_hold_up_the_loop(void**) {
@@ -226,7 +226,7 @@ void test_a_silent_server_does_not_hold_up_the_loop(void**) {
     assert_int_equal(calls.ask_echo("x").error, Error::kTimedOut);
     assert_false(calls->available());
     assert_int_equal(
-        loop.said(": timeout (the TLS handshake was not answered: does this port want redis://?)"), 1);
+        loop.said(": timeout (the TLS handshake was not answered: does this port require redis://?)"), 1);
     assert_true(loop.run_until([&] { return silent.accepted == 3; }));
 }
 
@@ -328,7 +328,7 @@ void test_a_node_without_an_address_proves_the_name_of_the_seed(void**) {
     assert_int_equal(ask_node(named, "redis.test", "", &loop), Error::kNone);
     assert_int_equal(loop.lines.size(), 0);
     assert_int_equal(ask_node(named, "127.0.0.1", "", &loop), Error::kTls);
-    assert_int_equal(loop.said("no node tells of the cluster's slots: IP address mismatch"), 1);
+    assert_int_equal(loop.said("no node returned the slot map: IP address mismatch"), 1);
     assert_int_equal(ask_node(named, "127.0.0.1", "redis.test", &loop), Error::kNone);
 }
 

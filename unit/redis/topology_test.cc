@@ -99,11 +99,11 @@ void test_while_no_seed_answers_calls_fail_without_waiting(void**) {
         assert_in_range(asked.took, 0, 150);
     }
     assert_false(cluster.available(1));
-    assert_int_equal(loop.said("no node tells of the cluster's slots: ERR This instance has cluster"), 1);
+    assert_int_equal(loop.said("no node returned the slot map: ERR This instance has cluster"), 1);
     loop.run_for(600);
     assert_in_range(second.asked, 3, 8);
     assert_false(cluster.available(1));
-    assert_int_equal(loop.said("no node tells"), 1);
+    assert_int_equal(loop.said("no node returned"), 1);
 
     first.listen();
     first.map = array({first.range(0, 16383)});
@@ -237,7 +237,7 @@ void test_what_a_seed_says_does_not_reach_the_log_as_it_is(void**) {
     node.map = "-ERR a\tb\x1b[1m\r\n";
     TestCluster cluster(&loop, {seed_of(node)});
     assert_int_equal(cluster.ask(1).error, Error::kOther);
-    assert_int_equal(loop.said("no node tells of the cluster's slots: ERR a?b?[1m"), 1);
+    assert_int_equal(loop.said("no node returned the slot map: ERR a?b?[1m"), 1);
 }
 
 }  // namespace

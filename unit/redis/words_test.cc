@@ -207,7 +207,7 @@ void test_a_cluster_that_nobody_tells_of_names_the_node_that_was_asked(void**) {
     assert_int_equal(loop.lines.size(), 1);
     assert_line(loop, 0,
                 "redis \"fleet\" " + node.target() +
-                    ": other (no node tells of the cluster's slots: ERR no cluster); zone a: no connection");
+                    ": other (no node returned the slot map: ERR no cluster); zone a: no connection");
 }
 
 struct NoOwner : Endpoint::Owner {
@@ -285,9 +285,9 @@ void test_a_port_that_wants_tls_is_told(void**) {
         const char* says;
         const char* line;
     } cases[] = {
-        {"\x15\x03\x03", ": protocol (the server answered with a TLS alert: this port wants rediss://)"},
+        {"\x15\x03\x03", ": protocol (the server answered with a TLS alert: this port requires rediss://)"},
         {"",
-         ": closed (the server closed the connection before it answered: does this port want rediss://?)"},
+         ": closed (the server closed the connection before it answered: does this port require rediss://?)"},
     };
     for (const auto& each : cases) {
         TestLoop loop;
