@@ -382,7 +382,7 @@ char* RedisReader::finish(const ngx_str_t& url) const {
     settings.script = kScript;
     settings.most_reply = kReply;
     settings.probe = redis::format_command({"SET", settings.probe_key, "1", "PX", "1"});
-    settings.greet_by_probe = !settings.address.primary.empty();
+    settings.probe_in_handshake = !settings.address.primary.empty();
     settings.consequence = &server->consequence;
     settings.journal = &server->journal;
     server->background = settings;

@@ -1,4 +1,4 @@
-// Reads URLs of Redis servers.
+// Parses URLs of Redis servers.
 #include "redis/address.h"
 
 #include <algorithm>
@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::uint32_t kMostDatabases = 1U << 16;
 constexpr std::uint16_t kSentinelPort = 26379;
-constexpr std::size_t kLongestPath = 107;  // as Linux has it
+constexpr std::size_t kLongestPath = 107;  // the limit of Linux
 
 bool cut_prefix(std::string_view* text, std::string_view prefix) {
     if (text->substr(0, prefix.size()) != prefix) {
@@ -65,8 +65,8 @@ const char* parse_credentials(std::string_view text, Address* address) {
     return nullptr;
 }
 
-// Whether a text may be a name or an IPv4 address: labels with points between them, and perhaps one at the
-// end. Whether it has an address may change while nginx runs; what can never have one is a mistake.
+// Whether a text may be a host name or an IPv4 address: labels separated by dots, with an optional dot at the
+// end. Whether a name has an address may change while nginx runs, so only the syntax is checked.
 bool may_be_name(std::string_view text) {
     constexpr std::size_t kLongestLabel = 63;
     text.remove_suffix(!text.empty() && text.back() == '.' ? 1 : 0);
@@ -132,7 +132,7 @@ const char* parse_database(std::string_view text, Address* address) {
                : "the database is not a number";
 }
 
-// Reads "host:port,host".
+// Parses "host:port,host".
 const char* parse_seeds(std::string_view hosts, std::uint16_t port, Address* address) {
     while (true) {
         const std::size_t comma = hosts.find(',');
@@ -149,7 +149,7 @@ const char* parse_seeds(std::string_view hosts, std::uint16_t port, Address* add
     }
 }
 
-// Reads "primary/db".
+// Parses "primary/db".
 const char* parse_primary(std::string_view path, Address* address) {
     const std::size_t slash = path.find('/');
     address->primary = path.substr(0, slash);

@@ -1,4 +1,4 @@
-// Where a Redis is and as whom to speak to it, as an operator writes it.
+// The address of a Redis as configured: host or socket, credentials, database.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace rate_limit::redis {
 
-// One of several servers that know the way to others.
+// A server that is asked for the addresses of others: a Sentinel, or a node of a cluster.
 struct Seed {
     std::string host;
     std::uint16_t port = 0;
@@ -23,19 +23,17 @@ struct Address {
     std::string password;
     std::uint32_t database = 0;
     bool tls = false;
-    std::vector<Seed>
-        seeds;  // Sentinels, or nodes of a cluster; empty if the server is where `host` or `path` says
-    std::string primary;  // its name among the Sentinels; empty for a cluster
+    std::vector<Seed> seeds;  // Sentinels, or nodes of a cluster; empty if `host` or `path` is the server
+    std::string primary;      // the name by which the Sentinels know it; empty for a cluster
 };
 
-// Reads redis://[[user]:password@]host[:port][/db], unix:PATH,
+// Parses redis://[[user]:password@]host[:port][/db], unix:PATH,
 // redis+cluster://[[user]:password@]host[:port],… or
-// redis+sentinel://[[user]:password@]host[:port],…/primary[/db]. With rediss instead of redis, TLS. User and
-// password may be percent-encoded.
-// Returns null, or a sentence without a full stop that says what is wrong.
+// redis+sentinel://[[user]:password@]host[:port],…/primary[/db]. With rediss instead of redis, TLS is used.
+// User and password may be percent-encoded. Returns null, or what is wrong as a sentence without a full stop.
 const char* parse_address(std::string_view text, Address* address);
 
-// What parse_address accepts, for error messages.
+// The forms that parse_address accepts, for error messages.
 extern const char kAddressAccepted[];
 
 }  // namespace rate_limit::redis

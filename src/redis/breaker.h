@@ -1,4 +1,4 @@
-// Whether Redis is worth asking: opens after failures in a row, and says when to try again.
+// A circuit breaker: opens after failures in a row, and tells when to try again.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@ namespace rate_limit::redis {
 
 class Breaker {
   public:
-    static constexpr unsigned kFailures = 5;  // in a row that open it
+    static constexpr unsigned kFailures = 5;  // in a row; the last one opens the breaker
     static constexpr Milliseconds kFirstDelay = 50;
     static constexpr Milliseconds kLongestDelay = 1000;
 
@@ -18,23 +18,24 @@ class Breaker {
     // Redis has answered a call. True if that closed the breaker.
     bool success();
 
-    // Redis has answered a probe or a greeting: calls may be sent again, but the first that fails opens it.
-    // True if that closed the breaker.
+    // Redis has answered a probe or the handshake: calls may be sent again, but the next failure opens the
+    // breaker. True if that closed the breaker. Without effect on a closed breaker.
     bool half_close();
 
-    // A call has failed. True if that opened it.
+    // A call has failed. True if that opened the breaker.
     bool failure();
 
-    // Opens it at once. True if it was closed.
+    // Opens the breaker at once. True if it was closed.
     bool trip();
 
-    // How long to wait before the next attempt: twice as long as before, up to kLongestDelay, and by a random
-    // part of up to a half shorter, so that not all workers come back at once.
+    // The delay before the next attempt: kFirstDelay after a success, then twice the last one, up to
+    // kLongestDelay. `random` shortens the delay by up to a half, so that workers do not reconnect all at
+    // once.
     Milliseconds next_delay(std::uint32_t random);
 
   private:
     unsigned failures_ = 0;  // in a row; kFailures while the breaker is open
-    unsigned attempts_ = 0;
+    unsigned attempts_ = 0;  // since the last success
 };
 
 }  // namespace rate_limit::redis

@@ -1,4 +1,4 @@
-// Bytes that grow at their end, kept from one use to the next.
+// A growing byte buffer that keeps its memory for the next use.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace rate_limit::redis {
 
-// Running out of memory is remembered until clear().
+// After an allocation has failed, failed() is true until clear(), and the content is incomplete.
 class Buffer {
   public:
     Buffer() = default;
@@ -22,7 +22,7 @@ class Buffer {
         failed_ = false;
     }
 
-    // Room for so many bytes, all of which are then part of the buffer; null if there is no memory.
+    // Appends `size` uninitialized bytes and returns their address; null if there is no memory.
     char* extend(std::size_t size) {
         if (size_ + size > room_ && !grow(size_ + size)) {
             failed_ = true;
@@ -47,6 +47,7 @@ class Buffer {
         std::swap(failed_, other.failed_);
     }
 
+    // Drops all but the first `size` bytes.
     void cut(std::size_t size) { size_ = size; }
 
     bool failed() const { return failed_; }

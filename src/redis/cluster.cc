@@ -1,4 +1,4 @@
-// Keeps the map of slots, follows redirections, and drops nodes that have left.
+// Keeps the slot map up to date, follows redirections, and drops nodes without slots.
 #include "redis/cluster.h"
 
 #include <algorithm>
@@ -13,18 +13,18 @@
 namespace rate_limit::redis {
 namespace {
 
-constexpr Milliseconds kAskAgain = 100;   // the least time between two questions
-constexpr Milliseconds kLookAgain = 200;  // while a slot has no node that answers
-constexpr Milliseconds kLookEvery = 2;    // whether a name was found
+constexpr Milliseconds kAskAgain = 100;   // least interval between loads of the map
+constexpr Milliseconds kLookAgain = 200;  // the same, while a slot has no node that answers
+constexpr Milliseconds kLookEvery = 2;    // interval for polling a lookup
 constexpr Milliseconds kLongestPause = 1000;
 constexpr std::size_t kMostNodes = 1024;
-constexpr std::size_t kMostStrangers = 64;    // nodes that only redirections name
-constexpr unsigned kMostTags = 1U << 16;      // that are tried for keys of probes
-constexpr std::size_t kMapReply = 64U << 20;  // a map of 16384 ranges with three replicas has less
-constexpr std::size_t kMostOpened = 32;       // nodes that are connected to before a call needs them
+constexpr std::size_t kMostStrangers = 64;    // nodes that only redirections have named
+constexpr unsigned kMostTags = 1U << 16;      // tried as keys of probes
+constexpr std::size_t kMapReply = 64U << 20;  // bytes; enough for 16384 ranges with three replicas
+constexpr std::size_t kMostOpened = 32;       // nodes that open() connects to
 
-// Splits "host:port" at its last colon, since addresses of IPv6 stand without brackets.
-bool split_place(std::string_view text, std::string* host, std::uint16_t* port) {
+// Splits "host:port" at its last colon: IPv6 addresses have no brackets here.
+bool split_host_port(std::string_view text, std::string* host, std::uint16_t* port) {
     const std::size_t colon = text.rfind(':');
     if (colon == std::string_view::npos) {
         return false;
@@ -35,15 +35,15 @@ bool split_place(std::string_view text, std::string* host, std::uint16_t* port) 
     return parsed.ec == std::errc() && parsed.ptr == digits.data() + digits.size() && *port != 0;
 }
 
-// What tells a node from others.
+// The key of a node in indices_.
 std::string address_key(const std::string& host, std::uint16_t port) {
     return host + " " + std::to_string(port);
 }
 
 }  // namespace
 
-// Where a node is: where it was said to be. If nobody is there, the cluster may know better. A name is looked
-// up when the node is first asked, and its calls wait for that.
+// The endpoint of a node: the host and port in the map. A host name is looked up before the first connection,
+// and calls wait for the lookup. If the node does not answer, the map is loaded again.
 class Cluster::Member final : public Endpoint {
   public:
     Member(const Address& address, Cluster* cluster)
@@ -56,7 +56,7 @@ class Cluster::Member final : public Endpoint {
     Member(const Member&) = delete;
     Member& operator=(const Member&) = delete;
 
-    bool whole() const { return timer_ != nullptr; }
+    bool is_valid() const { return timer_ != nullptr; }
 
     void set_owner(Owner* owner) override { owner_ = owner; }
     Target target() override {
@@ -79,18 +79,18 @@ class Cluster::Member final : public Endpoint {
     }
     bool wants_primary() const override { return false; }
 
-    // Where it is as far as that is known now.
+    // The address as known now.
     Target known() { return host_.target(); }
 
   private:
     NamedEndpoint host_;
     Cluster* cluster_;
     Owner* owner_ = nullptr;
-    Alarm* timer_;         // until it is seen whether the name was found
-    bool looked_ = false;  // the name was looked up
+    Alarm* timer_;         // polls the lookup
+    bool looked_ = false;  // the lookup has begun
 };
 
-// Nowhere: calls wait for the map, or for the news that there is none.
+// The endpoint of the lobby: without an address, so calls wait until the map is loaded or cannot be loaded.
 class Cluster::Lobby final : public Endpoint {
   public:
     explicit Lobby(Cluster* cluster) : cluster_(cluster) {}
@@ -100,6 +100,7 @@ class Cluster::Lobby final : public Endpoint {
     void suspect() override { cluster_->on_trouble(); }
     bool wants_primary() const override { return false; }
 
+    // The map could not be loaded: calls in the lobby fail.
     void tell(Error error, const char* trouble) {
         error_ = error;
         trouble_ = trouble;
@@ -113,8 +114,8 @@ class Cluster::Lobby final : public Endpoint {
     Error error_ = Error::kNone;
 };
 
-// The loop as nodes' clients have it. Each client logs little, but there may be many: whoever answers for
-// the cluster can name new ones all the time.
+// The loop of the clients of nodes, with a limit for their log lines. Each client logs little, but a
+// misbehaving server may name new nodes again and again.
 class Cluster::NodeLoop final : public Loop {
   public:
     explicit NodeLoop(Loop* loop) : loop_(loop) {}
@@ -141,20 +142,20 @@ class Cluster::NodeLoop final : public Loop {
 struct Cluster::Node {
     bool available() const { return client == nullptr || client->available(); }
 
-    // Its address as far as that is known now; else empty.
+    // The numeric address as known now; else empty.
     std::string address() const {
         return member != nullptr ? member->known().address : is_numeric(host) ? host : std::string();
     }
 
-    Settings settings;  // the client's, but for the probe's as soon as it has slots
-    std::string host;   // as the cluster says it
+    Settings settings;  // of the client; the probe is set before the client is created
+    std::string host;   // as in the map
     std::uint16_t port = 0;
-    std::string name;                // that a TLS server must prove to be
-    std::unique_ptr<Client> client;  // null until the node is asked
-    Member* member = nullptr;        // the client's
-    unsigned slots = 0;              // that it has
-    bool probes = false;
-    Slot probed = 0;  // the slot of its probe's key, if it probes
+    std::string name;                // in the certificate of a TLS server
+    std::unique_ptr<Client> client;  // null until the first call
+    Member* member = nullptr;        // the endpoint of the client, which owns it
+    unsigned slots = 0;              // how many slots it has
+    bool probes = false;             // settings.probe is set
+    Slot probed = 0;                 // the slot of the key of the probe, if `probes`
 };
 
 Cluster::Cluster(const Settings& settings, const std::vector<Seed>& seeds, Loop* loop)
@@ -179,7 +180,7 @@ bool Cluster::prepare() {
     node_loop_.reset(new (std::nothrow) NodeLoop(loop_));
     topology_.reset(Topology::make(topology_settings_, loop_, this));
     auto* lobby = new (std::nothrow) Lobby(this);
-    lobby_place_ = lobby;
+    lobby_endpoint_ = lobby;
     if (lobby != nullptr) {
         lobby_.reset(Client::make_with(settings_, std::unique_ptr<Endpoint>(lobby), loop_));
     }
@@ -218,7 +219,7 @@ std::size_t Cluster::nodes() const {
         nodes_.begin(), nodes_.end(), [](const auto& node) { return node != nullptr && node->slots != 0; }));
 }
 
-// Asks for the map, but not more often than is of use.
+// Loads the map after this time, or later: at most once in kAskAgain.
 void Cluster::refresh(Milliseconds after) {
     if (topology_ == nullptr || topology_->asking() || timer_->armed()) {
         return;
@@ -232,12 +233,12 @@ void Cluster::refresh(Milliseconds after) {
 void Cluster::on_timer() {
     if (!topology_->asking()) {
         asked_at_ = loop_->now();
-        topology_->ask(whom_to_ask());
+        topology_->ask(nodes_to_ask());
     }
 }
 
-// Nodes that answer, then the seeds; each worker begins with another.
-std::vector<Endpoint::Target> Cluster::whom_to_ask() {
+// The nodes that answer, then the seeds, each in an order that differs between workers.
+std::vector<Endpoint::Target> Cluster::nodes_to_ask() {
     std::vector<Endpoint::Target> targets;
     for (const auto& node : nodes_) {
         const std::string address = node != nullptr && node->available() ? node->address() : std::string();
@@ -268,7 +269,7 @@ bool Cluster::is_known(const std::string& host, std::uint16_t port) const {
     return indices_.find(address_key(host, port)) != indices_.end();
 }
 
-// A node's client, which is made when it is first needed; null if there is no memory.
+// The client of a node, which is created at the first call; null if there is no memory.
 Client* Cluster::client_at(std::uint16_t index) {
     Node* node = nodes_[index].get();
     return node->client != nullptr || make_client(node) ? node->client.get() : nullptr;
@@ -286,7 +287,7 @@ bool Cluster::make_client(Node* node) {
     node->settings.server_name = node->name;
     std::unique_ptr<Member> member(new (std::nothrow) Member(node->settings.address, this));
     Member* const added = member.get();
-    if (member != nullptr && member->whole()) {
+    if (member != nullptr && member->is_valid()) {
         node->client.reset(Client::make_with(node->settings, std::move(member), node_loop_.get()));
     }
     if (node->client == nullptr) {
@@ -297,8 +298,8 @@ bool Cluster::make_client(Node* node) {
     return true;
 }
 
-// The target of a node in nodes_, which it is given if it has none; kNobody if there is no memory, or too
-// many are named.
+// The index of a node in nodes_; a new node is added. kNobody if there is no memory, or there are too many
+// nodes.
 std::uint16_t Cluster::node_at(const std::string& host, std::uint16_t port, const std::string& name) {
     const std::string key = address_key(host, port);
     const auto known = indices_.find(key);
@@ -326,6 +327,7 @@ std::uint16_t Cluster::node_at(const std::string& host, std::uint16_t port, cons
     return index;
 }
 
+// Replaces the map.
 void Cluster::adopt(const std::vector<SlotRange>& ranges) {
     for (const auto& node : nodes_) {
         if (node != nullptr) {
@@ -355,9 +357,9 @@ void Cluster::adopt(const std::vector<SlotRange>& ranges) {
     }
 }
 
-// A probe writes a key of a slot that the node has. Keys are found by trying, for all nodes at once: any will
-// do, and the fewer slots a node has, the more tries it takes. A node for which none is found is probed with
-// a key of another node, and its refusal is an answer, too.
+// Finds a key for the probe of each node: one in a slot of the node. Tries numbers as hash tags, for all
+// nodes in one pass. A node for which no tag is found is probed with a key of another node; it answers by
+// MOVED, which shows that it answers.
 void Cluster::set_probes() {
     std::size_t missing = 0;
     for (std::size_t i = 0; i < nodes_.size(); i++) {
@@ -386,18 +388,19 @@ void Cluster::on_ranges(const std::vector<SlotRange>& ranges) {
     adopt(ranges);
     drop_idle_nodes();
     leave_lobby();
-    looks_ = settled() ? 0 : looks_ + 1;
-    if (looks_ != 0) {
-        refresh(look_after());
+    incomplete_ = is_complete() ? 0 : incomplete_ + 1;
+    if (incomplete_ != 0) {
+        refresh(reload_after());
     }
 }
 
-// A node that is lost is most often replaced within seconds, or not soon.
-Milliseconds Cluster::look_after() const {
-    constexpr unsigned kEagerLooks = 50;
-    return looks_ < kEagerLooks ? kLookAgain : kLongestPause;
+// A failed node is usually replaced within seconds, or not soon.
+Milliseconds Cluster::reload_after() const {
+    constexpr unsigned kEagerLoads = 50;
+    return incomplete_ < kEagerLoads ? kLookAgain : kLongestPause;
 }
 
+// Passes the calls that wait in the lobby on to their nodes.
 void Cluster::leave_lobby() {
     const std::unique_ptr<Client> lobby = std::move(lobby_);
     Call* call = nullptr;
@@ -406,7 +409,7 @@ void Cluster::leave_lobby() {
     }
 }
 
-// A node without slots goes as soon as nobody waits for it.
+// Drops nodes without slots and without unanswered calls.
 void Cluster::drop_idle_nodes() {
     strangers_ = 0;
     for (std::size_t i = 0; i < nodes_.size(); i++) {
@@ -425,7 +428,7 @@ void Cluster::drop_idle_nodes() {
 }
 
 // Whether each slot has a node that answers.
-bool Cluster::settled() const {
+bool Cluster::is_complete() const {
     return std::all_of(owners_.begin(), owners_.end(),
                        [&](std::uint16_t owner) { return owner != kNobody && nodes_[owner]->available(); });
 }
@@ -433,9 +436,9 @@ bool Cluster::settled() const {
 void Cluster::on_no_ranges(const std::string& where, Error error, std::string_view line) {
     complain(where, error, line);
     if (!known()) {
-        lobby_place_->tell(error, "no node of the cluster answers");
+        lobby_endpoint_->tell(error, "no node of the cluster answers");
     }
-    // Their names may have other addresses by now.
+    // The addresses of the seeds may have changed.
     seeds_.look_up();
     const Milliseconds pause = std::min(kAskAgain << std::min(failures_, 4U), kLongestPause);
     failures_++;
@@ -454,7 +457,7 @@ Client* Cluster::redirect(const Client& from, Error error, std::string_view text
     }
     const auto parsed = std::from_chars(text.data() + first + 1, text.data() + second, slot);
     if (parsed.ptr != text.data() + second || slot >= kSlots ||
-        !split_place(text.substr(second + 1), &host, &port)) {
+        !split_host_port(text.substr(second + 1), &host, &port)) {
         return nullptr;
     }
     const std::string name = host.empty() ? from.settings().server_name : host;
@@ -475,7 +478,7 @@ Client* Cluster::redirect(const Client& from, Error error, std::string_view text
     return client_at(owner);
 }
 
-// As long as a map is known, requests go by that map.
+// While a map is loaded, requests use it.
 void Cluster::complain(const std::string& where, Error error, std::string_view line) {
     Journal& journal = settings_.journal != nullptr ? *settings_.journal : own_journal_;
     std::string_view consequence;

@@ -1,6 +1,6 @@
-// A worker's clients of a cluster: one for each node that has slots, and the map that says which.
+// A worker's clients of a cluster, one for each node, and the map from slots to nodes.
 //
-// Belongs to one thread, as clients do.
+// Belongs to one thread.
 #pragma once
 
 #include <array>
@@ -22,12 +22,12 @@
 
 namespace rate_limit::redis {
 
-// Until the map is known, calls wait in a client that is connected to nobody. The map is asked for anew when
-// a node says that a slot has moved, when a node is lost, and while any slot has no node that answers.
+// Until the map is loaded, calls wait in a client without a connection, the lobby. The map is loaded again
+// when a node answers that a slot has moved, when a node fails, and while a slot has no node that answers.
 class Cluster final : public Router, private Topology::Owner, private Redirector {
   public:
-    // `settings` are those of every node but for its address, and live as long as this. Null if there is no
-    // memory.
+    // `settings` apply to each node, except for the address, and must outlive this object. Null if there is
+    // no memory.
     static Cluster* make(const Settings& settings, const std::vector<Seed>& seeds, Loop* loop);
     ~Cluster() override;
     Cluster(const Cluster&) = delete;
@@ -38,7 +38,7 @@ class Cluster final : public Router, private Topology::Owner, private Redirector
     void open() override;
     bool opening() const override;
 
-    // How many nodes have slots.
+    // The number of nodes with slots.
     std::size_t nodes() const;
 
   private:
@@ -47,7 +47,7 @@ class Cluster final : public Router, private Topology::Owner, private Redirector
     class NodeLoop;
     struct Node;
 
-    static constexpr std::uint16_t kNobody = 0xffff;
+    static constexpr std::uint16_t kNobody = 0xffff;  // a slot without a node
 
     Cluster(const Settings& settings, const std::vector<Seed>& seeds, Loop* loop);
     bool prepare();
@@ -61,8 +61,8 @@ class Cluster final : public Router, private Topology::Owner, private Redirector
     // Whether a map was loaded. Until then, calls wait in the lobby.
     bool known() const { return lobby_ == nullptr; }
     void refresh(Milliseconds after);
-    Milliseconds look_after() const;
-    std::vector<Endpoint::Target> whom_to_ask();
+    Milliseconds reload_after() const;
+    std::vector<Endpoint::Target> nodes_to_ask();
     std::uint16_t node_at(const std::string& host, std::uint16_t port, const std::string& name);
     bool is_known(const std::string& host, std::uint16_t port) const;
     Client* client_at(std::uint16_t index);
@@ -71,7 +71,7 @@ class Cluster final : public Router, private Topology::Owner, private Redirector
     void adopt(const std::vector<SlotRange>& ranges);
     void leave_lobby();
     void drop_idle_nodes();
-    bool settled() const;
+    bool is_complete() const;
     void complain(const std::string& where, Error error, std::string_view line);
 
     const Settings& settings_;
@@ -79,20 +79,20 @@ class Cluster final : public Router, private Topology::Owner, private Redirector
     Seeds seeds_;
     Loop* loop_;
     std::unique_ptr<Topology> topology_;
-    Alarm* timer_ = nullptr;  // until the map is asked for
-    Lobby* lobby_place_ = nullptr;
-    std::unique_ptr<Client> lobby_;
-    bool warm_ = false;      // connects to nodes before a call needs them
-    unsigned failures_ = 0;  // to be told the map, in a row
-    unsigned looks_ = 0;     // in a row that did not find a node for each slot
-    Milliseconds asked_at_ = 0;
-    Journal own_journal_;  // unless the settings have one
+    Alarm* timer_ = nullptr;           // until the map is loaded again
+    Lobby* lobby_endpoint_ = nullptr;  // of lobby_, which owns it
+    std::unique_ptr<Client> lobby_;    // null once a map was loaded
+    bool warm_ = false;                // connects to nodes before the first call
+    unsigned failures_ = 0;            // to load the map, in a row
+    unsigned incomplete_ = 0;          // maps in a row in which a slot had no node that answers
+    Milliseconds asked_at_ = 0;        // when the map was last requested; 0 for never
+    Journal own_journal_;              // unless the settings have one
     std::unique_ptr<NodeLoop> node_loop_;
-    std::vector<std::unique_ptr<Node>> nodes_;                // a target that is empty is used again
-    std::vector<std::uint16_t> free_;                         // such targets
+    std::vector<std::unique_ptr<Node>> nodes_;                // null for an index in free_
+    std::vector<std::uint16_t> free_;                         // indices in nodes_
     std::unordered_map<std::string, std::uint16_t> indices_;  // in nodes_, by address_key()
-    std::size_t strangers_ = 0;                               // nodes without slots
-    std::array<std::uint16_t, kSlots> owners_;                // targets in nodes_
+    std::size_t strangers_ = 0;                 // nodes without slots, which only redirections have named
+    std::array<std::uint16_t, kSlots> owners_;  // indices in nodes_, or kNobody
 };
 
 }  // namespace rate_limit::redis

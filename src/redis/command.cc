@@ -1,4 +1,4 @@
-// Writes words with their lengths.
+// Writes bulk strings with their lengths.
 #include "redis/command.h"
 
 #include <cstring>
@@ -6,7 +6,7 @@
 namespace rate_limit::redis {
 namespace {
 
-// The digits of a number, which stand as the length of a word would.
+// The digits of a number, and the same as the header of a bulk string.
 class Digits {
   public:
     explicit Digits(std::uint64_t number) : start_(text_ + kEnd) {
@@ -50,7 +50,8 @@ void append_decimal(std::uint64_t number, Buffer* buffer) { buffer->append(Digit
 
 void append_bulk_header(std::size_t size, Buffer* buffer) { buffer->append(Digits(size).header()); }
 
-// Every word of every call is written here, so not part by part, and most of them have two digits.
+// Each part of each call is written here. So the buffer is extended once, and lengths of two digits, the most
+// frequent ones, have a fast path.
 char* append_bulk_room(std::size_t size, Buffer* buffer) {
     if (size >= 10 && size < 100) {
         char* at = buffer->extend(5 + size + 2);

@@ -1,4 +1,4 @@
-// Commands in RESP.
+// Writes commands in RESP.
 #pragma once
 
 #include <cstddef>
@@ -11,14 +11,23 @@
 
 namespace rate_limit::redis {
 
+// A complete command.
 std::string format_command(std::initializer_list<std::string_view> words);
 
-// Parts of a command that is written where it stays: a number as text, and words with the length before them.
+// The following append parts of a command. If there is no memory, buffer->failed() becomes true.
+
+// The digits of a number.
 void append_decimal(std::uint64_t number, Buffer* buffer);
+
+// "$SIZE\r\n", which precedes a bulk string.
 void append_bulk_header(std::size_t size, Buffer* buffer);
+
+// A complete bulk string.
 void append_bulk(std::string_view text, Buffer* buffer);
-// A word that whoever calls writes where this says; null if there is no memory.
-char* append_bulk_room(std::size_t size, Buffer* buffer);
 void append_bulk_number(std::uint64_t number, Buffer* buffer);
+
+// A bulk string of `size` bytes whose content the caller writes to the returned address; null if there is no
+// memory.
+char* append_bulk_room(std::size_t size, Buffer* buffer);
 
 }  // namespace rate_limit::redis

@@ -1,4 +1,4 @@
-// Drives a connection of hiredis from its first packet to its last.
+// Connects by hiredis, performs the handshake, and explains failures.
 #include "redis/connection.h"
 
 #include <hiredis/async.h>
@@ -38,7 +38,7 @@ bool Connection::open(const Endpoint::Target& target, std::string* line) {
     redisOptions options = {};
     if (settings_.address.path.empty()) {
         REDIS_OPTIONS_SET_TCP(&options, target.address.c_str(), target.port);
-        // A numeric address is of one family only; asking for both spares hiredis a second try.
+        // A numeric address has one family. With this option hiredis tries only once.
         options.options |= REDIS_OPT_PREFER_IP_UNSPEC;
     } else {
         REDIS_OPTIONS_SET_UNIX(&options, target.address.c_str());
@@ -58,7 +58,7 @@ bool Connection::open(const Endpoint::Target& target, std::string* line) {
     context_ = context;
     session_ = nullptr;
     ready_ = false;
-    greetings_ = 0;
+    unanswered_ = 0;
     redisAsyncSetConnectCallbackNC(context, on_connect);
     redisAsyncSetDisconnectCallback(context, on_disconnect);
     return true;
@@ -83,7 +83,7 @@ bool Connection::subscribe(std::string_view channel, Reply reply, void* self) {
     return send(format_command({"SUBSCRIBE", channel}), reply, self);
 }
 
-bool Connection::load_script() { return say({"SCRIPT", "LOAD", settings_.script}, nullptr); }
+bool Connection::load_script() { return send_words({"SCRIPT", "LOAD", settings_.script}, nullptr); }
 
 std::string_view Connection::awaited() const {
     if (context_ == nullptr) {
@@ -116,7 +116,7 @@ const char* Connection::refusal(const redisAsyncContext* context) {
     return self != nullptr ? self->guard_.refused : nullptr;
 }
 
-bool Connection::say(std::initializer_list<std::string_view> words, Reply reply) {
+bool Connection::send_words(std::initializer_list<std::string_view> words, Reply reply) {
     constexpr std::size_t kMostWords = 4;
     const char* texts[kMostWords];
     std::size_t sizes[kMostWords];
@@ -128,7 +128,7 @@ bool Connection::say(std::initializer_list<std::string_view> words, Reply reply)
     return redisAsyncCommandArgv(context_, reply, this, count, texts, sizes) == REDIS_OK;
 }
 
-// If that fails because the server's certificate is not believed, says why.
+// False on failure; `*untrusted` is then the reason, if the certificate was rejected.
 bool Connection::start_tls(const char** untrusted) {
     session_ = make_session(settings_.tls, server_name_);
     if (session_ == nullptr || redisInitiateSSL(&context_->c, session_) != REDIS_OK) {
@@ -145,33 +145,33 @@ bool Connection::gives_password() const {
     return !settings_.address.password.empty() || !settings_.address.user.empty();
 }
 
-bool Connection::greet() {
+bool Connection::start_handshake() {
     const Address& address = settings_.address;
-    bool said = true;
+    bool sent = true;
     if (gives_password()) {
-        greetings_++;
-        said = address.user.empty() ? say({"AUTH", address.password}, on_auth)
-                                    : say({"AUTH", address.user, address.password}, on_auth);
+        unanswered_++;
+        sent = address.user.empty() ? send_words({"AUTH", address.password}, on_auth_reply)
+                                    : send_words({"AUTH", address.user, address.password}, on_auth_reply);
     }
-    if (greetings_ == 0) {
-        // A server that wants a password says so to a short command, but takes offence at one as long as a
-        // script.
-        greetings_++;
-        said = say({"PING"}, on_greeting);
+    if (unanswered_ == 0) {
+        // A server that requires a password answers PING by NOAUTH, but closes the connection at a command as
+        // long as a script.
+        unanswered_++;
+        sent = send_words({"PING"}, on_handshake_reply);
     }
     if (address.database != 0) {
-        greetings_++;
-        said = said && say({"SELECT", std::to_string(address.database)}, on_greeting);
+        unanswered_++;
+        sent = sent && send_words({"SELECT", std::to_string(address.database)}, on_handshake_reply);
     }
-    if (settings_.greet_by_probe) {
-        greetings_++;
-        said = said && send(settings_.probe, on_greeting, this);
+    if (settings_.probe_in_handshake) {
+        unanswered_++;
+        sent = sent && send(settings_.probe, on_handshake_reply, this);
     }
     if (!settings_.script.empty()) {
-        greetings_++;
-        said = said && say({"SCRIPT", "LOAD", settings_.script}, on_greeting);
+        unanswered_++;
+        sent = sent && send_words({"SCRIPT", "LOAD", settings_.script}, on_handshake_reply);
     }
-    return said;
+    return sent;
 }
 
 void Connection::on_connect(redisAsyncContext* context, int status) {
@@ -180,38 +180,38 @@ void Connection::on_connect(redisAsyncContext* context, int status) {
         return;
     }
     if (status != REDIS_OK) {
-        // hiredis frees the context itself when this returns.
+        // hiredis frees the context when this callback returns.
         self->lose(Error::kRefused, error_text(context));
         return;
     }
     if (self->settings_.address.path.empty()) {
-        // A connection that something on the way has forgotten is noticed before it is needed.
+        // Detects a connection that a firewall has dropped before a call needs it.
         redisEnableKeepAliveWithInterval(&context->c, kKeepAlive);
     }
     const char* untrusted = nullptr;
     if (self->settings_.address.tls && !self->start_tls(&untrusted)) {
         self->fail(Error::kTls, untrusted != nullptr ? untrusted : error_text(context));
-    } else if (!self->greet()) {
+    } else if (!self->start_handshake()) {
         self->fail(Error::kOther, "out of memory");
     }
 }
 
-void Connection::on_greeting(redisAsyncContext* context, void* answer, void* self_pointer) {
+void Connection::on_handshake_reply(redisAsyncContext* context, void* answer, void* self_pointer) {
     const auto* reply = static_cast<const redisReply*>(answer);
     if (reply != nullptr && owner_of(context) != nullptr) {
-        static_cast<Connection*>(self_pointer)->take_greeting(*reply, error_of(*reply));
+        static_cast<Connection*>(self_pointer)->read_handshake_reply(*reply, error_of(*reply));
     }
 }
 
-void Connection::on_auth(redisAsyncContext* context, void* answer, void* self_pointer) {
+void Connection::on_auth_reply(redisAsyncContext* context, void* answer, void* self_pointer) {
     const auto* reply = static_cast<const redisReply*>(answer);
     if (reply != nullptr && owner_of(context) != nullptr) {
-        static_cast<Connection*>(self_pointer)->take_greeting(*reply, redact(error_of(*reply)));
+        static_cast<Connection*>(self_pointer)->read_handshake_reply(*reply, redact(error_of(*reply)));
     }
 }
 
-// `text` is what the log may say of a reply that is an error.
-void Connection::take_greeting(const redisReply& reply, std::string_view text) {
+// `text` is the text of an error reply that may be logged.
+void Connection::read_handshake_reply(const redisReply& reply, std::string_view text) {
     if (reply.type == REDIS_REPLY_ERROR) {
         fail(classify(error_of(reply)), text);
         return;
@@ -220,8 +220,8 @@ void Connection::take_greeting(const redisReply& reply, std::string_view text) {
         fail(Error::kShape, "unexpected reply to the handshake");
         return;
     }
-    greetings_--;
-    if (greetings_ == 0) {
+    unanswered_--;
+    if (unanswered_ == 0) {
         ready_ = true;
         owner_->on_ready();
     }
@@ -233,14 +233,14 @@ void Connection::on_disconnect(const redisAsyncContext* context, int) {
         return;
     }
     if (self->session_ != nullptr && !self->ready_) {
-        self->lose(Error::kTls, self->handshake_error(context));
+        self->lose(Error::kTls, self->tls_handshake_error(context));
         return;
     }
     if (self->guard_.refused != nullptr) {
         self->lose(Error::kProtocol, self->guard_.refused);
         return;
     }
-    const std::string_view line = self->ready_ ? error_text(context) : self->greeting_error(context);
+    const std::string_view line = self->ready_ ? error_text(context) : self->handshake_error(context);
     switch (context->c.err) {
         case REDIS_ERR_PROTOCOL:
             return self->lose(Error::kProtocol, line);
@@ -251,14 +251,14 @@ void Connection::on_disconnect(const redisAsyncContext* context, int) {
     }
 }
 
-// What hiredis says, without what a server may have repeated of AUTH.
+// The error of hiredis. During a handshake with AUTH, the error is redacted: it may contain the password.
 std::string_view Connection::shown_error(const redisAsyncContext* context) const {
     const bool repeats = !ready_ && context->c.err == REDIS_ERR_OTHER && gives_password();
     return repeats ? redact(error_text(context)) : error_text(context);
 }
 
-// Why a connection without TLS did not get ready.
-std::string_view Connection::greeting_error(const redisAsyncContext* context) const {
+// Why the handshake without TLS failed.
+std::string_view Connection::handshake_error(const redisAsyncContext* context) const {
     if (context->c.err == REDIS_ERR_PROTOCOL &&
         error_text(context).find(kTlsAlert) != std::string_view::npos) {
         return "the server answered with a TLS alert: this port requires rediss://";
@@ -269,8 +269,8 @@ std::string_view Connection::greeting_error(const redisAsyncContext* context) co
     return shown_error(context);
 }
 
-// Why a connection with TLS did not get ready: the certificate, TLS itself, or what hiredis says.
-std::string_view Connection::handshake_error(const redisAsyncContext* context) const {
+// Why the handshake with TLS failed: the certificate, TLS, or the error of hiredis.
+std::string_view Connection::tls_handshake_error(const redisAsyncContext* context) const {
     if (const char* untrusted = verify_error(session_)) {
         return untrusted;
     }
@@ -285,13 +285,14 @@ std::string_view Connection::handshake_error(const redisAsyncContext* context) c
                : shown_error(context);
 }
 
-// Gives a connection up from within one of its callbacks.
+// Closes the connection, from within one of its callbacks.
 void Connection::fail(Error error, std::string_view line) {
     const std::string kept(line);
     close();
     owner_->on_lost(error, kept);
 }
 
+// hiredis has closed the connection, and frees the context.
 void Connection::lose(Error error, std::string_view line) {
     const std::string kept(line);
     context_ = nullptr;

@@ -1,4 +1,4 @@
-// Where the server is that a client wants: known once and for all, looked up by name, or told by Sentinels.
+// The interface to the address of a server: fixed, resolved from a name, or given by Sentinels or a cluster.
 #pragma once
 
 #include <cstdint>
@@ -12,17 +12,16 @@ namespace rate_limit::redis {
 class Endpoint {
   public:
     struct Target {
-        std::string address;  // numeric, or a unix socket's path; empty if it is not known
+        std::string address;  // numeric, or the path of a unix socket; empty if unknown
         std::uint16_t port = 0;
-        const char* trouble = nullptr;     // what went wrong with finding out, if anything did
-        std::string name = {};             // that a TLS server must prove to be, if the settings name none
-        Error error = Error::kUnresolved;  // of what kind the trouble is
+        const char* trouble = nullptr;     // why the address is unknown or may be outdated; null if neither
+        std::string name = {};             // in the certificate of a TLS server, unless the settings have one
+        Error error = Error::kUnresolved;  // the kind of the trouble
     };
 
-    // Who is told.
     class Owner {
       public:
-        // The server is somewhere else than it was, or is known at last. Called from the loop.
+        // The address has changed, or is known now. Called from the loop.
         virtual void on_moved() = 0;
 
       protected:
@@ -31,15 +30,17 @@ class Endpoint {
 
     virtual ~Endpoint() = default;
 
+    // Must be called before target(). The owner must outlive the endpoint.
     virtual void set_owner(Owner* owner) = 0;
 
-    // Where to connect to now. May begin to find out.
+    // Where to connect now. If both `address` and `trouble` are unset, the search is in progress, and
+    // on_moved() will be called. May start a search.
     virtual Target target() = 0;
 
-    // There was nobody, or somebody else: it is time to ask anew.
+    // The server did not answer, or is not the right one: searches again.
     virtual void suspect() = 0;
 
-    // Whether a server that does not accept writes is the wrong one, rather than a failure of the right one.
+    // Whether a read-only server is the wrong one, rather than a failure of the right one.
     virtual bool wants_primary() const = 0;
 };
 

@@ -1,4 +1,4 @@
-// Names of the errors, and the words by which Redis tells them.
+// The names of errors, and the texts by which they are recognized.
 #include "redis/error.h"
 
 #include <algorithm>
@@ -35,13 +35,13 @@ constexpr struct {
     {"ERR Client sent AUTH", Error::kDenied},
 };
 
-// A user who may run the script but not what it calls: as Redis until 7 and from 7 on say it, and Valkey.
+// The user may run the script, but not a command of the script: in Redis before 7, and in Redis 7 and Valkey.
 constexpr std::string_view kRightsParts[] = {
     "The user executing the script can't",
     "ACL failure in script",
 };
 
-// How servers answer AUTH, and what is logged of it.
+// Error replies to AUTH, and the text that is logged.
 constexpr struct {
     std::string_view start;
     std::string_view shown;
@@ -60,7 +60,7 @@ constexpr struct {
     {"BUSY", "BUSY: the server runs a script"},
 };
 
-// A script that is too long for someone who has not given a password.
+// A server that requires a password limits the length of commands before AUTH, and SCRIPT LOAD is longer.
 constexpr std::string_view kTooLong = "Protocol error: unauthenticated";
 
 bool has(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }

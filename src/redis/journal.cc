@@ -1,4 +1,4 @@
-// Builds log lines, and limits how often each is logged.
+// Limits log lines by node and kind of error, and composes their text.
 #include "redis/journal.h"
 
 #include <algorithm>
@@ -6,11 +6,11 @@
 namespace rate_limit::redis {
 namespace {
 
-constexpr std::size_t kLongestDetail = 400;  // bytes: nginx cuts a line at 2048
+constexpr std::size_t kLongestDetail = 400;  // bytes; nginx truncates a line at 2048
 
 }  // namespace
 
-// The entry of a node. Null if kMostNodes others had lines in the last kEvery.
+// The entry of a node; null if kMostNodes other nodes have logged lines within kEvery.
 Journal::Entry* Journal::find(std::string_view node, Milliseconds now) {
     for (Entry& entry : entries_) {
         if (entry.node == node) {
@@ -90,7 +90,7 @@ std::string describe(Error error, std::string_view detail, std::uint64_t left_ou
 std::string log_line(std::string_view name, std::string_view where, std::string_view what,
                      std::string_view consequence) {
     std::string text = "redis \"" + std::string(name) + "\" " + std::string(where) + ": " + std::string(what);
-    // A server may have sent any bytes.
+    // The text may contain bytes that a server has sent.
     std::replace_if(
         text.begin(), text.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
     return consequence.empty() ? text : text + "; " + std::string(consequence);

@@ -1,4 +1,4 @@
-// Log lines about a Redis: its name, its address, the event, and the effect on requests.
+// Log lines about a Redis: their text, and how often each kind may be logged.
 #pragma once
 
 #include <cstdint>
@@ -11,31 +11,31 @@
 
 namespace rate_limit::redis {
 
-// What a failure means for requests, by the configuration. A log line ends with one of these texts; an empty
-// text is left out.
+// The effect of a failure on requests, which depends on the configuration. A log line ends with one of these
+// texts, unless the text is empty.
 struct Consequence {
-    std::string unreachable;  // there is no connection
+    std::string unreachable;  // no connection can be made
     std::string failed;       // a call has failed
     std::string recovered;    // Redis answers again
 };
 
-// Remembers when each kind of line was last logged. All clients of one Redis in a process share a journal, so
-// that a failure is logged once. Belongs to one thread.
+// Limits how often each kind of line is logged. The clients of one Redis in a process share a journal, so
+// that they log a failure once. Belongs to one thread.
 class Journal {
   public:
     static constexpr Milliseconds kEvery = 10'000;  // between two lines of the same kind
-    static constexpr std::size_t kMostNodes = 64;   // that are told apart
+    static constexpr std::size_t kMostNodes = 64;   // with limits of their own
 
-    // What a line is about. One about requests comes even if there was one about anything else; the reverse
-    // does not hold.
+    // Whether a line is about requests. A recent line with kOther does not suppress one with kRequests; a
+    // recent line with kRequests suppresses one with kOther.
     enum Subject : std::uint8_t { kRequests, kOther };
 
-    // Whether a line of this kind may be logged now; if so, `*left_out` is how many were not logged since the
-    // last one. `node` tells the nodes of a cluster apart; it is empty for a single server.
+    // Whether a line of this kind may be logged now. If so, `*left_out` is how many were suppressed since the
+    // last one. `node` is the node of a cluster; empty for a single server.
     bool may_complain(std::string_view node, Subject subject, Error error, Milliseconds now,
                       std::uint64_t* left_out);
 
-    // Whether it may be logged now that a node answers again.
+    // Whether the recovery of a node may be logged now.
     bool may_report_recovery(std::string_view node, Milliseconds now);
 
     // A log line about an error.
@@ -69,10 +69,12 @@ class Journal {
 // HOST:PORT, with brackets around an IPv6 address.
 std::string print_target(const std::string& host, std::uint16_t port);
 
-// `ERROR (DETAIL), N more times since the last line`. A long detail is cut.
+// `ERROR (DETAIL), N more times since the last line`; the last part only if `left_out` is not 0. A long
+// detail is truncated.
 std::string describe(Error error, std::string_view detail, std::uint64_t left_out);
 
-// `redis "NAME" WHERE: WHAT; CONSEQUENCE`, of which all but the consequence is made printable ASCII.
+// `redis "NAME" WHERE: WHAT; CONSEQUENCE`. In all but the consequence, `?` replaces bytes that are not
+// printable ASCII.
 std::string log_line(std::string_view name, std::string_view where, std::string_view what,
                      std::string_view consequence);
 

@@ -1,4 +1,4 @@
-// How many lines a server that others name may cause in the log.
+// A rate limit for log lines whose number a misbehaving server controls.
 #pragma once
 
 #include <string>
@@ -7,13 +7,14 @@
 
 namespace rate_limit::redis {
 
-// Admits so many lines in each period, and counts the others.
+// Admits kMost lines in each period, and counts the others.
 class LogLimit {
   public:
-    static constexpr unsigned kMost = 20;  // in each period
+    static constexpr unsigned kMost = 20;
     static constexpr Milliseconds kPeriod = 10'000;
 
-    // Whether a line is logged now. If lines before it were left out, `*line` then says how many.
+    // Whether `*line` may be logged now. If so, and earlier lines were suppressed, appends their number to
+    // the line.
     bool admit(Milliseconds now, std::string* line) {
         if (lines_ == 0 || now >= began_ + kPeriod) {
             began_ = now;
@@ -33,7 +34,7 @@ class LogLimit {
 
   private:
     Milliseconds began_ = 0;
-    unsigned lines_ = 0;  // since then
+    unsigned lines_ = 0;  // since began_
     std::uint64_t left_out_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// What the Redis client needs of the event loop that it runs in.
+// The interface to the event loop, which the host implements.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@ namespace rate_limit::redis {
 
 using Milliseconds = std::uint64_t;
 
-// Something that the loop does once after it was asked to: after a while, or at the end of its turn. Made by
-// a Loop, which calls a Handler; never called from within arm.
+// A timer or a task of a Loop. Once armed, it calls its Handler once, never from within arm(). The owner
+// deletes it.
 class Alarm {
   public:
     virtual ~Alarm() = default;
@@ -19,7 +19,7 @@ class Alarm {
     virtual void disarm() = 0;
     virtual bool armed() const = 0;
 
-    // Whether a process that is about to end waits for it, while it is armed.
+    // Whether a process that shuts down waits for it while it is armed.
     virtual void hold(bool) {}
 };
 
@@ -31,17 +31,18 @@ class Loop {
 
     virtual ~Loop() = default;
 
-    // A timer; `holds` makes a process that is about to end wait for it. Null if there is no memory.
+    // A timer. `holds`: a process that shuts down waits for it. Null if there is no memory.
     virtual Alarm* make_timer(Handler handler, void* self, bool holds) = 0;
 
-    // Rings at the end of the loop's turn in which it was armed, whatever the time given.
+    // A task, which is called at the end of the turn of the loop in which it was armed, whatever the time.
+    // Null if there is no memory.
     virtual Alarm* make_task(Handler handler, void* self) = 0;
 
-    // Calls redisAsyncHandleRead and redisAsyncHandleWrite when the context's socket is ready, until hiredis
-    // asks for the clean-up. False if that is not possible.
+    // Calls redisAsyncHandleRead and redisAsyncHandleWrite when the socket of the context is ready, until
+    // hiredis calls the cleanup function. False if there is no memory, or the host has no connection left.
     virtual bool attach(redisAsyncContext* context) = 0;
 
-    // Milliseconds of a clock that is never set back, as of the start of the turn.
+    // Milliseconds of a monotonic clock, at the start of the turn.
     virtual Milliseconds now() const = 0;
 
     virtual std::uint32_t random() = 0;

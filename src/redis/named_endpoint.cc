@@ -1,4 +1,4 @@
-// Goes round the addresses of a name, and keeps them up to date.
+// Rotates through the addresses of a host name, and refreshes them.
 #include "redis/named_endpoint.h"
 
 namespace rate_limit::redis {

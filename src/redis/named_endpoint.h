@@ -1,4 +1,4 @@
-// A server that is where its name says.
+// The endpoint of a server with a configured host name, numeric address or unix socket.
 #pragma once
 
 #include <string>
@@ -10,11 +10,11 @@
 
 namespace rate_limit::redis {
 
-// Its addresses are tried in turn. After a failure the name is looked up again, in a thread of its own;
-// meanwhile what was known of it before is better than nothing.
+// Tries the addresses of the host in turn. After a failure, looks up the name again in a thread; until that
+// ends, and if it fails, the known addresses stay.
 class NamedEndpoint final : public Endpoint {
   public:
-    // `addresses` are the numeric ones of the host, as known so far.
+    // `addresses` are the numeric addresses of the host as known so far. `address` must outlive this object.
     NamedEndpoint(const Address& address, const std::vector<std::string>& addresses)
         : address_(address), addresses_(addresses) {}
     ~NamedEndpoint() override;
@@ -26,10 +26,10 @@ class NamedEndpoint final : public Endpoint {
     void suspect() override;
     bool wants_primary() const override { return false; }
 
-    // Begins to look the name up, if it is one.
+    // Starts to look up the name, unless the host is numeric or a lookup is in progress.
     void look_up();
 
-    // Whether a look-up has begun that target() has not seen the end of.
+    // Whether a lookup was started and target() has not taken its result.
     bool looking() const { return lookup_ != nullptr; }
 
   private:

@@ -1,4 +1,4 @@
-// Stands between hiredis' parser and the functions with which the parser builds a reply.
+// Replaces the functions by which hiredis reads from a socket and builds replies.
 #include "redis/reply_guard.h"
 
 #include <hiredis/async.h>
@@ -11,9 +11,10 @@ namespace {
 
 const redisReplyObjectFunctions* builder = nullptr;  // hiredis' own
 
-constexpr std::size_t kLongestText = 16U << 20;  // hiredis looks for the end of a line again with each packet
+constexpr std::size_t kLongestText = 16U
+                                     << 20;  // bytes; for each packet hiredis searches the end of a line anew
 
-constexpr int kDeepest = 6;  // arrays within each other; CLUSTER SLOTS has four
+constexpr int kDeepest = 6;  // nested arrays; CLUSTER SLOTS has four
 
 constexpr char kUnexpected[] = "the server sent a reply that no command waits for";
 constexpr char kTooLarge[] = "the server sent a reply that is too large";
@@ -22,28 +23,28 @@ ReplyGuard* guard_of(const redisReadTask* task) { return static_cast<ReplyGuard*
 
 bool is_subscribed(const redisAsyncContext* context) { return (context->c.flags & REDIS_SUBSCRIBED) != 0; }
 
-// Whether hiredis takes the first word of a push for pub/sub, which nobody here asks for by RESP3.
+// Whether hiredis takes a push with this first word for pub/sub. No client here uses pub/sub with RESP3.
 bool names_subscription(std::string_view word) {
     word.remove_prefix(!word.empty() && (word[0] == 'p' || word[0] == 'P') ? 1 : 0);
     return word.substr(0, 7) == "message" || word.substr(0, 9) == "subscribe" ||
            word.substr(0, 11) == "unsubscribe";
 }
 
-// A whole reply, or the head of an array.
+// Whether a reply, or an array, may begin.
 bool may_begin(const redisAsyncContext* context, const redisReadTask* task) {
     return context->replies.head != nullptr || is_subscribed(context) || task->type == REDIS_REPLY_PUSH ||
            task->type == REDIS_REPLY_ERROR;
 }
 
-// An element of the outermost array. `text` is null unless the element is a string.
+// Whether the outermost array may have this element. `text` is null unless the element is a string.
 bool may_hold(const ReplyGuard& guard, const redisReadTask* task, const std::string_view* text) {
-    const redisReadTask* whole = task->parent;
-    if (whole->type == REDIS_REPLY_PUSH) {
+    const redisReadTask* array = task->parent;
+    if (array->type == REDIS_REPLY_PUSH) {
         return task->idx != 0 || text == nullptr || !names_subscription(*text);
     }
-    constexpr long long kMessage = 3;  // elements: what happened, the channel, and the text or a number
+    constexpr long long kMessage = 3;  // elements: the kind, the channel, and the text or a number
     if (guard.context->replies.head != nullptr || !is_subscribed(guard.context) ||
-        whole->elements < kMessage) {
+        array->elements < kMessage) {
         return true;
     }
     switch (task->idx) {
@@ -68,7 +69,7 @@ const char* objection(ReplyGuard* guard, const redisReadTask* task, std::size_t 
     return expected ? nullptr : kUnexpected;
 }
 
-// Whether a part of a reply may be built, which takes `size` bytes beside itself.
+// Whether a part of a reply, with `size` bytes of content, may be built.
 bool is_allowed(const redisReadTask* task, std::size_t size = 0, const std::string_view* text = nullptr) {
     ReplyGuard* guard = guard_of(task);
     const char* refused = objection(guard, task, size, text);
@@ -106,15 +107,16 @@ void free_object(void* reply) { builder->freeObject(reply); }
 redisReplyObjectFunctions guarded = {create_string, create_array, create_integer, create_double,
                                      create_nil,    create_bool,  free_object};
 
-// hiredis' functions of a connection, and the same with a guarded read. There are two kinds: plain and TLS.
+// The functions of hiredis for a connection, and the same with a guarded read. There are two kinds: plain and
+// TLS.
 struct Functions {
     const redisContextFuncs* own = nullptr;
     redisContextFuncs guarded = {};
 };
 Functions kinds[2];
 
-// What hiredis has read and cannot parse yet is part of one string or line. No more is read than a reply may
-// take.
+// The bytes that hiredis has read and not parsed are part of one string or line. Stops reading when they
+// exceed the limit for a reply.
 ssize_t read_guarded(redisContext* context, char* at, std::size_t size) {
     auto* guard = static_cast<ReplyGuard*>(context->reader->privdata);
     if (context->reader->len > std::min(guard->most, kLongestText)) {

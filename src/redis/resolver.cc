@@ -1,4 +1,4 @@
-// Looks names up by getaddrinfo, which follows the system's configuration but blocks: hence the threads.
+// Resolves host names by getaddrinfo, which blocks, in threads.
 #include "redis/resolver.h"
 
 #include <arpa/inet.h>
@@ -25,7 +25,7 @@ struct Lock {
     static inline pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 };
 
-// Starts a thread that nobody waits for. Signals are for the process' own thread.
+// Starts a detached thread. All signals are blocked in it: the main thread handles them.
 bool start_thread(void* (*run)(void*)) {
     pthread_attr_t detached;
     pthread_attr_init(&detached);
@@ -43,17 +43,17 @@ bool start_thread(void* (*run)(void*)) {
 
 }  // namespace
 
-// Belongs to the thread that has taken it from the queue and to whoever asked; the last of them deletes it.
+// Shared by the thread that has taken it from the queue and by the Lookup; the last one deletes it.
 struct Lookup::Shared {
     std::string host;
     std::vector<std::string> addresses;
     std::atomic<bool> done{false};
     std::atomic<int> owners{2};
-    bool queued = false;  // here and below: under the lock
+    bool queued = false;  // this and all members below: under the lock
     Shared* previous = nullptr;
     Shared* next = nullptr;
 
-    static inline Shared* first = nullptr;  // of those that wait
+    static inline Shared* first = nullptr;  // of the queue
     static inline Shared* last = nullptr;
     static inline unsigned threads = 0;
 
@@ -76,7 +76,7 @@ struct Lookup::Shared {
         (next != nullptr ? next->previous : last) = previous;
     }
 
-    // The next that waits; null, and the thread is no longer counted, if there is none.
+    // Takes the first of the queue. If the queue is empty, returns null and counts the thread as ended.
     static Shared* take() {
         const Lock lock;
         Shared* shared = first;
@@ -171,7 +171,7 @@ void Lookup::forget() {
     delete this;
 }
 
-// Whether it was still in the queue: then no thread has it.
+// Removes it from the queue. False if it is not there: then a thread has it.
 bool Lookup::leave_queue() {
     const Lock lock;
     const bool queued = shared_->queued;

@@ -1,4 +1,4 @@
-// The addresses of a name, found without making anybody wait.
+// Resolves host names without blocking the event loop.
 #pragma once
 
 #include <cstdint>
@@ -8,29 +8,31 @@
 
 namespace rate_limit::redis {
 
-// Numeric addresses of `host`, by the system's own means; empty if it has none. Waits for the answer.
+// The numeric addresses of `host`, from the resolver of the system; empty if there are none. Blocks.
 std::vector<std::string> resolve(const std::string& host);
 
+// Whether a text is a numeric IPv4 or IPv6 address.
 bool is_numeric(const std::string& host);
 
-// Whether a text that came from elsewhere may be a host's name or address.
+// Whether a text from a server has only characters of a host name or a numeric address, and not too many.
 bool is_host(std::string_view text);
 
-// A look-up in a thread beside the loop. Whoever asks looks again until it is done, or forgets it. A process
-// has few such threads: further look-ups wait for their turn, and one that is forgotten before leaves the
-// queue. A thread ends when nothing waits.
+// A lookup of a host name in a thread. The caller polls done(), and calls forget() in the end. A process has
+// at most kMostThreads such threads: further lookups wait in a queue, and forget() removes a lookup from the
+// queue. A thread ends when the queue is empty.
 class Lookup {
   public:
     static constexpr unsigned kMostThreads = 4;
 
-    // Null if there is no memory, or no thread can be started.
+    // Starts a lookup. Null if there is no memory, or no thread can be started.
     static Lookup* start(const std::string& host);
 
     bool done() const;
 
-    // Those found, once it is done.
+    // The numeric addresses; empty if none was found. Only when done().
     const std::vector<std::string>& addresses() const;
 
+    // Deletes this object. A lookup in progress ends in the background.
     void forget();
 
   private:

@@ -1,4 +1,4 @@
-// Whom to ask: one server, or the nodes of a cluster, each of which has some of the keys.
+// The interface that finds the client for a key: one server, or the nodes of a cluster.
 #pragma once
 
 #include "redis/slots.h"
@@ -11,17 +11,17 @@ class Router {
   public:
     virtual ~Router() = default;
 
-    // Whether keys of different slots may be at different servers, and no call may have both.
+    // Whether keys of different slots may be on different servers, so that a call may have keys of one slot
+    // only.
     virtual bool sharded() const = 0;
 
-    // Who answers for a slot at present; null if that is nobody, or not known. Good until the loop's next
-    // turn.
+    // The client for a slot; null if no node has the slot. Valid until the next turn of the loop.
     virtual Client* client_of(Slot slot) = 0;
 
-    // Makes connections before the first call needs them.
+    // Starts to connect before the first call.
     virtual void open() {}
 
-    // Whether connections that open() began to make may still be ready soon.
+    // Whether connections that open() has started are neither ready nor failed.
     virtual bool opening() const { return false; }
 };
 

@@ -1,4 +1,4 @@
-// Looks up names one after the other.
+// Looks up the host names of seeds one after the other.
 #include "redis/seeds.h"
 
 namespace rate_limit::redis {

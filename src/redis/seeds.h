@@ -1,4 +1,4 @@
-// Servers that know the way to others, by name: Sentinels, or nodes of a cluster.
+// The configured Sentinels or nodes of a cluster, with their addresses.
 #pragma once
 
 #include <cstddef>
@@ -17,17 +17,17 @@ class Seeds {
     Seeds(const Seeds&) = delete;
     Seeds& operator=(const Seeds&) = delete;
 
-    // With their addresses as known so far.
+    // All seeds, with their addresses as known so far.
     const std::vector<Seed>& all();
 
-    // None of them was of use: looks up the next of the names, in a thread of its own. A name that is not
-    // found keeps its addresses.
+    // Starts to look up the next host name, in a thread, unless a lookup is in progress. To be called when no
+    // seed answers. A name that is not found keeps its addresses.
     void look_up();
 
   private:
     std::vector<Seed> seeds_;
     std::size_t next_ = 0;
-    std::size_t looked_ = 0;  // whose name is being looked up
+    std::size_t looked_ = 0;  // the seed of lookup_
     Lookup* lookup_ = nullptr;
 };
 

@@ -1,4 +1,4 @@
-// Asks Sentinels in turn, and listens to the one that answers.
+// Asks Sentinels in turn, and subscribes at the first that answers.
 #include "redis/sentinels.h"
 
 #include <hiredis/async.h>
@@ -12,15 +12,15 @@
 namespace rate_limit::redis {
 namespace {
 
-constexpr Milliseconds kAskAgain = 100;  // the least time between two questions
+constexpr Milliseconds kAskAgain = 100;  // least interval between queries
 constexpr Milliseconds kLongestPause = 1000;
-constexpr Milliseconds kLookEvery = 20;  // whether a name was found
+constexpr Milliseconds kLookEvery = 20;  // interval for polling a lookup
 
 std::string_view text_of(const redisReply* reply) {
     return reply->type == REDIS_REPLY_STRING ? std::string_view(reply->str, reply->len) : std::string_view();
 }
 
-// The words of a message, which are set off by blanks.
+// Takes the first word of a text of words separated by spaces.
 std::string_view take_word(std::string_view* text) {
     const std::string_view word = text->substr(0, text->find(' '));
     text->remove_prefix(std::min(word.size() + 1, text->size()));
@@ -45,7 +45,7 @@ Sentinels* Sentinels::make(const Settings& settings, const std::vector<Seed>& se
         delete sentinels;
         return nullptr;
     }
-    // Workers spread over the Sentinels.
+    // Distributes the workers over the Sentinels.
     sentinels->next_ = loop->random() % seeds.size();
     return sentinels;
 }
@@ -86,7 +86,8 @@ void Sentinels::on_timer() {
     }
 }
 
-// Takes what a look-up has found, if it is done. The Sentinel may have named another host meanwhile.
+// Uses the result of a lookup, if it is done. A Sentinel may have named another host since the lookup began;
+// that lookup is then abandoned after kLongestPause.
 void Sentinels::end_lookup() {
     const bool other = looked_up_ != host_;
     if (!lookup_->done() && (!other || loop_->now() < followed_at_ + kLongestPause)) {
@@ -133,8 +134,8 @@ void Sentinels::ask() {
     timer_->arm(settings_.connect_timeout);
 }
 
-// The Sentinel that was asked is of no use: another is asked, at once as long as there are some that were
-// not. One that has answered may do so and fail all the time, so that is not undone at once.
+// The Sentinel has failed: asks the next one, without a pause until all were asked. A Sentinel that answers
+// and then fails may do so each time, so kAskAgain applies after it.
 void Sentinels::fail(Error error, std::string_view line) {
     const std::vector<Seed>& seeds = seeds_.all();
     const std::string kept(line);
@@ -144,7 +145,7 @@ void Sentinels::fail(Error error, std::string_view line) {
     failures_++;
     if (failures_ >= seeds.size()) {
         complain(error, kept);
-        // Their names may have other addresses by now.
+        // The addresses of the Sentinels may have changed.
         seeds_.look_up();
     }
     const Milliseconds pause = std::min<Milliseconds>(
@@ -176,10 +177,10 @@ void Sentinels::on_primary(redisAsyncContext*, void* answer, void* self_pointer)
         return;
     }
     if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2) {
-        const bool told = reply->type == REDIS_REPLY_ERROR;
-        const std::string_view text = told ? std::string_view(reply->str, reply->len)
-                                           : std::string_view("the Sentinel does not know the primary");
-        self->fail(told ? classify(text) : Error::kOther, text);
+        const bool is_error = reply->type == REDIS_REPLY_ERROR;
+        const std::string_view text = is_error ? std::string_view(reply->str, reply->len)
+                                               : std::string_view("the Sentinel does not know the primary");
+        self->fail(is_error ? classify(text) : Error::kOther, text);
         return;
     }
     self->timer_->disarm();
@@ -208,7 +209,7 @@ void Sentinels::on_message(redisAsyncContext*, void* answer, void* self_pointer)
     self->learn(host, message);
 }
 
-// A Sentinel says where the primary is.
+// A Sentinel has named the primary.
 void Sentinels::learn(std::string_view host, std::string_view port) {
     unsigned number = 0;
     const auto parsed = std::from_chars(port.data(), port.data() + port.size(), number);
@@ -230,7 +231,7 @@ void Sentinels::learn(std::string_view host, std::string_view port) {
     follow();
 }
 
-// Goes to where the primary was last said to be.
+// Uses the primary that a Sentinel has named last.
 void Sentinels::follow() {
     pending_ = false;
     followed_at_ = loop_->now();
@@ -260,7 +261,7 @@ void Sentinels::settle(const std::string& address) {
     }
 }
 
-// As long as a primary is known, requests do not need the Sentinels.
+// While a primary is known, requests do not depend on the Sentinels.
 void Sentinels::complain(Error error, std::string_view line) {
     Journal& journal = settings_.journal != nullptr ? *settings_.journal : own_journal_;
     std::string consequence;

@@ -1,4 +1,4 @@
-// A primary that Sentinels know: one of them is asked for it, and tells when it changes.
+// The endpoint of a primary that Sentinels monitor.
 #pragma once
 
 #include <string>
@@ -14,14 +14,14 @@
 
 namespace rate_limit::redis {
 
-// Keeps one connection, to any Sentinel that answers: it asks for the primary and then listens for
-// +switch-master. When the connection is lost, or the primary in suspect, the next Sentinel is asked. However
-// often a Sentinel names another primary, it is followed ten times a second at most, and one name is looked
-// up at a time.
+// Keeps one connection, to any Sentinel that answers: asks it for the primary, and then subscribes to
+// +switch-master. Asks the next Sentinel when the connection is lost, or after suspect(). Changes the primary
+// at most ten times a second, however often a Sentinel names another one, and looks up one host name at a
+// time.
 class Sentinels final : public Endpoint, private Connection::Owner {
   public:
-    // `settings` are those of the Sentinels, not of the servers that they watch, and live as long as this.
-    // Null if there is no memory.
+    // `settings` are for the Sentinels, not for the servers that they monitor, and must outlive this object.
+    // `seeds` must not be empty. Null if there is no memory.
     static Sentinels* make(const Settings& settings, const std::vector<Seed>& seeds, std::string_view primary,
                            Loop* loop);
     ~Sentinels() override;
@@ -57,20 +57,20 @@ class Sentinels final : public Endpoint, private Connection::Owner {
     Loop* loop_;
     Connection connection_;
     Endpoint::Owner* owner_ = nullptr;
-    Alarm* timer_ = nullptr;  // until the Sentinel must have answered, or until the next is asked
+    Alarm* timer_ = nullptr;  // timeout of the Sentinel, pause before the next one, or poll of lookup_
     std::size_t next_ = 0;
     unsigned failures_ = 0;  // in a row
-    bool asking_ = false;    // a Sentinel is expected to answer
+    bool asking_ = false;    // a Sentinel has not yet answered
     Milliseconds asked_at_ = 0;
     Target target_;
-    std::string host_;        // of the primary, as the Sentinels last said it
-    std::uint16_t port_ = 0;  // of it
-    bool pending_ = false;    // it was said so soon after the last time that it is yet to be followed
-    std::string looked_up_;   // the name that is being looked up, if one is
+    std::string host_;        // of the primary, as last named by a Sentinel
+    std::uint16_t port_ = 0;  // of the primary
+    bool pending_ = false;    // host_ is not used yet, because the primary has just changed
+    std::string looked_up_;   // the host name of lookup_
     Lookup* lookup_ = nullptr;
-    std::string where_;    // the Sentinel that was last asked, for the log
-    Journal own_journal_;  // unless the settings have one
-    Milliseconds followed_at_ = 0;
+    std::string where_;             // the last Sentinel, for the log
+    Journal own_journal_;           // unless the settings have one
+    Milliseconds followed_at_ = 0;  // when host_ was last used; 0 for never
     LogLimit moves_;
 };
 

@@ -1,4 +1,4 @@
-// The slots of Redis Cluster: CRC-16 of the key, with the polynomial of XMODEM.
+// Computes slots: CRC-16 of the key, with the polynomial of XMODEM.
 #include "redis/slots.h"
 
 #include <array>

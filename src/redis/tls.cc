@@ -1,4 +1,4 @@
-// Sets OpenSSL up: hiredis leaves it to its callers to check whose certificate it is.
+// Configures OpenSSL. hiredis does not verify the name in a certificate, so this file does.
 #include "redis/tls.h"
 
 #include <fcntl.h>
@@ -22,7 +22,8 @@ std::string reason(const char* what, const std::string& file) {
            "\" cannot be used: " + (why != nullptr ? why : "unknown error");
 }
 
-// Whether a file can be read. OpenSSL would say "system lib" of one that is missing, and wait for a pipe.
+// Whether a file can be read. The error of OpenSSL for a missing file is "system lib", and OpenSSL blocks on
+// a pipe.
 bool is_readable(const char* what, const std::string& file, std::string* wrong) {
     struct stat info = {};
     const int fd = open(file.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);

@@ -1,4 +1,4 @@
-// TLS to Redis: which certificates are believed and which are shown.
+// TLS to Redis: which certificates are trusted, and which one is sent.
 #pragma once
 
 #include <string>
@@ -9,34 +9,35 @@ struct ssl_st;
 namespace rate_limit::redis {
 
 struct TlsFiles {
-    std::string ca;           // empty: the system's
-    std::string certificate;  // empty: none is shown
-    std::string key;
-    bool verify = true;
+    std::string ca;           // trusted certificates; empty: those of the system
+    std::string certificate;  // of this client; empty for none
+    std::string key;          // of the certificate
+    bool verify = true;       // whether the certificate of the server is verified
 };
 
-// Null, with `*wrong` a sentence without a full stop, if a file cannot be used.
+// A context, which the caller frees. Null if a file cannot be used; `*wrong` is then the reason, without a
+// full stop.
 ssl_ctx_st* make_tls(const TlsFiles& files, std::string* wrong);
 void free_tls(ssl_ctx_st* tls);
 
-// A connection's part, for a server that must prove to be `name`, a host name or an address. Null if there is
-// no memory.
+// The session of a connection. The certificate of the server must be for `name`, a host name or a numeric
+// address; empty for any. Null if there is no memory. The caller frees it, unless hiredis has taken it over.
 ssl_st* make_session(ssl_ctx_st* tls, const std::string& name);
 void free_session(ssl_st* session);
 
-// Why the server's certificate was not believed; null if it was.
+// Why the certificate of the server was rejected; null if it was not.
 const char* verify_error(const ssl_st* session);
 
-// Whether both sides have agreed on how to speak.
+// Whether the TLS handshake is complete.
 bool handshake_done(const ssl_st* session);
 
-// Whether the last error in TLS is that what came was not TLS.
+// Whether the last error in TLS is that the received data is not TLS.
 bool was_not_tls();
 
-// What last went wrong in TLS; null if nothing is known.
+// The last error in TLS; null if there is none.
 const char* tls_error();
 
-// OpenSSL keeps errors in a queue of the thread's, where nginx would take ours for its own.
+// Clears the error queue of OpenSSL. nginx shares the queue, and would take errors in it for its own.
 void forget_tls_errors();
 
 }  // namespace rate_limit::redis

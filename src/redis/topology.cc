@@ -1,4 +1,4 @@
-// Asks nodes in turn for CLUSTER SLOTS, and reads the answer.
+// Sends CLUSTER SLOTS to nodes in turn, and reads the reply.
 #include "redis/topology.h"
 
 #include <hiredis/async.h>
@@ -16,8 +16,7 @@ bool is_integer(const redisReply& reply, long long most) {
     return reply.type == REDIS_REPLY_INTEGER && reply.integer >= 0 && reply.integer <= most;
 }
 
-// Reads [first, last, [host, port, ...], replicas...]. A node that does not know its own address is where it
-// was asked.
+// Reads [first, last, [host, port, ...], replicas...]. An empty host means the node that has answered.
 bool read_range(const redisReply& reply, const Endpoint::Target& asked, SlotRange* range) {
     if (reply.type != REDIS_REPLY_ARRAY || reply.elements < 3 || !is_integer(*reply.element[0], kSlots - 1) ||
         !is_integer(*reply.element[1], kSlots - 1)) {
@@ -65,7 +64,7 @@ Topology::~Topology() {
 void Topology::ask(std::vector<Endpoint::Target> nodes) {
     nodes_ = std::move(nodes);
     next_ = 0;
-    // Later, because it may fail at once.
+    // Not here, because connecting may fail at once.
     timer_->arm(0);
 }
 
@@ -119,10 +118,10 @@ void Topology::on_slots(redisAsyncContext*, void* answer, void* self_pointer) {
         return;
     }
     if (reply->type != REDIS_REPLY_ARRAY) {
-        const bool told = reply->type == REDIS_REPLY_ERROR;
-        const std::string_view text = told ? std::string_view(reply->str, reply->len)
-                                           : "unexpected reply to CLUSTER SLOTS";
-        self->fail(told ? classify(text) : Error::kShape, text);
+        const bool is_error = reply->type == REDIS_REPLY_ERROR;
+        const std::string_view text =
+            is_error ? std::string_view(reply->str, reply->len) : "unexpected reply to CLUSTER SLOTS";
+        self->fail(is_error ? classify(text) : Error::kShape, text);
         return;
     }
     std::vector<SlotRange> ranges;

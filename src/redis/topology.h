@@ -1,4 +1,4 @@
-// Who has which slots of a cluster, as one of its nodes tells it.
+// Loads the slot map of a cluster from one of its nodes.
 #pragma once
 
 #include <cstddef>
@@ -14,36 +14,38 @@
 
 namespace rate_limit::redis {
 
-// Slots that follow one another and have one master.
+// Consecutive slots of one master.
 struct SlotRange {
     Slot first;
-    Slot last;
+    Slot last;         // inclusive
     std::string host;  // a numeric address or a name
     std::uint16_t port;
-    std::string name;  // that a TLS server must prove to be
+    std::string name;  // in the certificate of a TLS server
 };
 
-// Asks one node after the other until one answers. It has a connection only while it asks.
+// Asks one node after the other until one answers. Keeps no connection between queries. Belongs to one
+// thread.
 class Topology final : private Connection::Owner {
   public:
     class Owner {
       public:
-        // Called from the loop.
+        // A node has answered. Called from the loop.
         virtual void on_ranges(const std::vector<SlotRange>& ranges) = 0;
-        // None of the nodes has answered; what the last one, at `where`, did instead.
+        // No node has answered. `where`, `error` and `line` describe the failure of the last one. Called from
+        // the loop.
         virtual void on_no_ranges(const std::string& where, Error error, std::string_view line) = 0;
 
       protected:
         ~Owner() = default;
     };
 
-    // `settings` are without a script, and live as long as this. Null if there is no memory.
+    // `settings` have no script, and must outlive this object. Null if there is no memory.
     static Topology* make(const Settings& settings, Loop* loop, Owner* owner);
     ~Topology();
     Topology(const Topology&) = delete;
     Topology& operator=(const Topology&) = delete;
 
-    // Asks these, in this order, and tells the owner. Not while it is asking.
+    // Asks these nodes, in this order, and calls the owner; only while not asking().
     void ask(std::vector<Endpoint::Target> nodes);
 
     bool asking() const { return !nodes_.empty(); }
@@ -62,9 +64,9 @@ class Topology final : private Connection::Owner {
     const Settings& settings_;
     Connection connection_;
     Owner* owner_;
-    Alarm* timer_ = nullptr;  // until the node must have answered, or until the next is asked
-    std::vector<Endpoint::Target> nodes_;
-    std::size_t next_ = 0;
+    Alarm* timer_ = nullptr;  // timeout of a node while connected, else the start of the next attempt
+    std::vector<Endpoint::Target> nodes_;  // empty while not asking
+    std::size_t next_ = 0;                 // in nodes_
 };
 
 }  // namespace rate_limit::redis

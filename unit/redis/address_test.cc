@@ -1,4 +1,4 @@
-// URLs of Redis servers: what is read from each form, and which are refused.
+// Parsing URLs of Redis servers: all forms, and those that are rejected.
 #include "redis/address.h"
 
 #include <string>
@@ -26,7 +26,7 @@ void assert_refused(std::string_view text, std::string_view word) {
     assert_int_not_equal(std::string_view(wrong).back(), '.');
 }
 
-void test_a_host_alone_has_the_usual_port_and_database_and_no_user(void**) {
+void test_a_host_alone_has_the_default_port_database_and_user(void**) {
     const Address address = parsed("redis://cache.example.com");
     assert_string_equal(address.host.c_str(), "cache.example.com");
     assert_int_equal(address.port, 6379);
@@ -35,7 +35,7 @@ void test_a_host_alone_has_the_usual_port_and_database_and_no_user(void**) {
     assert_false(address.tls);
 }
 
-void test_rediss_is_tls_and_else_the_same(void**) {
+void test_rediss_is_redis_with_tls(void**) {
     const Address address = parsed("rediss://cache:6380/3");
     assert_true(address.tls);
     assert_string_equal(address.host.c_str(), "cache");
@@ -43,7 +43,7 @@ void test_rediss_is_tls_and_else_the_same(void**) {
     assert_int_equal(address.database, 3);
 }
 
-void test_every_part_is_found(void**) {
+void test_a_url_with_all_parts_is_parsed(void**) {
     const Address address = parsed("redis://alice:secret@10.0.0.7:7001/15");
     assert_string_equal(address.user.c_str(), "alice");
     assert_string_equal(address.password.c_str(), "secret");
@@ -52,14 +52,14 @@ void test_every_part_is_found(void**) {
     assert_int_equal(address.database, 15);
 }
 
-void test_a_password_may_stand_without_a_user(void**) {
+void test_a_password_needs_no_user(void**) {
     const Address address = parsed("redis://:secret@cache");
     assert_string_equal(address.user.c_str(), "");
     assert_string_equal(address.password.c_str(), "secret");
     assert_string_equal(address.host.c_str(), "cache");
 }
 
-void test_a_user_may_stand_without_a_password(void**) {
+void test_a_user_needs_no_password(void**) {
     for (const char* text : {"redis://alice@cache", "redis://alice:@cache"}) {
         const Address address = parsed(text);
         assert_string_equal(address.user.c_str(), "alice");
@@ -96,14 +96,14 @@ void test_percent_encoded_bytes_are_decoded_in_user_and_password(void**) {
     assert_string_equal(parsed("redis://:a+b@cache").password.c_str(), "a+b");
 }
 
-void test_a_percent_sign_without_two_digits_is_refused(void**) {
+void test_a_percent_sign_without_two_digits_is_rejected(void**) {
     for (const char* credentials :
          {"%", "%4", "%4g:x", "a:%", "a:%2", "a:%zz", "a:b%%41", "a:% 1", "a:%-1"}) {
         assert_refused("redis://" + std::string(credentials) + "@cache", "%");
     }
 }
 
-void test_an_ipv6_address_stands_in_brackets(void**) {
+void test_an_ipv6_address_requires_brackets(void**) {
     assert_string_equal(parsed("redis://[::1]").host.c_str(), "::1");
     assert_int_equal(parsed("redis://[::1]").port, 6379);
     const Address address = parsed("rediss://a:b@[2001:db8::7]:7000/1");
@@ -145,14 +145,14 @@ void test_databases_are_numbers(void**) {
     }
 }
 
-void test_a_host_is_needed(void**) {
+void test_a_host_is_required(void**) {
     for (const char* text : {"redis://", "rediss://", "redis:///0", "redis://:6379", "redis://a:b@",
                              "redis://a:b@/0", "redis://a:b@:6379/0"}) {
         assert_refused(text, "host");
     }
 }
 
-void test_a_host_is_what_may_have_an_address(void**) {
+void test_a_host_is_an_address_or_a_valid_name(void**) {
     const std::string label(63, 'x');
     for (const std::string& host : {std::string("a"), std::string("cache-1.example.com"), std::string("a_b"),
                                     std::string("127.1"), std::string("nowhere.invalid."), label,
@@ -169,7 +169,7 @@ void test_a_host_is_what_may_have_an_address(void**) {
     }
 }
 
-void test_a_unix_socket_is_a_whole_path(void**) {
+void test_a_unix_socket_is_an_absolute_path(void**) {
     const Address address = parsed("unix:/run/redis/a@b:c?d%20.sock");
     assert_string_equal(address.path.c_str(), "/run/redis/a@b:c?d%20.sock");
     assert_true(address.host.empty());
@@ -181,7 +181,7 @@ void test_a_unix_socket_is_a_whole_path(void**) {
     }
 }
 
-void test_other_schemes_are_refused(void**) {
+void test_other_schemes_are_rejected(void**) {
     for (const char* text :
          {"", "cache", "cache:6379", "redis:", "redis:/", "redis:cache", "redis:/cache", "http://cache",
           "REDIS://cache", " redis://cache", "redis ://cache", "redisss://cache", "127.0.0.1:6379"}) {
@@ -283,12 +283,12 @@ void test_one_server_has_no_seeds(void**) {
     for (const char* text : {"redis://a", "rediss://a:1/2", "unix:/a"}) {
         assert_true(parsed(text).seeds.empty() && parsed(text).primary.empty());
     }
-    // A list of hosts is no host.
+    // A list of hosts is not a host.
     assert_refused("redis://a:1,b:2", "brackets");
     assert_refused("redis://a:1,b", "the port");
 }
 
-void test_schemes_that_are_almost_right_are_refused(void**) {
+void test_schemes_that_are_almost_right_are_rejected(void**) {
     for (const char* text :
          {"redis+cluster", "redis+cluster:", "redis+cluster:/a", "redis+clusters://a", "redis+Cluster://a",
           "redis+sentinel+cluster://a", "redis+cluster+sentinel://a/b", "redis+://a", "rediss+://a",
@@ -298,7 +298,7 @@ void test_schemes_that_are_almost_right_are_refused(void**) {
     }
 }
 
-void test_what_is_accepted_is_said(void**) {
+void test_the_accepted_forms_are_listed(void**) {
     const std::string_view accepted = kAddressAccepted;
     for (const char* form : {"redis://", "redis+sentinel://", "redis+cluster://", "rediss", "unix:"}) {
         assert_true(accepted.find(form) != std::string_view::npos);
@@ -311,29 +311,29 @@ void test_what_is_accepted_is_said(void**) {
 int main() {
     using namespace rate_limit::redis;
     const CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_host_alone_has_the_usual_port_and_database_and_no_user),
-        cmocka_unit_test(test_rediss_is_tls_and_else_the_same),
-        cmocka_unit_test(test_every_part_is_found),
-        cmocka_unit_test(test_a_password_may_stand_without_a_user),
-        cmocka_unit_test(test_a_user_may_stand_without_a_password),
+        cmocka_unit_test(test_a_host_alone_has_the_default_port_database_and_user),
+        cmocka_unit_test(test_rediss_is_redis_with_tls),
+        cmocka_unit_test(test_a_url_with_all_parts_is_parsed),
+        cmocka_unit_test(test_a_password_needs_no_user),
+        cmocka_unit_test(test_a_user_needs_no_password),
         cmocka_unit_test(test_credentials_may_be_empty),
         cmocka_unit_test(test_a_password_may_have_colons_slashes_brackets_and_at_signs),
         cmocka_unit_test(test_percent_encoded_bytes_are_decoded_in_user_and_password),
-        cmocka_unit_test(test_a_percent_sign_without_two_digits_is_refused),
-        cmocka_unit_test(test_an_ipv6_address_stands_in_brackets),
+        cmocka_unit_test(test_a_percent_sign_without_two_digits_is_rejected),
+        cmocka_unit_test(test_an_ipv6_address_requires_brackets),
         cmocka_unit_test(test_ports_are_1_to_65535),
         cmocka_unit_test(test_databases_are_numbers),
-        cmocka_unit_test(test_a_host_is_needed),
-        cmocka_unit_test(test_a_host_is_what_may_have_an_address),
-        cmocka_unit_test(test_a_unix_socket_is_a_whole_path),
-        cmocka_unit_test(test_other_schemes_are_refused),
+        cmocka_unit_test(test_a_host_is_required),
+        cmocka_unit_test(test_a_host_is_an_address_or_a_valid_name),
+        cmocka_unit_test(test_a_unix_socket_is_an_absolute_path),
+        cmocka_unit_test(test_other_schemes_are_rejected),
         cmocka_unit_test(test_sentinels_and_the_name_of_their_primary),
         cmocka_unit_test(test_the_nodes_of_a_cluster),
         cmocka_unit_test(test_a_cluster_has_no_databases),
         cmocka_unit_test(test_sentinels_and_clusters_may_have_tls),
         cmocka_unit_test(test_one_server_has_no_seeds),
-        cmocka_unit_test(test_schemes_that_are_almost_right_are_refused),
-        cmocka_unit_test(test_what_is_accepted_is_said),
+        cmocka_unit_test(test_schemes_that_are_almost_right_are_rejected),
+        cmocka_unit_test(test_the_accepted_forms_are_listed),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -1,4 +1,4 @@
-// The breaker: when it opens and closes, and how long the next attempt has to wait.
+// The breaker: when it opens and closes, and the delays between attempts.
 #include "redis/breaker.h"
 
 #include <algorithm>
@@ -8,12 +8,12 @@
 namespace rate_limit::redis {
 namespace {
 
-void test_it_starts_closed(void**) {
+void test_the_breaker_starts_closed(void**) {
     const Breaker breaker;
     assert_false(breaker.open());
 }
 
-void test_five_failures_in_a_row_open_it(void**) {
+void test_five_failures_in_a_row_open_the_breaker(void**) {
     Breaker breaker;
     for (unsigned i = 1; i < 5; i++) {
         assert_false(breaker.failure());
@@ -23,7 +23,7 @@ void test_five_failures_in_a_row_open_it(void**) {
     assert_true(breaker.open());
 }
 
-void test_failures_that_follow_do_not_open_it_again(void**) {
+void test_further_failures_do_not_open_the_breaker_again(void**) {
     Breaker breaker;
     unsigned opened = 0;
     for (unsigned i = 0; i < 1000; i++) {
@@ -33,7 +33,7 @@ void test_failures_that_follow_do_not_open_it_again(void**) {
     assert_true(breaker.open());
 }
 
-void test_a_success_between_starts_the_count_anew(void**) {
+void test_a_success_resets_the_count_of_failures(void**) {
     Breaker breaker;
     for (unsigned i = 0; i < 100; i++) {
         if (i % 4 == 0) {
@@ -44,7 +44,7 @@ void test_a_success_between_starts_the_count_anew(void**) {
     assert_false(breaker.open());
 }
 
-void test_a_success_closes_it_and_says_so_once(void**) {
+void test_a_success_closes_the_breaker_and_returns_true_once(void**) {
     Breaker breaker;
     breaker.trip();
     assert_true(breaker.success());
@@ -56,7 +56,7 @@ void test_a_success_closes_it_and_says_so_once(void**) {
     assert_true(breaker.failure());
 }
 
-void test_a_trip_opens_it_at_once_and_says_so_once(void**) {
+void test_a_trip_opens_the_breaker_at_once_and_returns_true_once(void**) {
     Breaker breaker;
     assert_true(breaker.trip());
     assert_true(breaker.open());
@@ -64,7 +64,7 @@ void test_a_trip_opens_it_at_once_and_says_so_once(void**) {
     assert_false(breaker.failure());
 }
 
-void test_an_answered_probe_closes_it_on_trial(void**) {
+void test_after_a_probe_one_failure_opens_the_breaker_again(void**) {
     Breaker breaker;
     breaker.trip();
     assert_true(breaker.half_close());
@@ -80,7 +80,7 @@ void test_an_answered_probe_closes_it_on_trial(void**) {
     assert_true(breaker.failure());
 }
 
-void test_a_greeting_while_it_is_closed_changes_nothing(void**) {
+void test_a_handshake_does_not_change_a_closed_breaker(void**) {
     Breaker breaker;
     for (unsigned i = 1; i < 5; i++) {
         assert_false(breaker.half_close());
@@ -101,7 +101,7 @@ void test_delays_double_from_50_ms_to_1_s_and_stay_there(void**) {
     assert_int_equal(breaker.next_delay(0), 1000);
 }
 
-void test_a_success_starts_the_delays_anew(void**) {
+void test_a_success_resets_the_delay(void**) {
     Breaker breaker;
     for (unsigned i = 0; i < 7; i++) {
         breaker.next_delay(0);
@@ -112,7 +112,7 @@ void test_a_success_starts_the_delays_anew(void**) {
     assert_int_equal(breaker.next_delay(0), 50);
 }
 
-void test_chance_takes_up_to_a_half_of_a_delay(void**) {
+void test_a_delay_is_shortened_at_random_by_up_to_a_half(void**) {
     for (unsigned attempt = 0; attempt < 8; attempt++) {
         Milliseconds shortest = 1'000'000;
         Milliseconds longest = 0;
@@ -145,17 +145,17 @@ void test_chance_takes_up_to_a_half_of_a_delay(void**) {
 int main() {
     using namespace rate_limit::redis;
     const CMUnitTest tests[] = {
-        cmocka_unit_test(test_it_starts_closed),
-        cmocka_unit_test(test_five_failures_in_a_row_open_it),
-        cmocka_unit_test(test_failures_that_follow_do_not_open_it_again),
-        cmocka_unit_test(test_a_success_between_starts_the_count_anew),
-        cmocka_unit_test(test_a_success_closes_it_and_says_so_once),
-        cmocka_unit_test(test_a_trip_opens_it_at_once_and_says_so_once),
-        cmocka_unit_test(test_an_answered_probe_closes_it_on_trial),
-        cmocka_unit_test(test_a_greeting_while_it_is_closed_changes_nothing),
+        cmocka_unit_test(test_the_breaker_starts_closed),
+        cmocka_unit_test(test_five_failures_in_a_row_open_the_breaker),
+        cmocka_unit_test(test_further_failures_do_not_open_the_breaker_again),
+        cmocka_unit_test(test_a_success_resets_the_count_of_failures),
+        cmocka_unit_test(test_a_success_closes_the_breaker_and_returns_true_once),
+        cmocka_unit_test(test_a_trip_opens_the_breaker_at_once_and_returns_true_once),
+        cmocka_unit_test(test_after_a_probe_one_failure_opens_the_breaker_again),
+        cmocka_unit_test(test_a_handshake_does_not_change_a_closed_breaker),
         cmocka_unit_test(test_delays_double_from_50_ms_to_1_s_and_stay_there),
-        cmocka_unit_test(test_a_success_starts_the_delays_anew),
-        cmocka_unit_test(test_chance_takes_up_to_a_half_of_a_delay),
+        cmocka_unit_test(test_a_success_resets_the_delay),
+        cmocka_unit_test(test_a_delay_is_shortened_at_random_by_up_to_a_half),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

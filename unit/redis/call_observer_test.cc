@@ -1,4 +1,4 @@
-// A observer is told of each round trip, each error, and whether the breaker is open, and of nothing twice.
+// The observer gets each round trip, each error, and each change of the breaker once.
 #include "redis/call_observer.h"
 
 #include "calls.h"
@@ -38,7 +38,7 @@ void test_a_round_trip_is_from_the_call_to_its_reply(void**) {
     Calls calls(watched(server.path(), &seen), &loop);
     calls.ask_echo("one");
     calls.ask_echo("two");
-    // The clock goes on by 1000 each time that it is asked.
+    // Each call of now() advances the clock by 1000.
     assert_int_equal(seen.trips.size(), 2);
     assert_int_equal(seen.trips[0], 1000);
     assert_int_equal(seen.trips[1], 1000);
@@ -51,7 +51,7 @@ void test_a_round_trip_is_from_the_call_to_its_reply(void**) {
     assert_int_equal(seen.opened, 0);
 }
 
-void test_errors_are_told_once_each(void**) {
+void test_each_error_is_counted_once(void**) {
     TestLoop loop;
     FakeServer server(&loop);
     server.answer = [](const Words&) { return "-OOM command not allowed\r\n"; };
@@ -72,7 +72,7 @@ void test_errors_are_told_once_each(void**) {
     assert_int_equal(seen.errors.size(), 5);
 }
 
-void test_a_late_reply_is_a_round_trip_too(void**) {
+void test_a_late_reply_is_a_round_trip(void**) {
     TestLoop loop;
     FakeServer server(&loop);
     server.answer = [](const Words& command) { return command[3] == "late" ? "" : bulk(command[3]); };
@@ -89,7 +89,7 @@ void test_a_late_reply_is_a_round_trip_too(void**) {
     assert_int_equal(seen.errors.size(), 1);
 }
 
-void test_a_script_that_was_lost_is_an_error_though_the_call_is_repeated(void**) {
+void test_a_missing_script_is_an_error_even_if_the_retry_succeeds(void**) {
     TestLoop loop;
     FakeServer server(&loop);
     unsigned asked = 0;
@@ -105,7 +105,7 @@ void test_a_script_that_was_lost_is_an_error_though_the_call_is_repeated(void**)
     assert_int_equal(seen.trips.size(), 2);
 }
 
-void test_a_server_that_is_not_there_opens_the_breaker_once(void**) {
+void test_an_unreachable_server_opens_the_breaker_once(void**) {
     TestLoop loop;
     Settings settings = settings_for("");
     settings.address.host = "127.0.0.1";
@@ -122,12 +122,12 @@ void test_a_server_that_is_not_there_opens_the_breaker_once(void**) {
     loop.run_for(300);
     assert_int_equal(seen.open, 1);
     assert_int_equal(seen.opened, 1);
-    // A client that is gone has no breaker.
+    // A deleted client counts as a closed breaker.
     calls.end();
     assert_int_equal(seen.open, 0);
 }
 
-void test_a_stall_opens_it_and_the_end_of_it_closes_it(void**) {
+void test_a_stall_opens_the_breaker_and_its_end_closes_it(void**) {
     TestLoop loop;
     FakeServer server(&loop);
     server.answer = echo_back;
@@ -145,7 +145,7 @@ void test_a_stall_opens_it_and_the_end_of_it_closes_it(void**) {
     assert_int_equal(seen.opened, 1);
 }
 
-void test_a_reply_that_makes_no_sense_is_an_error(void**) {
+void test_a_reply_that_cannot_be_read_is_an_error(void**) {
     TestLoop loop;
     FakeServer server(&loop);
     server.answer = echo_back;
@@ -168,12 +168,12 @@ int main() {
     using namespace rate_limit::redis;
     const CMUnitTest tests[] = {
         cmocka_unit_test(test_a_round_trip_is_from_the_call_to_its_reply),
-        cmocka_unit_test(test_errors_are_told_once_each),
-        cmocka_unit_test(test_a_late_reply_is_a_round_trip_too),
-        cmocka_unit_test(test_a_script_that_was_lost_is_an_error_though_the_call_is_repeated),
-        cmocka_unit_test(test_a_server_that_is_not_there_opens_the_breaker_once),
-        cmocka_unit_test(test_a_stall_opens_it_and_the_end_of_it_closes_it),
-        cmocka_unit_test(test_a_reply_that_makes_no_sense_is_an_error),
+        cmocka_unit_test(test_each_error_is_counted_once),
+        cmocka_unit_test(test_a_late_reply_is_a_round_trip),
+        cmocka_unit_test(test_a_missing_script_is_an_error_even_if_the_retry_succeeds),
+        cmocka_unit_test(test_an_unreachable_server_opens_the_breaker_once),
+        cmocka_unit_test(test_a_stall_opens_the_breaker_and_its_end_closes_it),
+        cmocka_unit_test(test_a_reply_that_cannot_be_read_is_an_error),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -1,4 +1,4 @@
-// A client of Redis under test, and calls that must each be answered exactly once.
+// A client under test, with calls that must each be answered exactly once.
 #pragma once
 
 #include <openssl/evp.h>
@@ -13,10 +13,10 @@
 
 namespace rate_limit::redis {
 
-// What the script of these tests does: it gives back what it is given.
+// The script of these tests returns its argument.
 constexpr std::string_view kEcho = "return ARGV[1]";
 
-// Answers as the script would.
+// The reply of the script to a command.
 inline std::string echo_back(const Words& command) { return command[0] == "EVALSHA" ? bulk(command[3]) : ""; }
 
 inline std::string sha1_of(std::string_view text) {
@@ -43,7 +43,7 @@ inline Settings settings_for(const std::string& path, Milliseconds timeout = 100
 
 class Calls;
 
-// One call and what became of it.
+// A call and its result.
 struct Asked {
     Calls* owner = nullptr;
     unsigned answers = 0;
@@ -51,7 +51,7 @@ struct Asked {
     std::string reply;
     Milliseconds sent_at = 0;
     Milliseconds took = 0;
-    unsigned target = 0;  // among all answers
+    unsigned position = 0;  // its position in the order of answers
 };
 
 class Calls {
@@ -99,7 +99,7 @@ class Calls {
 
     const Asked& ask_echo(const std::string& text) { return ask({"EVALSHA", sha1_of(kEcho), "0", text}); }
 
-    // Until every call has its answer.
+    // Runs the loop until every call is answered.
     bool await(Milliseconds most = 5000) {
         return loop_->run_until([this] { return answered_ == asked_.size(); }, most);
     }
@@ -127,7 +127,7 @@ class Calls {
         asked->error = error;
         asked->reply = reply;
         asked->took = calls->loop_->now() - asked->sent_at;
-        asked->target = calls->answered_++;
+        asked->position = calls->answered_++;
         calls->answered_inside_ = calls->answered_inside_ || calls->sending_;
     }
 

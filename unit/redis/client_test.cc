@@ -1,4 +1,4 @@
-// The client: one connection for all calls, and every call answered exactly once, in order.
+// The client: one connection for all calls, which are answered exactly once and in order.
 #include "redis/client.h"
 
 #include <malloc.h>
@@ -35,7 +35,7 @@ void test_one_connection_serves_all_calls_in_order(void**) {
     for (unsigned i = 0; i < 1000; i++) {
         assert_int_equal(calls.all()[i].error, Error::kNone);
         assert_string_equal(calls.all()[i].reply.c_str(), std::to_string(i).c_str());
-        assert_int_equal(calls.all()[i].target, i);
+        assert_int_equal(calls.all()[i].position, i);
     }
     assert_int_equal(server.accepted, 1);
     assert_int_equal(server.count("SCRIPT"), 1);
@@ -45,7 +45,7 @@ void test_one_connection_serves_all_calls_in_order(void**) {
     assert_false(calls.answered_inside());
 }
 
-void test_the_greeting_has_password_database_and_script_in_this_order(void**) {
+void test_the_handshake_sends_password_database_and_script_in_this_order(void**) {
     TestLoop loop;
     FakeServer server(&loop);
     server.answer = echo_back;
@@ -61,7 +61,7 @@ void test_the_greeting_has_password_database_and_script_in_this_order(void**) {
     assert_string_equal(server.commands[3][0].c_str(), "EVALSHA");
 }
 
-void test_a_password_alone_is_the_default_users(void**) {
+void test_a_password_alone_is_for_the_default_user(void**) {
     TestLoop loop;
     FakeServer server(&loop);
     server.answer = echo_back;
@@ -97,7 +97,7 @@ void test_no_call_is_answered_before_send_returns(void**) {
     assert_false(unattached.answered_inside());
 }
 
-void test_calls_wait_for_a_connection_that_is_being_made(void**) {
+void test_calls_wait_for_the_handshake(void**) {
     TestLoop loop;
     FakeServer server(&loop);
     server.answer = echo_back;
@@ -115,7 +115,7 @@ void test_calls_wait_for_a_connection_that_is_being_made(void**) {
     assert_int_equal(server.accepted, 1);
 }
 
-void test_a_reply_that_comes_byte_by_byte_is_whole_in_the_end(void**) {
+void test_a_reply_that_arrives_byte_by_byte_is_complete(void**) {
     TestLoop loop;
     FakeServer server(&loop);
     Calls calls(settings_for(server.path()), &loop);
@@ -132,7 +132,7 @@ void test_a_reply_that_comes_byte_by_byte_is_whole_in_the_end(void**) {
     assert_true(calls.all()[1].error == Error::kNone && calls.all()[1].reply.empty());
 }
 
-void test_a_large_reply_is_whole(void**) {
+void test_a_large_reply_is_complete(void**) {
     TestLoop loop;
     FakeServer server(&loop);
     const std::string large(5'000'000, 'x');
@@ -170,7 +170,7 @@ void test_a_full_socket_never_blocks_and_loses_nothing(void**) {
     assert_int_equal(server.accepted, 1);
 }
 
-void test_a_client_that_ends_answers_each_call_that_waits_once(void**) {
+void test_a_client_that_is_deleted_answers_each_call_once(void**) {
     for (unsigned stage = 0; stage < 5; stage++) {
         TestLoop loop;
         FakeServer server(&loop);
@@ -200,7 +200,7 @@ void test_a_client_that_ends_answers_each_call_that_waits_once(void**) {
     }
 }
 
-void test_a_client_may_end_while_its_host_is_looked_up(void**) {
+void test_a_client_may_be_deleted_during_a_lookup(void**) {
     TestLoop loop;
     Settings settings = settings_for("");
     settings.address.host = "localhost";
@@ -212,7 +212,7 @@ void test_a_client_may_end_while_its_host_is_looked_up(void**) {
     loop.run_for(20);
 }
 
-void test_no_client_is_made_without_memory_for_its_timers(void**) {
+void test_without_memory_for_timers_there_is_no_client(void**) {
     TestLoop loop;
     const Settings settings = settings_for("/nowhere");
     for (const int alarms : {0, 1}) {
@@ -221,10 +221,10 @@ void test_no_client_is_made_without_memory_for_its_timers(void**) {
     }
 }
 
-// What the process has on its heap.
+// The heap of the process, in bytes.
 std::size_t heap() { return mallinfo2().uordblks; }
 
-void test_ten_thousand_calls_leave_no_growth(void**) {
+void test_ten_thousand_calls_leak_no_memory(void**) {
     TestLoop loop;
     FakeServer server(&loop);
     server.answer = echo_back;
@@ -267,17 +267,17 @@ int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(test_nothing_connects_before_the_first_call),
         cmocka_unit_test(test_one_connection_serves_all_calls_in_order),
-        cmocka_unit_test(test_the_greeting_has_password_database_and_script_in_this_order),
-        cmocka_unit_test(test_a_password_alone_is_the_default_users),
+        cmocka_unit_test(test_the_handshake_sends_password_database_and_script_in_this_order),
+        cmocka_unit_test(test_a_password_alone_is_for_the_default_user),
         cmocka_unit_test(test_no_call_is_answered_before_send_returns),
-        cmocka_unit_test(test_calls_wait_for_a_connection_that_is_being_made),
-        cmocka_unit_test(test_a_reply_that_comes_byte_by_byte_is_whole_in_the_end),
-        cmocka_unit_test(test_a_large_reply_is_whole),
+        cmocka_unit_test(test_calls_wait_for_the_handshake),
+        cmocka_unit_test(test_a_reply_that_arrives_byte_by_byte_is_complete),
+        cmocka_unit_test(test_a_large_reply_is_complete),
         cmocka_unit_test(test_a_full_socket_never_blocks_and_loses_nothing),
-        cmocka_unit_test(test_a_client_that_ends_answers_each_call_that_waits_once),
-        cmocka_unit_test(test_a_client_may_end_while_its_host_is_looked_up),
-        cmocka_unit_test(test_no_client_is_made_without_memory_for_its_timers),
-        cmocka_unit_test(test_ten_thousand_calls_leave_no_growth),
+        cmocka_unit_test(test_a_client_that_is_deleted_answers_each_call_once),
+        cmocka_unit_test(test_a_client_may_be_deleted_during_a_lookup),
+        cmocka_unit_test(test_without_memory_for_timers_there_is_no_client),
+        cmocka_unit_test(test_ten_thousand_calls_leak_no_memory),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

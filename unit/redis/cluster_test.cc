@@ -1,4 +1,4 @@
-// A worker learns who has which slots, from whoever knows, and follows when that changes.
+// The cluster: loading the slot map, sending calls to the right nodes, and following changes.
 #include "redis/cluster.h"
 
 #include "fake_cluster.h"
@@ -7,7 +7,7 @@
 namespace rate_limit::redis {
 namespace {
 
-void test_nobody_is_asked_before_the_first_call(void**) {
+void test_no_node_is_asked_before_the_first_call(void**) {
     TestLoop loop;
     FakeNode node(&loop);
     node.map = array({node.range(0, 16383)});
@@ -44,7 +44,7 @@ void test_the_first_calls_wait_for_the_map_and_go_to_their_nodes(void**) {
     assert_int_equal(left.asked + right.asked, 1);
 }
 
-// The connection that the map came by is not kept.
+// The connection for the map is closed.
 void test_a_worker_keeps_one_connection_for_each_node(void**) {
     Pair pair;
     for (unsigned i = 0; i < 20; i++) {
@@ -77,8 +77,8 @@ void test_a_call_that_waits_for_the_map_keeps_its_deadline(void**) {
     assert_int_equal(cluster.ask(1).error, Error::kNone);
 }
 
-// What is left of its time when the map is known is too little for the node, which has done nothing wrong.
-void test_a_call_that_has_waited_for_the_map_has_no_more_time_at_its_node(void**) {
+// The rest of the timeout is too short for the node to answer. That is not a failure of the node.
+void test_a_call_that_waited_for_the_map_has_only_the_rest_of_its_timeout(void**) {
     TestLoop loop;
     FakeNode seed(&loop);
     FakeNode node(&loop);
@@ -98,7 +98,7 @@ void test_a_call_that_has_waited_for_the_map_has_no_more_time_at_its_node(void**
     assert_true(cluster.available(1));
 }
 
-void test_calls_of_slots_without_a_node_do_not_take_others_with_them(void**) {
+void test_calls_for_slots_without_a_node_do_not_affect_other_calls(void**) {
     TestLoop loop;
     FakeNode node(&loop);
     node.map = array({node.range(100, 199)});
@@ -116,7 +116,7 @@ void test_calls_of_slots_without_a_node_do_not_take_others_with_them(void**) {
     assert_true(cluster.available(100));
 }
 
-void test_a_slot_without_a_node_is_looked_for_until_it_has_one(void**) {
+void test_the_map_is_loaded_until_each_slot_has_a_node(void**) {
     TestLoop loop;
     FakeNode node(&loop);
     node.map = array({node.range(0, 8191)});
@@ -147,7 +147,7 @@ void test_nodes_may_have_ipv6_addresses(void**) {
     assert_int_equal(cluster->nodes(), 2);
 }
 
-// The system takes 127.1 for a name, and knows its address without asking anybody.
+// The system takes 127.1 for a name, and resolves it without a name server.
 constexpr char kName[] = "127.1";
 
 void test_nodes_may_have_names(void**) {
@@ -156,7 +156,7 @@ void test_nodes_may_have_names(void**) {
     FakeNode right(&loop);
     left.map = array({range(0, 8191, kName, left.port()), range(8192, 16383, kName, right.port())});
     Settings settings = cluster_settings(1000);
-    settings.connect_timeout = 5000;  // when a client would look again by itself
+    settings.connect_timeout = 5000;  // when a client would retry without the lookup
     TestCluster cluster(&loop, {seed_of(left)}, settings);
     cluster.send(kLeft);
     cluster.send(kRight);
@@ -174,7 +174,7 @@ void test_nodes_may_have_names(void**) {
     assert_int_equal(cluster->nodes(), 2);
 }
 
-void test_nodes_that_have_names_are_asked_for_the_map(void**) {
+void test_nodes_with_names_are_asked_for_the_map(void**) {
     TestLoop loop;
     FakeNode seed(&loop);
     FakeNode node(&loop);
@@ -192,7 +192,7 @@ void test_nodes_that_have_names_are_asked_for_the_map(void**) {
     assert_int_equal(seed.asked, 1);
 }
 
-void test_a_name_that_nobody_has_is_an_error_of_its_slots_alone(void**) {
+void test_an_unknown_name_affects_only_the_slots_of_its_node(void**) {
     TestLoop loop;
     FakeNode node(&loop);
     node.map = array({node.range(0, 8191), range(8192, 16383, std::string(64, 'x'), 6379)});
@@ -205,7 +205,7 @@ void test_a_name_that_nobody_has_is_an_error_of_its_slots_alone(void**) {
     assert_int_equal(cluster.ask(kLeft).error, Error::kNone);
 }
 
-void test_a_lost_node_costs_only_its_own_slots(void**) {
+void test_a_lost_node_affects_only_its_own_slots(void**) {
     Pair pair;
     pair.left.refuse();
     pair.left.hang_up();
@@ -220,14 +220,14 @@ void test_a_lost_node_costs_only_its_own_slots(void**) {
         assert_int_equal(pair.cluster.ask(kRight).error, Error::kNone);
         pair.loop.run_for(10);
     }
-    // Its slots become another's.
+    // Another node gets its slots.
     pair.right.map = array({pair.right.range(0, 16383)});
     assert_true(pair.cluster.await_available(kLeft, true, 450));
     assert_int_equal(pair.cluster.ask(kLeft).error, Error::kNone);
     assert_int_equal(pair.cluster->nodes(), 1);
 }
 
-void test_a_node_that_hangs_costs_only_its_own_slots(void**) {
+void test_a_node_that_hangs_affects_only_its_own_slots(void**) {
     Pair pair(100);
     pair.left.answers = false;
     const SlotAsked& lost = pair.cluster.send(kLeft);
@@ -242,7 +242,7 @@ void test_a_node_that_hangs_costs_only_its_own_slots(void**) {
     assert_int_equal(pair.cluster.ask(kRight).error, Error::kNone);
 }
 
-void test_a_node_that_comes_back_is_asked_again(void**) {
+void test_a_node_that_recovers_is_used_again(void**) {
     Pair pair;
     pair.left.refuse();
     pair.left.hang_up();
@@ -253,7 +253,7 @@ void test_a_node_that_comes_back_is_asked_again(void**) {
     assert_int_equal(pair.cluster.ask(kLeft).error, Error::kNone);
 }
 
-void test_nodes_that_leave_are_dropped(void**) {
+void test_nodes_without_slots_are_dropped(void**) {
     Pair pair;
     pair.right.map = pair.left.map = array({pair.right.range(0, 16383)});
     pair.left.run = [&](const Words&) { return pair.right.moved(kLeft); };
@@ -264,8 +264,8 @@ void test_nodes_that_leave_are_dropped(void**) {
     assert_int_equal(pair.left.connections(), 0);
 }
 
-// A node that has left still answers, or not.
-void test_nodes_that_leave_are_not_dropped_while_calls_wait(void**) {
+// The node may still answer, or not.
+void test_nodes_with_unanswered_calls_are_not_dropped(void**) {
     for (const bool answers : {true, false}) {
         Pair pair(300);
         pair.left.run = [](const Words&) { return ""; };
@@ -286,7 +286,7 @@ void test_nodes_that_leave_are_not_dropped_while_calls_wait(void**) {
         }
         assert_true(pair.cluster.await());
         assert_int_equal(waiting.error, answers ? Error::kNone : Error::kTimedOut);
-        // The next map that comes finds it idle, or its failure asks for one.
+        // The node is dropped when the next map is loaded, which its failure may cause.
         pair.right.calls.clear();
         pair.loop.jump(200);
         assert_int_equal(pair.cluster.ask(kRight).error, Error::kNone);
@@ -294,7 +294,7 @@ void test_nodes_that_leave_are_not_dropped_while_calls_wait(void**) {
     }
 }
 
-void test_probes_write_where_the_node_may(void**) {
+void test_probes_write_a_key_of_the_node(void**) {
     for (const Slot border : {1, 8192, 16383}) {
         Pair pair(60);
         pair.share(border);
@@ -317,7 +317,7 @@ void test_probes_write_where_the_node_may(void**) {
     }
 }
 
-void test_without_memory_there_is_none(void**) {
+void test_without_memory_there_is_no_cluster(void**) {
     TestLoop loop;
     FakeNode node(&loop);
     const Settings settings = cluster_settings();
@@ -329,7 +329,7 @@ void test_without_memory_there_is_none(void**) {
     delete Cluster::make(settings, {seed_of(node)}, &loop);
 }
 
-void test_without_memory_for_a_node_its_slots_have_none(void**) {
+void test_without_memory_for_a_node_its_slots_have_no_client(void**) {
     for (int alarms = 4; alarms < 10; alarms++) {
         TestLoop loop;
         FakeNode left(&loop);
@@ -349,8 +349,9 @@ void test_without_memory_for_a_node_its_slots_have_none(void**) {
     }
 }
 
-// After any number of turns: while a seed is asked, while calls wait for the map, for nodes, or for answers.
-void test_a_cluster_may_end_at_any_moment(void**) {
+// Deletes the cluster after any number of turns: while the map is loaded, or calls wait for the map, nodes or
+// replies.
+void test_a_cluster_may_be_deleted_at_any_time(void**) {
     for (unsigned turns = 0; turns < 24; turns++) {
         TestLoop loop;
         FakeNode left(&loop);
@@ -381,26 +382,26 @@ void test_a_cluster_may_end_at_any_moment(void**) {
 int main() {
     using namespace rate_limit::redis;
     const CMUnitTest tests[] = {
-        cmocka_unit_test(test_nobody_is_asked_before_the_first_call),
+        cmocka_unit_test(test_no_node_is_asked_before_the_first_call),
         cmocka_unit_test(test_the_first_calls_wait_for_the_map_and_go_to_their_nodes),
         cmocka_unit_test(test_a_worker_keeps_one_connection_for_each_node),
         cmocka_unit_test(test_a_call_that_waits_for_the_map_keeps_its_deadline),
-        cmocka_unit_test(test_a_call_that_has_waited_for_the_map_has_no_more_time_at_its_node),
-        cmocka_unit_test(test_calls_of_slots_without_a_node_do_not_take_others_with_them),
-        cmocka_unit_test(test_a_slot_without_a_node_is_looked_for_until_it_has_one),
+        cmocka_unit_test(test_a_call_that_waited_for_the_map_has_only_the_rest_of_its_timeout),
+        cmocka_unit_test(test_calls_for_slots_without_a_node_do_not_affect_other_calls),
+        cmocka_unit_test(test_the_map_is_loaded_until_each_slot_has_a_node),
         cmocka_unit_test(test_nodes_may_have_ipv6_addresses),
         cmocka_unit_test(test_nodes_may_have_names),
-        cmocka_unit_test(test_nodes_that_have_names_are_asked_for_the_map),
-        cmocka_unit_test(test_a_name_that_nobody_has_is_an_error_of_its_slots_alone),
-        cmocka_unit_test(test_a_lost_node_costs_only_its_own_slots),
-        cmocka_unit_test(test_a_node_that_hangs_costs_only_its_own_slots),
-        cmocka_unit_test(test_a_node_that_comes_back_is_asked_again),
-        cmocka_unit_test(test_nodes_that_leave_are_dropped),
-        cmocka_unit_test(test_nodes_that_leave_are_not_dropped_while_calls_wait),
-        cmocka_unit_test(test_probes_write_where_the_node_may),
-        cmocka_unit_test(test_without_memory_there_is_none),
-        cmocka_unit_test(test_without_memory_for_a_node_its_slots_have_none),
-        cmocka_unit_test(test_a_cluster_may_end_at_any_moment),
+        cmocka_unit_test(test_nodes_with_names_are_asked_for_the_map),
+        cmocka_unit_test(test_an_unknown_name_affects_only_the_slots_of_its_node),
+        cmocka_unit_test(test_a_lost_node_affects_only_its_own_slots),
+        cmocka_unit_test(test_a_node_that_hangs_affects_only_its_own_slots),
+        cmocka_unit_test(test_a_node_that_recovers_is_used_again),
+        cmocka_unit_test(test_nodes_without_slots_are_dropped),
+        cmocka_unit_test(test_nodes_with_unanswered_calls_are_not_dropped),
+        cmocka_unit_test(test_probes_write_a_key_of_the_node),
+        cmocka_unit_test(test_without_memory_there_is_no_cluster),
+        cmocka_unit_test(test_without_memory_for_a_node_its_slots_have_no_client),
+        cmocka_unit_test(test_a_cluster_may_be_deleted_at_any_time),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

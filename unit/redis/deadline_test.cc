@@ -1,10 +1,10 @@
-// Calls are answered by their deadline, whatever the server does, and a late reply reaches nobody.
+// Deadlines: each call is answered by its deadline, whatever the server does, and late replies are dropped.
 #include "calls.h"
 
 namespace rate_limit::redis {
 namespace {
 
-void test_the_deadline_answers_and_a_late_reply_is_dropped(void**) {
+void test_a_call_times_out_and_its_late_reply_is_dropped(void**) {
     TestLoop loop;
     FakeServer server(&loop);
     server.answer = [](const Words& command) { return command[3] == "late" ? "" : bulk(command[3]); };
@@ -20,7 +20,7 @@ void test_the_deadline_answers_and_a_late_reply_is_dropped(void**) {
     assert_int_equal(server.accepted, 1);
 }
 
-void test_many_late_replies_reach_nobody_and_those_after_them_the_right_ones(void**) {
+void test_late_replies_are_dropped_and_later_ones_reach_their_calls(void**) {
     TestLoop loop;
     FakeServer server(&loop);
     server.answer = echo_back;
@@ -46,7 +46,7 @@ void test_many_late_replies_reach_nobody_and_those_after_them_the_right_ones(voi
     }
 }
 
-void test_a_stall_fails_all_that_wait_as_soon_as_the_first_has_timed_out(void**) {
+void test_a_stall_fails_all_calls_when_the_first_times_out(void**) {
     TestLoop loop;
     FakeServer server(&loop);
     server.answer = echo_back;
@@ -67,7 +67,7 @@ void test_a_stall_fails_all_that_wait_as_soon_as_the_first_has_timed_out(void**)
     assert_int_equal(calls->counts().opened, 1);
 }
 
-void test_a_call_sent_in_the_turn_of_an_answer_shows_a_stall_too(void**) {
+void test_a_call_sent_in_the_turn_of_a_reply_detects_a_stall(void**) {
     TestLoop loop;
     FakeServer server(&loop);
     server.answer = echo_back;
@@ -79,7 +79,7 @@ void test_a_call_sent_in_the_turn_of_an_answer_shows_a_stall_too(void**) {
     assert_false(calls->available());
 }
 
-void test_slow_answers_that_keep_coming_are_no_stall(void**) {
+void test_a_steady_flow_of_slow_replies_is_not_a_stall(void**) {
     TestLoop loop;
     FakeServer server(&loop);
     Calls calls(settings_for(server.path(), 150), &loop);
@@ -96,7 +96,7 @@ void test_slow_answers_that_keep_coming_are_no_stall(void**) {
     assert_true(calls->available());
 }
 
-void test_calls_that_a_full_socket_holds_up_time_out(void**) {
+void test_calls_delayed_by_a_full_socket_time_out(void**) {
     TestLoop loop;
     FakeServer server(&loop);
     server.answer = [](const Words&) { return bulk("x"); };
@@ -114,7 +114,7 @@ void test_calls_that_a_full_socket_holds_up_time_out(void**) {
     assert_int_equal(calls.ask_echo("z").error, Error::kNone);
 }
 
-void test_a_call_that_has_timed_out_is_not_repeated(void**) {
+void test_a_call_that_has_timed_out_is_not_retried(void**) {
     TestLoop loop;
     FakeServer server(&loop);
     Calls calls(settings_for(server.path(), 40), &loop);
@@ -125,7 +125,7 @@ void test_a_call_that_has_timed_out_is_not_repeated(void**) {
     assert_int_equal(server.count("EVALSHA"), 1);
 }
 
-void test_no_connection_is_made_or_greeted_for_longer_than_connect_timeout(void**) {
+void test_connection_and_handshake_end_after_connect_timeout(void**) {
     for (const bool accepts : {false, true}) {
         TestLoop loop;
         FakeServer server(&loop);
@@ -145,7 +145,7 @@ void test_no_connection_is_made_or_greeted_for_longer_than_connect_timeout(void*
     }
 }
 
-void test_an_idle_while_before_a_stall_does_not_cost_the_connection(void**) {
+void test_an_idle_time_before_a_call_is_not_a_stall(void**) {
     TestLoop loop;
     FakeServer server(&loop);
     server.answer = echo_back;
@@ -171,15 +171,15 @@ void test_an_idle_while_before_a_stall_does_not_cost_the_connection(void**) {
 int main() {
     using namespace rate_limit::redis;
     const CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_deadline_answers_and_a_late_reply_is_dropped),
-        cmocka_unit_test(test_many_late_replies_reach_nobody_and_those_after_them_the_right_ones),
-        cmocka_unit_test(test_a_stall_fails_all_that_wait_as_soon_as_the_first_has_timed_out),
-        cmocka_unit_test(test_a_call_sent_in_the_turn_of_an_answer_shows_a_stall_too),
-        cmocka_unit_test(test_slow_answers_that_keep_coming_are_no_stall),
-        cmocka_unit_test(test_calls_that_a_full_socket_holds_up_time_out),
-        cmocka_unit_test(test_a_call_that_has_timed_out_is_not_repeated),
-        cmocka_unit_test(test_no_connection_is_made_or_greeted_for_longer_than_connect_timeout),
-        cmocka_unit_test(test_an_idle_while_before_a_stall_does_not_cost_the_connection),
+        cmocka_unit_test(test_a_call_times_out_and_its_late_reply_is_dropped),
+        cmocka_unit_test(test_late_replies_are_dropped_and_later_ones_reach_their_calls),
+        cmocka_unit_test(test_a_stall_fails_all_calls_when_the_first_times_out),
+        cmocka_unit_test(test_a_call_sent_in_the_turn_of_a_reply_detects_a_stall),
+        cmocka_unit_test(test_a_steady_flow_of_slow_replies_is_not_a_stall),
+        cmocka_unit_test(test_calls_delayed_by_a_full_socket_time_out),
+        cmocka_unit_test(test_a_call_that_has_timed_out_is_not_retried),
+        cmocka_unit_test(test_connection_and_handshake_end_after_connect_timeout),
+        cmocka_unit_test(test_an_idle_time_before_a_call_is_not_a_stall),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -1,4 +1,4 @@
-// Error replies as Redis 5 to 8 and Valkey word them, told apart.
+// Classifying the error replies of Redis 5 to 8 and Valkey.
 #include "redis/error.h"
 
 #include <set>
@@ -28,7 +28,7 @@ void assert_all(const Case (&cases)[kCount]) {
     assert_all(cases, kCount);
 }
 
-void test_errors_of_plain_commands_are_told_by_their_first_word(void**) {
+void test_errors_of_commands_are_recognized_by_their_first_word(void**) {
     assert_all({
         {Error::kNoScript, "NOSCRIPT No matching script. Please use EVAL."},
         {Error::kNoScript, "NOSCRIPT No matching script."},
@@ -53,7 +53,7 @@ void test_errors_of_plain_commands_are_told_by_their_first_word(void**) {
     });
 }
 
-void test_a_wrong_or_missing_password_and_missing_permissions_are_one(void**) {
+void test_wrong_or_missing_passwords_and_missing_permissions_are_one_error(void**) {
     assert_all({
         {Error::kDenied, "NOAUTH Authentication required."},
         {Error::kDenied, "WRONGPASS invalid username-password pair"},
@@ -72,7 +72,7 @@ void test_a_wrong_or_missing_password_and_missing_permissions_are_one(void**) {
     });
 }
 
-void test_permissions_that_the_script_lacks_are_told(void**) {
+void test_missing_permissions_of_the_script_are_recognized(void**) {
     assert_all({
         {Error::kDenied,
          "ERR Error running script (call to f_948fb05a800633cd285d7440e4d64ca534f7c396): @user_script:1: "
@@ -87,7 +87,7 @@ void test_permissions_that_the_script_lacks_are_told(void**) {
     });
 }
 
-void test_missing_permissions_are_told_from_a_wrong_or_missing_password(void**) {
+void test_missing_permissions_differ_from_a_wrong_or_missing_password(void**) {
     for (const char* text :
          {"NOPERM this user has no permissions to run the 'eval' command or its subcommand", "NOPERM",
           "NOPERM User bob has no permissions to run the 'hmget' command",
@@ -106,7 +106,7 @@ void test_missing_permissions_are_told_from_a_wrong_or_missing_password(void**) 
     }
 }
 
-void test_what_redis_5_and_6_wrap_is_told_by_what_is_wrapped(void**) {
+void test_a_wrapped_error_of_redis_5_and_6_is_recognized_by_the_inner_error(void**) {
     assert_all({
         {Error::kReadOnly,
          "ERR Error running script (call to f_948fb05a800633cd285d7440e4d64ca534f7c396): @user_script:1: "
@@ -132,7 +132,7 @@ void test_what_redis_5_and_6_wrap_is_told_by_what_is_wrapped(void**) {
     });
 }
 
-void test_what_redis_7_and_later_say_of_a_script_is_told_by_the_first_word(void**) {
+void test_an_error_of_a_script_in_redis_7_is_recognized_by_its_first_word(void**) {
     assert_all({
         {Error::kReadOnly,
          "READONLY You can't write against a read only replica. script: "
@@ -150,7 +150,7 @@ void test_what_redis_7_and_later_say_of_a_script_is_told_by_the_first_word(void*
     });
 }
 
-void test_all_else_is_other(void**) {
+void test_all_other_errors_are_other(void**) {
     assert_all({
         {Error::kOther, ""},
         {Error::kOther, " "},
@@ -177,7 +177,7 @@ void test_all_else_is_other(void**) {
     });
 }
 
-void test_a_word_alone_is_enough(void**) {
+void test_an_error_may_be_one_word(void**) {
     assert_all({
         {Error::kNoScript, "NOSCRIPT"},
         {Error::kLoading, "LOADING"},
@@ -190,7 +190,7 @@ void test_a_word_alone_is_enough(void**) {
     });
 }
 
-void test_every_error_has_a_name_of_its_own(void**) {
+void test_each_error_has_its_own_name(void**) {
     std::set<std::string> names;
     for (unsigned i = 0; i < kErrors; i++) {
         const std::string name = error_name(static_cast<Error>(i));
@@ -232,15 +232,15 @@ void test_every_error_has_a_name_of_its_own(void**) {
 int main() {
     using namespace rate_limit::redis;
     const CMUnitTest tests[] = {
-        cmocka_unit_test(test_errors_of_plain_commands_are_told_by_their_first_word),
-        cmocka_unit_test(test_a_wrong_or_missing_password_and_missing_permissions_are_one),
-        cmocka_unit_test(test_permissions_that_the_script_lacks_are_told),
-        cmocka_unit_test(test_missing_permissions_are_told_from_a_wrong_or_missing_password),
-        cmocka_unit_test(test_what_redis_5_and_6_wrap_is_told_by_what_is_wrapped),
-        cmocka_unit_test(test_what_redis_7_and_later_say_of_a_script_is_told_by_the_first_word),
-        cmocka_unit_test(test_all_else_is_other),
-        cmocka_unit_test(test_a_word_alone_is_enough),
-        cmocka_unit_test(test_every_error_has_a_name_of_its_own),
+        cmocka_unit_test(test_errors_of_commands_are_recognized_by_their_first_word),
+        cmocka_unit_test(test_wrong_or_missing_passwords_and_missing_permissions_are_one_error),
+        cmocka_unit_test(test_missing_permissions_of_the_script_are_recognized),
+        cmocka_unit_test(test_missing_permissions_differ_from_a_wrong_or_missing_password),
+        cmocka_unit_test(test_a_wrapped_error_of_redis_5_and_6_is_recognized_by_the_inner_error),
+        cmocka_unit_test(test_an_error_of_a_script_in_redis_7_is_recognized_by_its_first_word),
+        cmocka_unit_test(test_all_other_errors_are_other),
+        cmocka_unit_test(test_an_error_may_be_one_word),
+        cmocka_unit_test(test_each_error_has_its_own_name),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -1,17 +1,17 @@
-// What a server may say in target of the answer, told apart, counted and logged.
+// Errors and invalid replies of a server are classified, counted and logged.
 #include "calls.h"
 #include "hiredis_memory.h"
 
 namespace rate_limit::redis {
 namespace {
 
-void test_a_script_that_redis_has_forgotten_is_loaded_and_the_call_repeated(void**) {
+void test_a_missing_script_is_loaded_and_the_call_retried(void**) {
     TestLoop loop;
     FakeServer server(&loop);
     bool forgotten = true;
-    server.greeting = [&](const Words& command) {
+    server.handshake = [&](const Words& command) {
         forgotten = forgotten && command[0] != "SCRIPT";
-        return FakeServer::greet(command);
+        return FakeServer::healthy(command);
     };
     server.answer = [&](const Words& command) {
         return forgotten ? std::string("-NOSCRIPT No matching script. Please use EVAL.\r\n")
@@ -34,7 +34,7 @@ void test_a_script_that_redis_has_forgotten_is_loaded_and_the_call_repeated(void
     assert_int_equal(loop.lines.size(), 0);
 }
 
-void test_a_call_is_repeated_only_once(void**) {
+void test_a_call_is_retried_only_once(void**) {
     TestLoop loop;
     FakeServer server(&loop);
     server.answer = [](const Words&) { return "-NOSCRIPT No matching script. Please use EVAL.\r\n"; };
@@ -51,7 +51,7 @@ void test_a_call_is_repeated_only_once(void**) {
     assert_false(calls->available());
 }
 
-void test_errors_of_calls_are_told_apart_and_counted(void**) {
+void test_errors_of_calls_are_classified_and_counted(void**) {
     const struct {
         Error error;
         const char* text;
@@ -88,7 +88,7 @@ void test_errors_of_calls_are_told_apart_and_counted(void**) {
     }
 }
 
-void test_errors_of_the_greeting_are_told_apart(void**) {
+void test_errors_of_the_handshake_are_classified(void**) {
     const struct {
         Error error;
         const char* command;
@@ -111,8 +111,8 @@ void test_errors_of_the_greeting_are_told_apart(void**) {
     for (const auto& each : cases) {
         TestLoop loop;
         FakeServer server(&loop);
-        server.greeting = [&](const Words& command) {
-            return command[0] == each.command ? std::string(each.text) : FakeServer::greet(command);
+        server.handshake = [&](const Words& command) {
+            return command[0] == each.command ? std::string(each.text) : FakeServer::healthy(command);
         };
         Settings settings = settings_for(server.path());
         settings.address.password = "secret";
@@ -128,14 +128,14 @@ void test_errors_of_the_greeting_are_told_apart(void**) {
         assert_int_equal(server.count("EVALSHA"), 0);
         assert_int_equal(loop.lines.size(), 1);
         assert_int_equal(loop.said(error_name(each.error)), 1);
-        server.greeting = FakeServer::greet;
+        server.handshake = FakeServer::healthy;
         server.answer = echo_back;
         assert_true(calls.await_open(false));
         assert_int_equal(calls.ask_echo("z").error, Error::kNone);
     }
 }
 
-void test_a_server_that_says_goodbye_before_it_is_asked_is_believed(void**) {
+void test_an_error_before_the_handshake_is_the_reason_of_the_failure(void**) {
     TestLoop loop;
     FakeServer server(&loop);
     server.answers = false;
@@ -149,7 +149,7 @@ void test_a_server_that_says_goodbye_before_it_is_asked_is_believed(void**) {
     assert_int_equal(loop.said("max number of clients reached"), 1);
 }
 
-void test_garbage_is_a_protocol_error_for_all_that_wait(void**) {
+void test_garbage_is_a_protocol_error_for_all_calls_in_flight(void**) {
     for (const char* garbage :
          {"what?\r\n", "$abc\r\n", "$-2\r\n", "*-5\r\n", ":1x\r\n", "\r\n", "$5\r\nabcdefgh\r\n+"}) {
         TestLoop loop;
@@ -172,7 +172,7 @@ void test_garbage_is_a_protocol_error_for_all_that_wait(void**) {
     }
 }
 
-void test_a_promise_of_many_elements_costs_nothing(void**) {
+void test_the_header_of_a_huge_array_allocates_nothing(void**) {
     for (const char* promise : {"*150000000\r\n", "*4294967295\r\n", "%1000000000\r\n", "$536870912\r\nx"}) {
         TestLoop loop;
         FakeServer server(&loop);
@@ -185,7 +185,7 @@ void test_a_promise_of_many_elements_costs_nothing(void**) {
     }
 }
 
-void test_a_reply_that_breaks_off_is_closed(void**) {
+void test_an_incomplete_reply_is_closed(void**) {
     TestLoop loop;
     FakeServer server(&loop);
     Calls calls(settings_for(server.path()), &loop);
@@ -198,7 +198,7 @@ void test_a_reply_that_breaks_off_is_closed(void**) {
     assert_int_equal(calls.all()[0].error, Error::kClosed);
 }
 
-void test_a_reply_of_another_type_is_of_the_wrong_shape(void**) {
+void test_a_reply_of_an_unexpected_type_is_a_shape_error(void**) {
     for (const char* reply :
          {":1\r\n", "+OK\r\n", "$-1\r\n", "*-1\r\n", "*0\r\n", "*1\r\n$1\r\nx\r\n", "_\r\n", "#t\r\n",
           ",1.5\r\n", "%1\r\n+a\r\n+b\r\n", "~1\r\n+a\r\n", "=5\r\ntxt:x\r\n", "(123\r\n"}) {
@@ -217,7 +217,7 @@ void test_a_reply_of_another_type_is_of_the_wrong_shape(void**) {
     }
 }
 
-void test_a_reply_that_is_too_large_is_refused_before_it_takes_memory(void**) {
+void test_a_reply_that_is_too_large_is_rejected_before_it_is_stored(void**) {
     std::string arrays;
     for (unsigned i = 0; i < 1000; i++) {
         arrays += "*1000\r\n";
@@ -253,7 +253,7 @@ void test_a_reply_that_is_too_large_is_refused_before_it_takes_memory(void**) {
     }
 }
 
-void test_a_reply_as_large_as_may_be_is_read(void**) {
+void test_a_reply_of_the_largest_size_is_read(void**) {
     TestLoop loop;
     FakeServer server(&loop);
     server.answer = echo_back;
@@ -266,7 +266,7 @@ void test_a_reply_as_large_as_may_be_is_read(void**) {
     assert_int_equal(more.ask_echo(std::string(15'000'000, 'x')).reply.size(), 15'000'000);
 }
 
-void test_a_reply_that_no_command_waits_for_ends_the_connection_and_nothing_else(void**) {
+void test_an_unexpected_reply_closes_only_the_connection(void**) {
     for (const char* text : {"+OK\r\n", "$1\r\nx\r\n", ":1\r\n", "*2\r\n+a\r\n+b\r\n", "$-1\r\n", "*0\r\n",
                              "*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nm\r\n", "#t\r\n", ",1.5\r\n", "_\r\n",
                              ">2\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n", ">1\r\n$8\r\npmessage\r\n"}) {
@@ -283,7 +283,7 @@ void test_a_reply_that_no_command_waits_for_ends_the_connection_and_nothing_else
     }
 }
 
-void test_an_error_that_no_command_waits_for_is_why_the_connection_ends(void**) {
+void test_an_unexpected_error_is_the_reason_of_the_loss(void**) {
     TestLoop loop;
     FakeServer server(&loop);
     server.answer = echo_back;
@@ -296,7 +296,7 @@ void test_an_error_that_no_command_waits_for_is_why_the_connection_ends(void**) 
     assert_string_equal(calls.ask_echo("x").reply.c_str(), "x");
 }
 
-void test_a_push_that_nobody_waits_for_is_passed_over(void**) {
+void test_an_unexpected_push_is_ignored(void**) {
     TestLoop loop;
     FakeServer server(&loop);
     server.answer = echo_back;
@@ -310,7 +310,7 @@ void test_a_push_that_nobody_waits_for_is_passed_over(void**) {
     assert_int_equal(loop.lines.size(), 0);
 }
 
-void test_a_push_between_replies_is_passed_over(void**) {
+void test_a_push_between_replies_is_ignored(void**) {
     TestLoop loop;
     FakeServer server(&loop);
     server.answer = [](const Words& command) {
@@ -326,7 +326,7 @@ void test_a_push_between_replies_is_passed_over(void**) {
     }
 }
 
-void test_a_log_line_comes_once_in_ten_seconds_and_says_how_many_were_left_out(void**) {
+void test_a_line_is_logged_every_ten_seconds_with_the_number_suppressed(void**) {
     TestLoop loop;
     FakeServer server(&loop);
     server.answer = [](const Words& command) {
@@ -357,22 +357,22 @@ void test_a_log_line_comes_once_in_ten_seconds_and_says_how_many_were_left_out(v
 int main() {
     using namespace rate_limit::redis;
     const CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_script_that_redis_has_forgotten_is_loaded_and_the_call_repeated),
-        cmocka_unit_test(test_a_call_is_repeated_only_once),
-        cmocka_unit_test(test_errors_of_calls_are_told_apart_and_counted),
-        cmocka_unit_test(test_errors_of_the_greeting_are_told_apart),
-        cmocka_unit_test(test_a_server_that_says_goodbye_before_it_is_asked_is_believed),
-        cmocka_unit_test(test_garbage_is_a_protocol_error_for_all_that_wait),
-        cmocka_unit_test(test_a_promise_of_many_elements_costs_nothing),
-        cmocka_unit_test(test_a_reply_that_breaks_off_is_closed),
-        cmocka_unit_test(test_a_reply_of_another_type_is_of_the_wrong_shape),
-        cmocka_unit_test(test_a_reply_that_is_too_large_is_refused_before_it_takes_memory),
-        cmocka_unit_test(test_a_reply_as_large_as_may_be_is_read),
-        cmocka_unit_test(test_a_reply_that_no_command_waits_for_ends_the_connection_and_nothing_else),
-        cmocka_unit_test(test_an_error_that_no_command_waits_for_is_why_the_connection_ends),
-        cmocka_unit_test(test_a_push_that_nobody_waits_for_is_passed_over),
-        cmocka_unit_test(test_a_push_between_replies_is_passed_over),
-        cmocka_unit_test(test_a_log_line_comes_once_in_ten_seconds_and_says_how_many_were_left_out),
+        cmocka_unit_test(test_a_missing_script_is_loaded_and_the_call_retried),
+        cmocka_unit_test(test_a_call_is_retried_only_once),
+        cmocka_unit_test(test_errors_of_calls_are_classified_and_counted),
+        cmocka_unit_test(test_errors_of_the_handshake_are_classified),
+        cmocka_unit_test(test_an_error_before_the_handshake_is_the_reason_of_the_failure),
+        cmocka_unit_test(test_garbage_is_a_protocol_error_for_all_calls_in_flight),
+        cmocka_unit_test(test_the_header_of_a_huge_array_allocates_nothing),
+        cmocka_unit_test(test_an_incomplete_reply_is_closed),
+        cmocka_unit_test(test_a_reply_of_an_unexpected_type_is_a_shape_error),
+        cmocka_unit_test(test_a_reply_that_is_too_large_is_rejected_before_it_is_stored),
+        cmocka_unit_test(test_a_reply_of_the_largest_size_is_read),
+        cmocka_unit_test(test_an_unexpected_reply_closes_only_the_connection),
+        cmocka_unit_test(test_an_unexpected_error_is_the_reason_of_the_loss),
+        cmocka_unit_test(test_an_unexpected_push_is_ignored),
+        cmocka_unit_test(test_a_push_between_replies_is_ignored),
+        cmocka_unit_test(test_a_line_is_logged_every_ten_seconds_with_the_number_suppressed),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

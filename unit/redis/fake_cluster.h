@@ -1,4 +1,4 @@
-// Nodes of a cluster that say what a test tells them to, and calls for slots that must each be answered once.
+// Fake nodes of a cluster whose replies a test sets, and calls for slots that must each be answered once.
 #pragma once
 
 #include <deque>
@@ -21,7 +21,7 @@ inline std::string array(const std::vector<std::string>& elements) {
     return text;
 }
 
-// A part of the answer to CLUSTER SLOTS, with one replica.
+// A range in the reply to CLUSTER SLOTS, with one replica.
 inline std::string range(long long first, long long last, const std::string& host, long long port) {
     return array({integer(first), integer(last), array({bulk(host), integer(port), bulk("id"), "*0\r\n"}),
                   array({bulk("192.0.2.1"), integer(port), bulk("id"), "*0\r\n"})});
@@ -53,10 +53,10 @@ class FakeNode : public FakeServer {
     std::string moved(Slot slot) const { return "-MOVED " + std::to_string(slot) + " " + target() + "\r\n"; }
     std::string ask(Slot slot) const { return "-ASK " + std::to_string(slot) + " " + target() + "\r\n"; }
 
-    std::string map;                 // its answer to CLUSTER SLOTS
-    unsigned asked = 0;              // for it
-    std::vector<std::string> calls;  // what the script was called with
-    Answer run;                      // the script; gives back what it is given, unless set
+    std::string map;                 // the reply to CLUSTER SLOTS
+    unsigned asked = 0;              // how often CLUSTER SLOTS came
+    std::vector<std::string> calls;  // the arguments of the calls of the script
+    Answer run;                      // the script; by default it returns its argument
 };
 
 inline Settings cluster_settings(Milliseconds timeout = 1000) {
@@ -68,7 +68,7 @@ inline Settings cluster_settings(Milliseconds timeout = 1000) {
 
 inline Seed seed_of(const FakeNode& node) { return {node.host(), node.port(), {node.host()}}; }
 
-// A call and what became of it.
+// A call and its result.
 struct SlotAsked {
     Slot slot = 0;
     unsigned answers = 0;
@@ -79,7 +79,7 @@ struct SlotAsked {
     const TestLoop* loop = nullptr;
 };
 
-// A worker's way to a cluster.
+// A cluster under test.
 class TestCluster {
   public:
     TestCluster(TestLoop* loop, const std::vector<Seed>& seeds, const Settings& settings = cluster_settings())
@@ -100,7 +100,7 @@ class TestCluster {
         return send(slot, {"EVALSHA", sha1_of(kEcho), "0", text});
     }
 
-    // A call that somebody is there for.
+    // Sends a call for a slot that has a client.
     SlotAsked& send(Slot slot, const Words& words) {
         Client* client = cluster_->client_of(slot);
         assert_non_null(client);
@@ -166,7 +166,7 @@ class TestCluster {
 constexpr Slot kLeft = 100;     // a slot of the first of two nodes
 constexpr Slot kRight = 16000;  // and one of the second
 
-// Two nodes that share the slots evenly and know that; the map is known, and a call was sent to each.
+// Two nodes with half of the slots each. The map is loaded, and a call was sent to each node.
 struct Pair {
     explicit Pair(Milliseconds timeout = 1000)
         : left(&loop), right(&loop), cluster(&loop, {seed_of(left)}, cluster_settings(timeout)) {
@@ -176,12 +176,12 @@ struct Pair {
         forget();
     }
 
-    // All slots below this are the left node's.
+    // The left node has all slots below this one.
     void share(Slot border) {
         left.map = right.map = array({left.range(0, border - 1), right.range(border, 16383)});
     }
 
-    // Lets the map be asked for again at once, and counts anew.
+    // Allows the map to be loaded at once, and resets the counters.
     void forget() {
         loop.jump(200);
         loop.turn(false);

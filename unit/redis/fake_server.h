@@ -1,4 +1,4 @@
-// A server that speaks RESP as a test tells it to, in the test's own loop.
+// A fake Redis server in the loop of the test, whose replies the test sets.
 #pragma once
 
 #include <arpa/inet.h>
@@ -34,7 +34,7 @@ inline std::string command_of(const Words& words) {
     return command;
 }
 
-// A folder of this program's own, removed at its end.
+// A temporary folder, removed when the program ends.
 class Folder {
   public:
     Folder() {
@@ -59,7 +59,7 @@ class Folder {
 
 class FakeServer {
   public:
-    // What is said to a command: text in RESP, or nothing.
+    // The reply to a command, in RESP; empty for none.
     using Answer = std::function<std::string(const Words& command)>;
 
     explicit FakeServer(TestLoop* loop) : loop_(loop) {
@@ -68,7 +68,7 @@ class FakeServer {
         listen();
     }
 
-    // Listens at a port of a numeric address instead of a unix socket's path.
+    // Listens on a port of a numeric address instead of a unix socket.
     FakeServer(TestLoop* loop, const std::string& host) : loop_(loop), host_(host) {
         loop->real = true;
         listen();
@@ -90,7 +90,7 @@ class FakeServer {
         listener_ = loop_->watch(fd, POLLIN, [this](short) { accept(); });
     }
 
-    // Listens no more; connections stay.
+    // Stops listening. Connections stay.
     void refuse() {
         if (listener_ != nullptr) {
             close(listener_->fd);
@@ -113,14 +113,14 @@ class FakeServer {
         peers_.remove_if([](const Peer& peer) { return peer.watch->gone; });
     }
 
-    // Says something unasked to the latest connection.
+    // Sends data on the latest connection.
     void say(const std::string& text) {
         assert_false(peers_.empty());
         peers_.back().output += text;
         write(&peers_.back());
     }
 
-    // Says something to a connection, if it is still there.
+    // Sends data on a connection, unless it is closed.
     void say(const std::string& text, unsigned connection) {
         for (Peer& peer : peers_) {
             if (peer.number == connection) {
@@ -133,7 +133,7 @@ class FakeServer {
     // The connection whose command is being answered.
     unsigned serving() const { return serving_; }
 
-    // Takes what is sent to it, or leaves it in the socket.
+    // Whether received data is read, or stays in the socket.
     void read(bool on) {
         reads_ = on;
         for (Peer& peer : peers_) {
@@ -141,10 +141,10 @@ class FakeServer {
         }
     }
 
-    // What a connection is to be told is kept back from now on, as if a packet was lost: the first is 1.
+    // Delays all replies on a connection, as if a packet was lost. The first connection is 1.
     void hold(unsigned connection) { held_.insert(connection); }
 
-    // Lets a connection have all that was kept back.
+    // Sends all delayed replies of a connection.
     void let_go(unsigned connection) {
         held_.erase(connection);
         for (Peer& peer : peers_) {
@@ -154,14 +154,14 @@ class FakeServer {
 
     std::size_t connections() const { return peers_.size(); }
 
-    // Commands other than those of the greeting.
+    // The commands other than those of the handshake.
     std::size_t count(const std::string& name) const {
         return static_cast<std::size_t>(std::count_if(commands.begin(), commands.end(),
                                                       [&](const Words& words) { return words[0] == name; }));
     }
 
-    // How a good Redis greets.
-    static std::string greet(const Words& command) {
+    // The replies of a healthy Redis to the handshake.
+    static std::string healthy(const Words& command) {
         if (command[0] == "SCRIPT") {
             return bulk(std::string(40, 'a'));
         }
@@ -170,14 +170,14 @@ class FakeServer {
                    : "";
     }
 
-    std::vector<Words> commands;  // all that came
+    std::vector<Words> commands;  // all received commands
     unsigned accepted = 0;
     std::size_t received = 0;  // bytes
-    bool accepts = true;       // else connections stay in the queue
-    bool answers = true;       // else notes commands and says nothing at all
-    bool drops = false;        // closes the connection on any but a greeting's command
-    Answer answer;             // to commands other than those of the greeting
-    Answer greeting = greet;
+    bool accepts = true;       // else connections stay in the backlog
+    bool answers = true;       // else records commands and sends nothing
+    bool drops = false;        // closes the connection at a command other than those of the handshake
+    Answer answer;             // to commands other than those of the handshake
+    Answer handshake = healthy;
 
   private:
     struct Peer {
@@ -196,7 +196,7 @@ class FakeServer {
         return fd;
     }
 
-    // Any port at first, and then the same again.
+    // Any free port at first; later the same again.
     int bind_port() {
         sockaddr_storage storage = {};
         auto* address = reinterpret_cast<sockaddr*>(&storage);
@@ -249,13 +249,13 @@ class FakeServer {
         serving_ = peer->number;
         while (take(&peer->input, &words)) {
             commands.push_back(words);
-            const std::string greeted = greeting ? greeting(words) : "";
-            if (drops && greeted.empty()) {
+            const std::string reply = handshake ? handshake(words) : "";
+            if (drops && reply.empty()) {
                 leave(peer);
                 return;
             }
             if (answers) {
-                peer->output += !greeted.empty() ? greeted : answer ? answer(words) : "";
+                peer->output += !reply.empty() ? reply : answer ? answer(words) : "";
             }
         }
         write(peer);
@@ -288,7 +288,7 @@ class FakeServer {
         return true;
     }
 
-    // Takes a whole command from what was read.
+    // Takes a complete command from the received data.
     static bool take(std::string* input, Words* words) {
         std::size_t at = 0;
         std::size_t count = 0;
@@ -310,7 +310,7 @@ class FakeServer {
     }
 
     TestLoop* loop_;
-    std::string path_;  // empty if it listens at a port
+    std::string path_;  // empty if it listens on a port
     std::string host_;
     std::uint16_t port_ = 0;
     bool reads_ = true;

@@ -1,4 +1,4 @@
-// How much memory hiredis has, and had at most.
+// Counts the memory of hiredis, now and at its peak.
 #pragma once
 
 #include <hiredis/alloc.h>
@@ -10,7 +10,7 @@
 
 namespace rate_limit::redis {
 
-// Counts while it lives. No context may outlive it, or be older.
+// Counts during its lifetime. All contexts must be created and freed within it.
 class HiredisMemory {
   public:
     HiredisMemory() {

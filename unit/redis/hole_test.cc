@@ -1,4 +1,4 @@
-// Packets are lost for a while: how soon after that Redis is asked again.
+// A hole, a time in which all packets are lost: how soon after it calls are sent again.
 #include <algorithm>
 
 #include "calls.h"
@@ -12,9 +12,8 @@ Settings with_spare(const std::string& path) {
     return settings;
 }
 
-// A server that a worker has asked before, and that hears nothing of what is sent in a hole: neither then nor
-// later, as if no packet was repeated. (The kernel does repeat packets, at first after 200 and 600 ms, which
-// is why shorter holes are none here.)
+// A server with a connection. In a hole the server receives nothing, and packets of the hole are lost, as if
+// the kernel did not retransmit. (The kernel retransmits after 200 and 600 ms, so the holes here are longer.)
 struct Hole {
     Hole(Settings (*settings)(const std::string&), Milliseconds connect_timeout, std::uint32_t chance)
         : server(&loop), calls(with(settings(server.path()), connect_timeout), &loop) {
@@ -46,7 +45,7 @@ struct Hole {
     Calls calls;
 };
 
-void test_redis_is_asked_again_within_a_second(void**) {
+void test_calls_are_sent_again_within_a_second(void**) {
     for (const std::uint32_t chance : {0U, 61U, 124U, 4'000'000'019U}) {
         Milliseconds longest = 0;
         for (Milliseconds length = 400; length < 4000; length += 170) {
@@ -63,7 +62,7 @@ void test_redis_is_asked_again_within_a_second(void**) {
     }
 }
 
-void test_holes_that_follow_one_another_make_it_no_longer(void**) {
+void test_repeated_holes_do_not_delay_the_recovery(void**) {
     Hole hole(with_spare, 1000, 77);
     for (Milliseconds length = 450; length < 3000; length += 410) {
         const Milliseconds took = hole.recovery(length);
@@ -74,7 +73,7 @@ void test_holes_that_follow_one_another_make_it_no_longer(void**) {
     }
 }
 
-void test_an_attempt_has_all_of_connect_timeout_beside_its_rival(void**) {
+void test_an_attempt_keeps_its_connect_timeout_beside_a_second_one(void**) {
     Hole hole(with_spare, 1000, 0);
     hole.server.answers = false;
     const Milliseconds start = hole.loop.now();
@@ -86,13 +85,13 @@ void test_an_attempt_has_all_of_connect_timeout_beside_its_rival(void**) {
     hole.calls.ask_echo("lost");
     assert_int_equal(hole.server.accepted, 2);
     assert_true(hole.loop.run_until([&] { return hole.server.count("SET") == 1; }));
-    // A connection that was made in the hole has its time; then there is a new one every half of it.
+    // An attempt of the hole lasts for connect_timeout. Then there is a new attempt each half of
+    // connect_timeout.
     assert_in_range(await_connection(3), 1000, 1020);
     assert_in_range(await_connection(4), 1500, 1530);
     assert_in_range(await_connection(5), 2000, 2040);
     hole.loop.run_for(400);
-    // A greeting that comes late, but within connect_timeout, is good, and the other connection is not
-    // needed.
+    // A handshake that is answered within connect_timeout is used, and the other connection is closed.
     hole.server.answers = true;
     hole.server.say("+PONG\r\n" + bulk(std::string(40, 'a')));
     assert_true(hole.calls.await_open(false, 50));
@@ -110,9 +109,9 @@ void test_a_short_connect_timeout_does_not_flood_the_server(void**) {
     assert_in_range(hole.server.accepted, 10, 20);
 }
 
-void test_a_server_that_refuses_gets_one_attempt_at_a_time(void**) {
+void test_a_server_that_refuses_connections_gets_one_attempt_at_a_time(void**) {
     Hole hole(with_spare, 1000, 0);
-    hole.server.greeting = [](const Words&) { return "-LOADING not yet\r\n"; };
+    hole.server.handshake = [](const Words&) { return "-LOADING not yet\r\n"; };
     hole.server.hang_up();
     hole.server.accepted = 0;
     hole.loop.run_for(5);
@@ -125,7 +124,7 @@ void test_a_server_that_refuses_gets_one_attempt_at_a_time(void**) {
     }
     assert_int_equal(most, 1);
     assert_in_range(hole.server.accepted, 5, 8);
-    hole.server.greeting = FakeServer::greet;
+    hole.server.handshake = FakeServer::healthy;
     assert_true(hole.calls.await_open(false, 1100));
 }
 
@@ -148,11 +147,11 @@ void test_a_client_without_a_spare_never_has_two_connections(void**) {
 int main() {
     using namespace rate_limit::redis;
     const CMUnitTest tests[] = {
-        cmocka_unit_test(test_redis_is_asked_again_within_a_second),
-        cmocka_unit_test(test_holes_that_follow_one_another_make_it_no_longer),
-        cmocka_unit_test(test_an_attempt_has_all_of_connect_timeout_beside_its_rival),
+        cmocka_unit_test(test_calls_are_sent_again_within_a_second),
+        cmocka_unit_test(test_repeated_holes_do_not_delay_the_recovery),
+        cmocka_unit_test(test_an_attempt_keeps_its_connect_timeout_beside_a_second_one),
         cmocka_unit_test(test_a_short_connect_timeout_does_not_flood_the_server),
-        cmocka_unit_test(test_a_server_that_refuses_gets_one_attempt_at_a_time),
+        cmocka_unit_test(test_a_server_that_refuses_connections_gets_one_attempt_at_a_time),
         cmocka_unit_test(test_a_client_without_a_spare_never_has_two_connections),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

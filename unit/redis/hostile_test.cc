@@ -1,5 +1,4 @@
-// A cluster whose nodes say what they like costs a worker little: CPU, memory, connections and lines of the
-// log.
+// Hostile nodes of a cluster cost a worker little CPU, memory, connections and log lines.
 #include <ctime>
 
 #include "fake_cluster.h"
@@ -15,12 +14,12 @@ double cpu_seconds() {
     return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-// An address of this machine at which nobody listens.
+// A local address without a listener.
 std::string nowhere(unsigned number) {
     return "127.77." + std::to_string(number / 250) + "." + std::to_string(1 + number % 250);
 }
 
-// A thousand nodes with one slot each, none of which is in the map before or after.
+// A thousand nodes with one slot each. Each map has other nodes.
 std::string map_of_many(unsigned version, const FakeNode& seed) {
     std::vector<std::string> ranges = {seed.range(1000, 16383)};
     for (unsigned i = 0; i < 1000; i++) {
@@ -29,7 +28,7 @@ std::string map_of_many(unsigned version, const FakeNode& seed) {
     return array(ranges);
 }
 
-void test_a_map_of_many_nodes_that_changes_all_the_time_costs_little(void**) {
+void test_a_large_map_that_always_changes_costs_little(void**) {
     constexpr unsigned kMaps = 10;
     TestLoop loop;
     loop.more_alarms = 1'000'000;
@@ -57,8 +56,8 @@ void test_a_map_of_many_nodes_that_changes_all_the_time_costs_little(void**) {
     assert_true(each < 0.1);
 }
 
-// Which probes do not come to a node that has their slot, and are answered all the same.
-void test_each_node_is_probed_with_a_key_of_its_own(void**) {
+// Probes for which no key is found go to the wrong node, and are answered.
+void test_each_node_is_probed_with_its_own_key(void**) {
     TestLoop loop;
     FakeNode left(&loop);
     FakeNode right(&loop);
@@ -80,7 +79,7 @@ void test_each_node_is_probed_with_a_key_of_its_own(void**) {
     }
 }
 
-void test_redirections_to_anywhere_are_followed_to_few_and_fill_no_log(void**) {
+void test_redirections_to_random_nodes_are_limited_and_so_is_their_log(void**) {
     Pair pair;
     pair.loop.more_alarms = 1'000'000;
     unsigned number = 0;
@@ -111,12 +110,12 @@ void test_redirections_to_anywhere_are_followed_to_few_and_fill_no_log(void**) {
     print_message("%zu of %u redirections were followed, %zu lines\n", followed, number,
                   pair.loop.lines.size());
     assert_in_range(pair.loop.lines.size(), 1, 3 * LogLimit::kMost);
-    // The map is right, and so are calls again.
+    // After a valid map, calls succeed again.
     assert_true(pair.loop.run_until([&] { return pair.cluster.available(kLeft); }));
     assert_int_equal(pair.cluster.ask(kLeft).error, Error::kNone);
 }
 
-void test_a_map_that_is_too_large_is_refused_before_it_takes_memory(void**) {
+void test_a_map_that_is_too_large_is_rejected_before_it_is_stored(void**) {
     std::string arrays = "*16384\r\n";
     for (unsigned i = 0; i < 5000; i++) {
         arrays += "*16384\r\n";
@@ -150,10 +149,10 @@ void test_a_map_that_is_too_large_is_refused_before_it_takes_memory(void**) {
 int main() {
     using namespace rate_limit::redis;
     const CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_map_of_many_nodes_that_changes_all_the_time_costs_little),
-        cmocka_unit_test(test_each_node_is_probed_with_a_key_of_its_own),
-        cmocka_unit_test(test_redirections_to_anywhere_are_followed_to_few_and_fill_no_log),
-        cmocka_unit_test(test_a_map_that_is_too_large_is_refused_before_it_takes_memory),
+        cmocka_unit_test(test_a_large_map_that_always_changes_costs_little),
+        cmocka_unit_test(test_each_node_is_probed_with_its_own_key),
+        cmocka_unit_test(test_redirections_to_random_nodes_are_limited_and_so_is_their_log),
+        cmocka_unit_test(test_a_map_that_is_too_large_is_rejected_before_it_is_stored),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -1,4 +1,4 @@
-// Connections that are made before the first call, so that no call pays for them.
+// Connecting before the first call, so that no call waits for a handshake.
 #include <list>
 
 #include "fake_cluster.h"
@@ -7,7 +7,7 @@
 namespace rate_limit::redis {
 namespace {
 
-void test_a_connection_is_greeted_before_the_first_call(void**) {
+void test_the_handshake_completes_before_the_first_call(void**) {
     TestLoop loop;
     FakeServer server(&loop);
     server.answer = echo_back;
@@ -23,7 +23,7 @@ void test_a_connection_is_greeted_before_the_first_call(void**) {
     assert_int_equal(server.accepted, 1);
 }
 
-void test_a_call_that_comes_meanwhile_takes_the_same_connection(void**) {
+void test_a_call_during_the_handshake_uses_the_same_connection(void**) {
     TestLoop loop;
     FakeServer server(&loop);
     server.answer = echo_back;
@@ -38,7 +38,7 @@ void test_a_call_that_comes_meanwhile_takes_the_same_connection(void**) {
     assert_int_equal(server.accepted, 1);
 }
 
-void test_a_server_that_is_away_is_no_failure_until_it_is_asked(void**) {
+void test_an_unreachable_server_is_not_a_failure_before_the_first_call(void**) {
     TestLoop loop;
     Calls calls(settings_for(Folder::own().file("nowhere")), &loop);
     calls->open();
@@ -51,10 +51,10 @@ void test_a_server_that_is_away_is_no_failure_until_it_is_asked(void**) {
     assert_false(calls->available());
 }
 
-void test_a_greeting_that_is_refused_is_told_to_the_first_call(void**) {
+void test_the_first_call_fails_by_the_error_of_the_handshake(void**) {
     TestLoop loop;
     FakeServer server(&loop);
-    server.greeting = [](const Words&) { return "-NOAUTH Authentication required.\r\n"; };
+    server.handshake = [](const Words&) { return "-NOAUTH Authentication required.\r\n"; };
     Calls calls(settings_for(server.path()), &loop);
     calls->open();
     assert_true(loop.run_until([&] { return !calls->opening(); }));
@@ -64,7 +64,7 @@ void test_a_greeting_that_is_refused_is_told_to_the_first_call(void**) {
     assert_int_equal(server.accepted, 2);
 }
 
-void test_a_call_is_told_of_a_connection_that_failed_while_it_waited(void**) {
+void test_a_call_that_waits_fails_by_the_error_of_the_connection(void**) {
     TestLoop loop;
     FakeServer server(&loop);
     server.answers = false;
@@ -78,7 +78,7 @@ void test_a_call_is_told_of_a_connection_that_failed_while_it_waited(void**) {
     assert_false(calls->available());
 }
 
-void test_the_primary_that_sentinels_name_is_connected_to(void**) {
+void test_open_connects_to_the_primary_of_sentinels(void**) {
     TestLoop loop;
     FakeServer server(&loop, "127.0.0.1");
     FakeServer sentinel(&loop);
@@ -98,7 +98,7 @@ void test_the_primary_that_sentinels_name_is_connected_to(void**) {
     assert_int_equal(server.accepted, 1);
 }
 
-void test_every_node_of_a_cluster_that_has_slots_is_connected_to(void**) {
+void test_open_connects_to_each_node_with_slots(void**) {
     TestLoop loop;
     FakeNode left(&loop);
     FakeNode right(&loop);
@@ -114,7 +114,7 @@ void test_every_node_of_a_cluster_that_has_slots_is_connected_to(void**) {
     assert_int_equal(right.commands.size(), 1);
 }
 
-void test_of_many_nodes_only_some_are_connected_to_before_a_call(void**) {
+void test_open_connects_to_a_limited_number_of_nodes(void**) {
     TestLoop loop;
     std::list<FakeNode> nodes;
     std::vector<std::string> ranges;
@@ -132,7 +132,7 @@ void test_of_many_nodes_only_some_are_connected_to_before_a_call(void**) {
     assert_int_equal(cluster.ask(16383).error, Error::kNone);
 }
 
-void test_a_cluster_that_is_away_is_not_waited_for(void**) {
+void test_opening_ends_if_no_node_answers(void**) {
     TestLoop loop;
     TestCluster cluster(&loop, {{"127.0.0.1", 1, {"127.0.0.1"}}});
     cluster->open();
@@ -145,15 +145,15 @@ void test_a_cluster_that_is_away_is_not_waited_for(void**) {
 int main() {
     using namespace rate_limit::redis;
     const CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_connection_is_greeted_before_the_first_call),
-        cmocka_unit_test(test_a_call_that_comes_meanwhile_takes_the_same_connection),
-        cmocka_unit_test(test_a_server_that_is_away_is_no_failure_until_it_is_asked),
-        cmocka_unit_test(test_a_greeting_that_is_refused_is_told_to_the_first_call),
-        cmocka_unit_test(test_a_call_is_told_of_a_connection_that_failed_while_it_waited),
-        cmocka_unit_test(test_the_primary_that_sentinels_name_is_connected_to),
-        cmocka_unit_test(test_every_node_of_a_cluster_that_has_slots_is_connected_to),
-        cmocka_unit_test(test_of_many_nodes_only_some_are_connected_to_before_a_call),
-        cmocka_unit_test(test_a_cluster_that_is_away_is_not_waited_for),
+        cmocka_unit_test(test_the_handshake_completes_before_the_first_call),
+        cmocka_unit_test(test_a_call_during_the_handshake_uses_the_same_connection),
+        cmocka_unit_test(test_an_unreachable_server_is_not_a_failure_before_the_first_call),
+        cmocka_unit_test(test_the_first_call_fails_by_the_error_of_the_handshake),
+        cmocka_unit_test(test_a_call_that_waits_fails_by_the_error_of_the_connection),
+        cmocka_unit_test(test_open_connects_to_the_primary_of_sentinels),
+        cmocka_unit_test(test_open_connects_to_each_node_with_slots),
+        cmocka_unit_test(test_open_connects_to_a_limited_number_of_nodes),
+        cmocka_unit_test(test_opening_ends_if_no_node_answers),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

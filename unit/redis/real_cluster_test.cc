@@ -1,4 +1,4 @@
-// Real nodes redirect calls, lose slots and fail as the tests with made-up ones suppose.
+// Real nodes redirect calls, lose slots and fail in the way of the fake ones.
 #include "fake_cluster.h"
 #include "real_server.h"
 
@@ -19,7 +19,7 @@ class RealNode : public RealServer {
     const std::string id;
 };
 
-// Two nodes that share the slots evenly.
+// Two nodes with half of the slots each.
 struct RealPair {
     RealPair() : left(free_port()), right(free_port()), cluster(&loop, {seed()}, cluster_settings(2000)) {
         left.command({"CLUSTER", "ADDSLOTSRANGE", "0", "8191"});
@@ -52,7 +52,7 @@ struct RealPair {
         return asked;
     }
 
-    // The same by the digest of a script that the node has to be given first.
+    // The same by the digest of a script, which must first be loaded into the node.
     const SlotAsked& echo(const std::string& key) {
         const SlotAsked& asked = cluster.send(slot_of(key), {"EVALSHA", sha1_of(kEcho), "1", key, key});
         assert_true(cluster.await());
@@ -87,7 +87,7 @@ void test_a_slot_may_move_between_calls(void**) {
     assert_int_equal(pair.write("x{hello}").error, Error::kNone);
     pair.left.command({"CLUSTER", "SETSLOT", slot, "MIGRATING", pair.right.id});
     pair.right.command({"CLUSTER", "SETSLOT", slot, "IMPORTING", pair.left.id});
-    // What is there stays there; what is not is asked of the other.
+    // During a migration, the old node serves existing keys, and redirects the others by ASK.
     assert_int_equal(pair.write("x{hello}").error, Error::kNone);
     assert_int_equal(pair.right.keys(), 0);
     assert_int_equal(pair.write("y{hello}").error, Error::kNone);
@@ -112,7 +112,7 @@ void test_a_slot_may_move_between_calls(void**) {
     assert_int_equal(pair.right.keys(), 2);
 }
 
-void test_a_slot_that_is_nobodys_is_an_error_until_it_is_somebodys(void**) {
+void test_a_slot_without_a_node_is_an_error_until_it_has_one(void**) {
     RealPair pair;
     const std::string slot = std::to_string(slot_of("hello"));
     assert_int_equal(pair.write("x{hello}").error, Error::kNone);
@@ -124,7 +124,7 @@ void test_a_slot_that_is_nobodys_is_an_error_until_it_is_somebodys(void**) {
     assert_int_equal(pair.write("y{hello}").error, Error::kNone);
 }
 
-void test_a_killed_node_costs_only_its_own_slots(void**) {
+void test_a_killed_node_affects_only_its_own_slots(void**) {
     RealPair pair;
     const std::string far = "x{foo}";
     const std::string near = "x{hello}";
@@ -143,7 +143,7 @@ void test_a_killed_node_costs_only_its_own_slots(void**) {
         [&] { return pair.cluster.available(slot_of(far)) && pair.write(far).error == Error::kNone; }));
 }
 
-void test_a_server_that_is_no_cluster_is_no_seed(void**) {
+void test_a_server_without_cluster_mode_is_not_a_seed(void**) {
     TestLoop loop;
     const std::uint16_t port = free_port();
     const RealServer server({"--port", std::to_string(port)});
@@ -152,7 +152,7 @@ void test_a_server_that_is_no_cluster_is_no_seed(void**) {
     assert_int_equal(loop.said("ERR This instance has cluster support disabled"), 1);
 }
 
-void test_a_node_alone_does_not_know_its_address(void**) {
+void test_a_single_node_does_not_know_its_address(void**) {
     TestLoop loop;
     const RealNode node(free_port());
     TestCluster cluster(&loop, {{"127.0.0.1", node.port, {"127.0.0.1"}}});
@@ -170,10 +170,10 @@ int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(test_keys_go_to_the_nodes_that_have_their_slots),
         cmocka_unit_test(test_a_slot_may_move_between_calls),
-        cmocka_unit_test(test_a_slot_that_is_nobodys_is_an_error_until_it_is_somebodys),
-        cmocka_unit_test(test_a_killed_node_costs_only_its_own_slots),
-        cmocka_unit_test(test_a_server_that_is_no_cluster_is_no_seed),
-        cmocka_unit_test(test_a_node_alone_does_not_know_its_address),
+        cmocka_unit_test(test_a_slot_without_a_node_is_an_error_until_it_has_one),
+        cmocka_unit_test(test_a_killed_node_affects_only_its_own_slots),
+        cmocka_unit_test(test_a_server_without_cluster_mode_is_not_a_seed),
+        cmocka_unit_test(test_a_single_node_does_not_know_its_address),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -1,4 +1,4 @@
-// A real Redis, started by a test in a folder of its own and ended with it.
+// A real Redis server, started in a temporary folder and stopped with the test.
 #pragma once
 
 #include <arpa/inet.h>
@@ -18,7 +18,7 @@
 
 namespace rate_limit::redis {
 
-// A port that nobody listens on: one of those that scripts/test has set aside, else any.
+// A free port: one of those that scripts/test has reserved, else any.
 inline std::uint16_t free_port() {
     static std::istringstream reserved(
         std::getenv("RL_REDIS_PORTS") != nullptr ? std::getenv("RL_REDIS_PORTS") : "");
@@ -38,7 +38,7 @@ inline std::uint16_t free_port() {
 
 class RealServer {
   public:
-    // `options` are of redis-server's command line. It always listens on a unix socket.
+    // `options` are for the command line of redis-server. The server also listens on a unix socket.
     explicit RealServer(const Words& options = {}) : options_(options) {
         static unsigned number = 0;
         folder_ = Folder::own().file("redis" + std::to_string(number++));
@@ -52,7 +52,7 @@ class RealServer {
     std::string path() const { return folder_ + "/socket"; }
     pid_t pid() const { return pid_; }
 
-    // A server that is to stop has stopped when this returns.
+    // Sends a signal. After SIGSTOP, returns when the server has stopped.
     void signal(int number) const {
         assert_int_equal(kill(pid_, number), 0);
         if (number == SIGSTOP) {
@@ -116,7 +116,7 @@ class RealServer {
         }
     }
 
-    // What a command of another client's is answered, as text.
+    // The reply to a command of redis-cli, as text.
     std::string command(const Words& words) const {
         redisContext* context = redisConnectUnix(path().c_str());
         if (context == nullptr || context->err != 0) {
@@ -144,7 +144,7 @@ class RealServer {
         return text;
     }
 
-    // A number of INFO's.
+    // A number in the reply to INFO.
     long info(const std::string& name) const {
         const std::string text = command({"INFO", "everything"});
         const std::size_t at = text.find("\n" + name + ":");
@@ -160,7 +160,7 @@ class RealServer {
         return text == "PONG" || text.compare(0, 6, "NOAUTH") == 0 || text.compare(0, 10, "MASTERDOWN") == 0;
     }
 
-    // Those that an assertion that failed has left behind end with this program, too.
+    // Servers that a failed assertion has left behind end with this program.
     static std::set<pid_t>& living() {
         static std::set<pid_t> pids;
         static const int registered = std::atexit([] {
@@ -177,8 +177,8 @@ class RealServer {
     pid_t pid_ = 0;
 };
 
-// Lets a node of a cluster meet another, and waits until they agree. A node forgets a greeting that took it
-// too long, and the other one does not repeat it.
+// Joins two nodes of a cluster, and waits until both agree. CLUSTER MEET is repeated: a node drops one that
+// took too long, and the other node does not retry.
 template <class Agreed>
 void introduce(const RealServer& node, const std::string& port, const std::string& bus,
                const Agreed& agreed) {

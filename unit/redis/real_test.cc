@@ -1,4 +1,4 @@
-// The client against a real Redis, put into whatever state it can be in.
+// The client with a real Redis in each of its states.
 #include <hiredis/hiredis.h>
 
 #include "calls.h"
@@ -7,7 +7,7 @@
 namespace rate_limit::redis {
 namespace {
 
-// Writes what it is given, so that it fails where a limit's script would.
+// Writes its argument, so that it fails in the same states as the script of limits.
 constexpr std::string_view kWriter = "redis.call('SET', 'k', ARGV[1]) return ARGV[1]";
 
 Settings settings_of(const RealServer& server, Milliseconds timeout = 20'000) {
@@ -38,12 +38,12 @@ void test_calls_are_answered_in_order_over_one_connection(void**) {
     assert_true(calls.await());
     for (unsigned i = 0; i < 2000; i++) {
         assert_string_equal(calls.all()[i].reply.c_str(), std::to_string(i).c_str());
-        assert_int_equal(calls.all()[i].target, i);
+        assert_int_equal(calls.all()[i].position, i);
     }
     assert_int_equal(server.info("total_connections_received") - before, 2);
 }
 
-void test_a_flushed_script_is_loaded_again_unnoticed(void**) {
+void test_a_flushed_script_is_loaded_again_without_an_error(void**) {
     TestLoop loop;
     const RealServer server;
     Calls calls(settings_of(server), &loop);
@@ -62,7 +62,7 @@ void test_a_flushed_script_is_loaded_again_unnoticed(void**) {
     assert_int_equal(loop.lines.size(), 0);
 }
 
-// Asks until there is an answer. Where the time-out is short, a busy machine may need several calls.
+// Sends calls until one succeeds. With a short timeout, a busy machine may need several calls.
 bool answers(Calls* calls) {
     for (unsigned i = 0; i < 100; i++) {
         if (calls->await_open(false) && calls->ask_echo("x").error == Error::kNone) {
@@ -72,7 +72,7 @@ bool answers(Calls* calls) {
     return false;
 }
 
-void test_a_stopped_server_opens_the_breaker_and_going_on_closes_it(void**) {
+void test_a_stopped_server_opens_the_breaker_until_it_continues(void**) {
     TestLoop loop;
     const RealServer server;
     Settings settings = settings_of(server, 100);
@@ -90,7 +90,7 @@ void test_a_stopped_server_opens_the_breaker_and_going_on_closes_it(void**) {
     assert_int_equal(loop.said("answers again"), 1);
 }
 
-void test_a_server_stopped_for_long_is_found_again(void**) {
+void test_a_server_that_was_stopped_for_long_is_used_again(void**) {
     TestLoop loop;
     const RealServer server;
     Settings settings = settings_of(server, 50);
@@ -105,7 +105,7 @@ void test_a_server_stopped_for_long_is_found_again(void**) {
     assert_true(answers(&calls));
 }
 
-void test_a_killed_server_is_refused_and_a_new_one_found(void**) {
+void test_a_killed_server_refuses_and_a_new_one_is_used(void**) {
     TestLoop loop;
     RealServer server;
     Calls calls(settings_of(server), &loop);
@@ -120,7 +120,7 @@ void test_a_killed_server_is_refused_and_a_new_one_found(void**) {
     assert_int_equal(calls.ask_echo("y").error, Error::kNone);
 }
 
-void test_a_server_killed_under_waiting_calls_closes_them(void**) {
+void test_calls_in_flight_to_a_killed_server_are_closed(void**) {
     TestLoop loop;
     RealServer server;
     Calls calls(settings_of(server), &loop);
@@ -135,7 +135,7 @@ void test_a_server_killed_under_waiting_calls_closes_them(void**) {
     assert_int_equal(calls.errors(Error::kClosed), 3);
 }
 
-void test_an_idle_connection_that_redis_closes_is_made_again(void**) {
+void test_the_client_reconnects_after_redis_closes_an_idle_connection(void**) {
     TestLoop loop;
     const RealServer server;
     Calls calls(settings_of(server), &loop);
@@ -165,7 +165,7 @@ void test_out_of_memory(void**) {
     assert_int_equal(write(&calls, "x").error, Error::kNone);
 }
 
-void test_a_replica_is_read_only_until_it_is_none(void**) {
+void test_a_replica_is_read_only_until_it_is_promoted(void**) {
     TestLoop loop;
     const RealServer server;
     Calls calls(writer_of(server), &loop);
@@ -181,7 +181,7 @@ void test_a_replica_is_read_only_until_it_is_none(void**) {
     assert_int_equal(write(&calls, "x").error, Error::kNone);
 }
 
-void test_a_script_that_runs_for_long_makes_others_busy(void**) {
+void test_calls_during_a_long_script_are_busy(void**) {
     TestLoop loop;
     const RealServer server;
     Calls calls(settings_of(server), &loop);
@@ -259,7 +259,7 @@ void test_a_password_where_none_is_set_is_denied(void**) {
     assert_int_equal(calls.ask_echo("x").error, Error::kDenied);
 }
 
-void test_users_may_do_what_their_rules_say(void**) {
+void test_users_may_run_what_their_rules_allow(void**) {
     TestLoop loop;
     const RealServer server;
     server.command({"ACL", "SETUSER", "alice", "on", ">p@ss:w/rd", "~*", "+evalsha", "+script|load", "+set"});
@@ -299,7 +299,7 @@ Words cluster_options() {
         "yes",    "--cluster-config-file",     "nodes.conf", "--cluster-port", std::to_string(free_port())};
 }
 
-void test_a_cluster_node_says_that_a_key_has_moved(void**) {
+void test_a_cluster_node_answers_moved(void**) {
     TestLoop loop;
     const Words here = cluster_options();
     const Words there = cluster_options();
@@ -376,7 +376,7 @@ void test_the_next_address_is_tried_when_one_fails(void**) {
     assert_int_equal(calls.ask_echo("y").error, Error::kNone);
 }
 
-void test_a_call_of_many_megabytes_arrives_whole(void**) {
+void test_a_call_of_many_megabytes_arrives_complete(void**) {
     TestLoop loop;
     const RealServer server;
     Calls calls(settings_of(server, 20'000), &loop);
@@ -403,26 +403,26 @@ int main() {
     using namespace rate_limit::redis;
     const CMUnitTest tests[] = {
         cmocka_unit_test(test_calls_are_answered_in_order_over_one_connection),
-        cmocka_unit_test(test_a_flushed_script_is_loaded_again_unnoticed),
-        cmocka_unit_test(test_a_stopped_server_opens_the_breaker_and_going_on_closes_it),
-        cmocka_unit_test(test_a_server_stopped_for_long_is_found_again),
-        cmocka_unit_test(test_a_killed_server_is_refused_and_a_new_one_found),
-        cmocka_unit_test(test_a_server_killed_under_waiting_calls_closes_them),
-        cmocka_unit_test(test_an_idle_connection_that_redis_closes_is_made_again),
+        cmocka_unit_test(test_a_flushed_script_is_loaded_again_without_an_error),
+        cmocka_unit_test(test_a_stopped_server_opens_the_breaker_until_it_continues),
+        cmocka_unit_test(test_a_server_that_was_stopped_for_long_is_used_again),
+        cmocka_unit_test(test_a_killed_server_refuses_and_a_new_one_is_used),
+        cmocka_unit_test(test_calls_in_flight_to_a_killed_server_are_closed),
+        cmocka_unit_test(test_the_client_reconnects_after_redis_closes_an_idle_connection),
         cmocka_unit_test(test_out_of_memory),
-        cmocka_unit_test(test_a_replica_is_read_only_until_it_is_none),
-        cmocka_unit_test(test_a_script_that_runs_for_long_makes_others_busy),
+        cmocka_unit_test(test_a_replica_is_read_only_until_it_is_promoted),
+        cmocka_unit_test(test_calls_during_a_long_script_are_busy),
         cmocka_unit_test(test_loading_ends_by_itself),
         cmocka_unit_test(test_passwords),
         cmocka_unit_test(test_a_password_where_none_is_set_is_denied),
-        cmocka_unit_test(test_users_may_do_what_their_rules_say),
+        cmocka_unit_test(test_users_may_run_what_their_rules_allow),
         cmocka_unit_test(test_the_database_is_selected),
-        cmocka_unit_test(test_a_cluster_node_says_that_a_key_has_moved),
+        cmocka_unit_test(test_a_cluster_node_answers_moved),
         cmocka_unit_test(test_too_many_clients),
         cmocka_unit_test(test_tcp_over_ipv4_and_ipv6),
         cmocka_unit_test(test_a_host_is_looked_up_again_when_its_address_fails),
         cmocka_unit_test(test_the_next_address_is_tried_when_one_fails),
-        cmocka_unit_test(test_a_call_of_many_megabytes_arrives_whole),
+        cmocka_unit_test(test_a_call_of_many_megabytes_arrives_complete),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -1,4 +1,4 @@
-// What is lost is found again: when calls stop waiting for a Redis, and when they are sent again.
+// Outages: when calls start to fail at once, and when they are sent again.
 #include <deque>
 
 #include "calls.h"
@@ -25,8 +25,8 @@ void test_a_refused_connection_fails_all_calls_at_once_and_opens_the_breaker(voi
     assert_int_equal(loop.said("redis \"fleet\" 127.0.0.1:1: refused (Connection refused)"), 1);
 }
 
-// Late answers are of no use to anybody, so they are no sign that Redis keeps up; a probe behind them is.
-void test_a_late_answer_does_not_close_the_breaker_but_the_probe_behind_it_does(void**) {
+// Late replies do not show that Redis keeps up. A reply to a probe does.
+void test_a_late_reply_does_not_close_the_breaker_but_the_next_probe_does(void**) {
     TestLoop loop;
     FakeServer server(&loop);
     server.answer = echo_back;
@@ -45,7 +45,7 @@ void test_a_late_answer_does_not_close_the_breaker_but_the_probe_behind_it_does(
     assert_int_equal(server.count("SET"), 1);
 }
 
-void test_a_quiet_client_leaves_it_to_others_to_say_what_is_wrong(void**) {
+void test_a_quiet_client_does_not_log_failed_calls(void**) {
     TestLoop loop;
     FakeServer server(&loop);
     server.answer = [](const Words&) { return "-OOM no\r\n"; };
@@ -60,7 +60,7 @@ void test_a_quiet_client_leaves_it_to_others_to_say_what_is_wrong(void**) {
     assert_int_equal(loop.said("redis"), 0);
 }
 
-void test_an_open_breaker_closes_by_a_probe(void**) {
+void test_a_probe_closes_the_breaker(void**) {
     TestLoop loop;
     FakeServer server(&loop);
     server.answer = [](const Words&) {
@@ -79,16 +79,16 @@ void test_an_open_breaker_closes_by_a_probe(void**) {
     assert_int_equal(loop.said("redis \"fleet\" unix:" + server.path() + ": answers again"), 1);
 }
 
-void test_probes_that_fail_come_ever_less_often(void**) {
+void test_the_interval_between_failing_probes_grows(void**) {
     TestLoop loop;
     FakeServer server(&loop);
     std::vector<Milliseconds> probes;
-    server.greeting = [&](const Words& command) {
+    server.handshake = [&](const Words& command) {
         if (command[0] == "SET") {
             probes.push_back(loop.now());
             return std::string("-READONLY You can't write against a read only replica.\r\n");
         }
-        return FakeServer::greet(command);
+        return FakeServer::healthy(command);
     };
     server.answer = [](const Words&) { return "-READONLY You can't write against a read only replica.\r\n"; };
     Calls calls(settings_for(server.path()), &loop);
@@ -111,7 +111,7 @@ void test_probes_that_fail_come_ever_less_often(void**) {
     assert_int_equal(loop.said("readonly"), 1);
 }
 
-void test_a_probe_that_is_not_answered_costs_the_connection(void**) {
+void test_an_unanswered_probe_closes_the_connection(void**) {
     TestLoop loop;
     FakeServer server(&loop);
     server.answer = echo_back;
@@ -132,11 +132,11 @@ void test_a_probe_that_is_not_answered_costs_the_connection(void**) {
     assert_int_equal(calls.ask_echo("y").error, Error::kNone);
 }
 
-void test_attempts_to_connect_come_ever_less_often(void**) {
+void test_the_interval_between_attempts_to_connect_grows(void**) {
     TestLoop loop;
     FakeServer server(&loop);
     std::vector<Milliseconds> attempts;
-    server.greeting = [&](const Words& command) {
+    server.handshake = [&](const Words& command) {
         if (command[0] == "PING") {
             attempts.push_back(loop.now());
         }
@@ -151,17 +151,17 @@ void test_attempts_to_connect_come_ever_less_often(void**) {
     for (unsigned i = 0; i < 5; i++) {
         assert_in_range(attempts[i] - attempts[0], expected[i] - (i != 0 ? 5 : 0), expected[i] + 80);
     }
-    server.greeting = FakeServer::greet;
+    server.handshake = FakeServer::healthy;
     assert_true(calls.await_open(false, 1200));
     assert_true(calls->available());
 }
 
-void test_chance_brings_attempts_forward_by_up_to_a_half(void**) {
+void test_the_interval_between_attempts_is_random_by_up_to_a_half(void**) {
     TestLoop loop;
     loop.chance = 25;
     FakeServer server(&loop);
     std::vector<Milliseconds> attempts;
-    server.greeting = [&](const Words& command) {
+    server.handshake = [&](const Words& command) {
         if (command[0] == "PING") {
             attempts.push_back(loop.now());
         }
@@ -173,7 +173,7 @@ void test_chance_brings_attempts_forward_by_up_to_a_half(void**) {
     assert_in_range(attempts[1] - attempts[0], 24, 45);
 }
 
-void test_an_address_that_was_known_is_kept_when_the_host_has_none_any_more(void**) {
+void test_the_known_address_stays_when_the_lookup_fails(void**) {
     TestLoop loop;
     Settings settings = settings_for("");
     settings.address.host = std::string(64, 'x') + ".invalid";
@@ -185,7 +185,7 @@ void test_an_address_that_was_known_is_kept_when_the_host_has_none_any_more(void
     assert_true(loop.run_until([&] { return loop.attached == 0; }));
 }
 
-void test_a_connection_closed_under_waiting_calls_answers_each_with_closed(void**) {
+void test_calls_in_flight_are_answered_by_closed_when_the_connection_is_lost(void**) {
     TestLoop loop;
     FakeServer server(&loop);
     Calls calls(settings_for(server.path()), &loop);
@@ -205,7 +205,7 @@ void test_a_connection_closed_under_waiting_calls_answers_each_with_closed(void*
     assert_int_equal(server.accepted, 2);
 }
 
-void test_an_idle_connection_that_the_server_closes_is_no_failure(void**) {
+void test_an_idle_connection_that_the_server_closes_is_not_a_failure(void**) {
     TestLoop loop;
     FakeServer server(&loop);
     server.answer = echo_back;
@@ -235,7 +235,7 @@ void test_a_server_that_drops_every_call_opens_the_breaker(void**) {
     assert_int_equal(calls.all().size(), 5);
 }
 
-void test_a_connection_lost_right_after_the_probe_is_made_again_at_once(void**) {
+void test_the_client_reconnects_at_once_after_a_loss_behind_the_probe(void**) {
     TestLoop loop;
     FakeServer server(&loop);
     server.answer = echo_back;
@@ -253,12 +253,12 @@ void test_a_connection_lost_right_after_the_probe_is_made_again_at_once(void**) 
     assert_int_equal(calls.ask_echo("x").error, Error::kNone);
 }
 
-void test_a_server_that_is_too_slow_gets_no_ever_longer_queue(void**) {
+void test_the_queue_to_a_slow_server_does_not_grow(void**) {
     TestLoop loop;
     FakeServer server(&loop);
     std::deque<std::string> queue;
-    server.greeting = [](const Words& command) {
-        return command[0] == "SET" ? std::string() : FakeServer::greet(command);
+    server.handshake = [](const Words& command) {
+        return command[0] == "SET" ? std::string() : FakeServer::healthy(command);
     };
     server.answer = [&](const Words& command) {
         queue.push_back(command[0] == "SET" ? "+OK\r\n" : bulk("x"));
@@ -289,7 +289,7 @@ void test_a_server_that_is_too_slow_gets_no_ever_longer_queue(void**) {
     assert_int_equal(server.accepted, 1);
 }
 
-void test_five_replies_of_the_wrong_shape_open_the_breaker(void**) {
+void test_five_shape_errors_open_the_breaker(void**) {
     TestLoop loop;
     FakeServer server(&loop);
     server.answer = [](const Words&) { return ":1\r\n"; };
@@ -301,7 +301,7 @@ void test_five_replies_of_the_wrong_shape_open_the_breaker(void**) {
     assert_false(calls->available());
 }
 
-void test_what_makes_no_sense_to_the_asker_counts_as_a_failure(void**) {
+void test_a_reply_that_the_caller_distrusts_counts_as_a_failure(void**) {
     TestLoop loop;
     FakeServer server(&loop);
     server.answer = echo_back;
@@ -323,21 +323,21 @@ int main() {
     using namespace rate_limit::redis;
     const CMUnitTest tests[] = {
         cmocka_unit_test(test_a_refused_connection_fails_all_calls_at_once_and_opens_the_breaker),
-        cmocka_unit_test(test_a_late_answer_does_not_close_the_breaker_but_the_probe_behind_it_does),
-        cmocka_unit_test(test_a_quiet_client_leaves_it_to_others_to_say_what_is_wrong),
-        cmocka_unit_test(test_an_open_breaker_closes_by_a_probe),
-        cmocka_unit_test(test_probes_that_fail_come_ever_less_often),
-        cmocka_unit_test(test_a_probe_that_is_not_answered_costs_the_connection),
-        cmocka_unit_test(test_attempts_to_connect_come_ever_less_often),
-        cmocka_unit_test(test_chance_brings_attempts_forward_by_up_to_a_half),
-        cmocka_unit_test(test_an_address_that_was_known_is_kept_when_the_host_has_none_any_more),
-        cmocka_unit_test(test_a_connection_closed_under_waiting_calls_answers_each_with_closed),
-        cmocka_unit_test(test_an_idle_connection_that_the_server_closes_is_no_failure),
+        cmocka_unit_test(test_a_late_reply_does_not_close_the_breaker_but_the_next_probe_does),
+        cmocka_unit_test(test_a_quiet_client_does_not_log_failed_calls),
+        cmocka_unit_test(test_a_probe_closes_the_breaker),
+        cmocka_unit_test(test_the_interval_between_failing_probes_grows),
+        cmocka_unit_test(test_an_unanswered_probe_closes_the_connection),
+        cmocka_unit_test(test_the_interval_between_attempts_to_connect_grows),
+        cmocka_unit_test(test_the_interval_between_attempts_is_random_by_up_to_a_half),
+        cmocka_unit_test(test_the_known_address_stays_when_the_lookup_fails),
+        cmocka_unit_test(test_calls_in_flight_are_answered_by_closed_when_the_connection_is_lost),
+        cmocka_unit_test(test_an_idle_connection_that_the_server_closes_is_not_a_failure),
         cmocka_unit_test(test_a_server_that_drops_every_call_opens_the_breaker),
-        cmocka_unit_test(test_a_connection_lost_right_after_the_probe_is_made_again_at_once),
-        cmocka_unit_test(test_a_server_that_is_too_slow_gets_no_ever_longer_queue),
-        cmocka_unit_test(test_five_replies_of_the_wrong_shape_open_the_breaker),
-        cmocka_unit_test(test_what_makes_no_sense_to_the_asker_counts_as_a_failure),
+        cmocka_unit_test(test_the_client_reconnects_at_once_after_a_loss_behind_the_probe),
+        cmocka_unit_test(test_the_queue_to_a_slow_server_does_not_grow),
+        cmocka_unit_test(test_five_shape_errors_open_the_breaker),
+        cmocka_unit_test(test_a_reply_that_the_caller_distrusts_counts_as_a_failure),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

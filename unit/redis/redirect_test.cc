@@ -1,11 +1,11 @@
-// Calls that a node of a cluster sends elsewhere get there, or fail, within their time.
+// Redirected calls reach the right node, or fail, by their deadline.
 #include "fake_cluster.h"
 #include "real_server.h"
 
 namespace rate_limit::redis {
 namespace {
 
-// The commands that came, but for those of a greeting or a map.
+// The received commands other than those of the handshake and of the map.
 std::vector<std::string> names(const FakeNode& node) {
     std::vector<std::string> found;
     for (const Words& command : node.commands) {
@@ -27,7 +27,7 @@ void test_moved_is_followed_and_remembered(void**) {
     assert_int_equal(asked.error, Error::kNone);
     assert_string_equal(asked.reply.c_str(), "a");
     assert_true(names(pair.right) == std::vector<std::string>{"EVALSHA"});
-    // Before a new map comes, the next call for this slot goes where the last has ended, others do not.
+    // Until a new map is loaded, calls for this slot go to the new node, and others do not.
     assert_int_equal(pair.cluster.ask(kLeft, "b").error, Error::kNone);
     assert_int_equal(pair.left.calls.size(), 1);
     pair.left.run = nullptr;
@@ -36,7 +36,7 @@ void test_moved_is_followed_and_remembered(void**) {
     assert_int_equal(pair.right.calls.size(), 2);
 }
 
-void test_after_moved_the_map_is_asked_for(void**) {
+void test_after_moved_the_map_is_loaded(void**) {
     Pair pair;
     pair.share(50);
     pair.left.run = [&](const Words&) { return pair.right.moved(kLeft); };
@@ -50,8 +50,8 @@ void test_after_moved_the_map_is_asked_for(void**) {
     assert_int_equal(pair.left.calls.size(), 2);
 }
 
-// The map that nodes tell stays the old one, so that each call of the left is moved.
-void test_however_many_calls_are_moved_the_map_is_asked_for_every_100_ms_at_most(void**) {
+// The map of the nodes does not change, so the left node redirects each call.
+void test_the_map_is_loaded_every_100_ms_at_most_however_many_calls_move(void**) {
     Pair pair;
     pair.left.run = [&](const Words&) { return pair.right.moved(kLeft); };
     const Milliseconds start = pair.loop.now();
@@ -80,7 +80,7 @@ void test_ask_is_followed_once_with_asking_and_not_remembered(void**) {
                 std::vector<std::string>({"ASKING", "EVALSHA", "ASKING", "EVALSHA", "ASKING", "EVALSHA"}));
     assert_int_equal(pair.left.count("ASKING"), 0);
     assert_int_equal(pair.asked(), 0);
-    // A call of its own is not introduced.
+    // A call that was not redirected has no ASKING.
     pair.right.commands.clear();
     assert_int_equal(pair.cluster.ask(kRight).error, Error::kNone);
     assert_int_equal(pair.right.count("ASKING"), 0);
@@ -116,7 +116,7 @@ void test_ask_may_point_to_a_node_without_slots(void**) {
                 std::vector<std::string>({"SCRIPT", "ASKING", "EVALSHA", "ASKING", "EVALSHA"}));
     assert_int_equal(pair.cluster->nodes(), 2);
     assert_int_equal(third.accepted, 1);
-    // The next map knows nothing of it.
+    // The next map does not have this node.
     pair.left.run = [&](const Words&) { return pair.right.moved(kLeft); };
     assert_int_equal(pair.cluster.ask(kLeft).error, Error::kNone);
     assert_true(pair.loop.run_until([&] { return third.connections() == 0; }));
@@ -151,7 +151,7 @@ void test_ask_after_moved_is_followed_with_asking(void**) {
     assert_true(names(third) == std::vector<std::string>({"SCRIPT", "ASKING", "EVALSHA"}));
 }
 
-void test_nodes_that_point_at_each_other_end_in_an_error(void**) {
+void test_nodes_that_redirect_to_each_other_end_in_an_error(void**) {
     for (const bool itself : {false, true}) {
         Pair pair;
         FakeNode& other = itself ? pair.left : pair.right;
@@ -165,7 +165,7 @@ void test_nodes_that_point_at_each_other_end_in_an_error(void**) {
             assert_int_equal(pair.left.calls.size() + pair.right.calls.size() - before,
                              Client::kMostMoves + 1);
         }
-        // Both are well.
+        // Both nodes stay available.
         assert_true(pair.cluster.available(kLeft));
         assert_int_equal(pair.cluster.ask(kRight, "own").error, Error::kNone);
         pair.left.run = nullptr;
@@ -173,7 +173,7 @@ void test_nodes_that_point_at_each_other_end_in_an_error(void**) {
     }
 }
 
-void test_a_redirection_that_makes_no_sense_is_an_error_of_its_call(void**) {
+void test_an_invalid_redirection_is_an_error_of_its_call(void**) {
     Pair pair;
     const std::string port = std::to_string(pair.right.port());
     const std::string here = " 127.0.0.1:" + port;
@@ -222,7 +222,7 @@ void test_a_redirection_that_makes_no_sense_is_an_error_of_its_call(void**) {
         }
     }
     assert_int_equal(pair.right.calls.size(), 0);
-    assert_in_range(pair.asked(), 0, 10);  // the map may tell more, but is not asked for with each call
+    assert_in_range(pair.asked(), 0, 10);  // the map is loaded again, but not for each call
     pair.left.run = nullptr;
     assert_int_equal(pair.cluster.ask(kLeft).error, Error::kNone);
     for (const TestLoop::Line& line : pair.loop.lines) {
@@ -231,7 +231,7 @@ void test_a_redirection_that_makes_no_sense_is_an_error_of_its_call(void**) {
     }
 }
 
-// As Redis 7 says it if it does not know a better address.
+// The form of Redis 7 for an unknown address.
 void test_a_redirection_without_a_host_is_to_the_same_host(void**) {
     for (const char* word : {"-MOVED 100 :", "-ASK 100 :"}) {
         Pair pair;
@@ -241,7 +241,7 @@ void test_a_redirection_without_a_host_is_to_the_same_host(void**) {
     }
 }
 
-void test_a_redirection_to_nobody_is_an_error_of_its_call(void**) {
+void test_a_redirection_to_an_unreachable_node_is_an_error_of_its_call(void**) {
     for (const bool name : {false, true}) {
         Pair pair;
         const std::string target = name ? std::string(64, 'x') + ":6379" : "127.0.0.1:1";
@@ -251,7 +251,7 @@ void test_a_redirection_to_nobody_is_an_error_of_its_call(void**) {
         assert_true(pair.cluster.await());
         assert_int_equal(lost.error, name ? Error::kUnresolved : Error::kRefused);
         assert_int_equal(pair.cluster.ask(kRight).error, Error::kNone);
-        // The map says better.
+        // The map still has the right node.
         pair.left.run = nullptr;
         assert_true(pair.cluster.await_available(kLeft, true, 400));
         assert_int_equal(pair.cluster.ask(kLeft).error, Error::kNone);
@@ -273,7 +273,7 @@ void test_a_redirection_to_a_node_whose_breaker_is_open_does_not_wait(void**) {
     }
 }
 
-void test_after_ask_a_script_that_is_missing_is_loaded_and_asking_said_again(void**) {
+void test_after_ask_a_missing_script_is_loaded_and_asking_sent_again(void**) {
     Pair pair;
     bool loaded = false;
     pair.left.run = [&](const Words&) { return pair.right.ask(kLeft); };
@@ -308,7 +308,7 @@ void test_a_script_may_be_missing_at_each_node_once(void**) {
     assert_int_equal(pair.cluster.ask(kLeft).error, Error::kNoScript);
 }
 
-// It comes to a node that has a call already, but is due before that.
+// The node already has a call with a later deadline.
 void test_a_moved_call_keeps_its_deadline(void**) {
     Pair pair(400);
     pair.left.run = pair.right.run = [](const Words&) { return ""; };
@@ -321,7 +321,7 @@ void test_a_moved_call_keeps_its_deadline(void**) {
     assert_true(pair.loop.run_until([&] { return asked.answers == 1; }));
     assert_int_equal(asked.error, Error::kTimedOut);
     assert_in_range(asked.took, 390, 480);
-    // That says nothing of the node, nor of its other call.
+    // That is not a failure of the node, and does not affect its other call.
     assert_true(pair.cluster.available(kRight));
     assert_int_equal(own.answers, 0);
     pair.right.say(bulk("own") + bulk("late"));
@@ -345,7 +345,7 @@ void test_a_call_that_follows_ask_keeps_its_deadline(void**) {
     assert_true(pair.cluster.available(kRight));
 }
 
-void test_a_call_that_moves_often_has_no_more_time_than_others(void**) {
+void test_a_call_that_moves_often_keeps_its_deadline(void**) {
     Pair pair(300);
     pair.left.run = pair.right.run = [](const Words&) { return ""; };
     const SlotAsked& asked = pair.cluster.send(kLeft);
@@ -358,7 +358,7 @@ void test_a_call_that_moves_often_has_no_more_time_than_others(void**) {
     assert_in_range(asked.took, 290, 380);
 }
 
-void test_a_node_that_answers_nothing_at_all_is_told_by_calls_of_its_own(void**) {
+void test_a_node_that_hangs_is_detected_by_its_own_calls(void**) {
     Pair pair(100);
     pair.right.answers = false;
     pair.left.run = [&](const Words&) { return pair.right.ask(kLeft); };
@@ -373,7 +373,7 @@ void test_a_node_that_answers_nothing_at_all_is_told_by_calls_of_its_own(void**)
     assert_true(pair.cluster.available(kLeft));
 }
 
-void test_a_redirection_that_comes_too_late_changes_nothing(void**) {
+void test_a_late_redirection_is_ignored(void**) {
     Pair pair(60);
     pair.left.run = [](const Words&) { return ""; };
     const SlotAsked& asked = pair.cluster.ask(kLeft);
@@ -399,10 +399,10 @@ void test_tryagain_is_an_error_of_its_call_alone(void**) {
     assert_int_equal(errors(pair.cluster, kLeft, Error::kTryAgain), 20);
 }
 
-void test_a_cluster_that_is_down_is_not_asked_for_long(void**) {
+void test_a_cluster_that_is_down_opens_the_breaker(void**) {
     Pair pair;
-    pair.left.greeting = [](const Words& command) {
-        return command[0] == "SET" ? "-CLUSTERDOWN The cluster is down\r\n" : FakeServer::greet(command);
+    pair.left.handshake = [](const Words& command) {
+        return command[0] == "SET" ? "-CLUSTERDOWN The cluster is down\r\n" : FakeServer::healthy(command);
     };
     pair.left.run = [](const Words&) { return "-CLUSTERDOWN The cluster is down\r\n"; };
     for (unsigned i = 0; i < 5; i++) {
@@ -414,11 +414,11 @@ void test_a_cluster_that_is_down_is_not_asked_for_long(void**) {
     pair.loop.run_for(300);
     assert_false(pair.cluster.available(kLeft));
     pair.left.run = nullptr;
-    pair.left.greeting = FakeServer::greet;
+    pair.left.handshake = FakeServer::healthy;
     assert_true(pair.cluster.await_available(kLeft, true, 1100));
 }
 
-void test_a_node_that_answers_moved_is_well(void**) {
+void test_moved_is_not_a_failure_of_the_node(void**) {
     Pair pair;
     for (unsigned i = 0; i < 20; i++) {
         pair.left.run = [&](const Words&) { return i % 4 == 3 ? pair.right.moved(kLeft) : "-OOM no\r\n"; };
@@ -432,8 +432,8 @@ void test_a_node_that_answers_moved_is_well(void**) {
     assert_int_equal(pair.cluster->client_of(1)->counts().opened, 0);
 }
 
-// A client without a cluster follows nothing, and takes it for a failure.
-void test_one_server_alone_may_not_redirect(void**) {
+// A client without a cluster does not follow redirections: they are failures.
+void test_a_redirection_by_a_single_server_is_an_error(void**) {
     for (const char* word : {"MOVED", "ASK"}) {
         TestLoop loop;
         FakeNode other(&loop);
@@ -460,30 +460,30 @@ int main() {
     using namespace rate_limit::redis;
     const CMUnitTest tests[] = {
         cmocka_unit_test(test_moved_is_followed_and_remembered),
-        cmocka_unit_test(test_after_moved_the_map_is_asked_for),
-        cmocka_unit_test(test_however_many_calls_are_moved_the_map_is_asked_for_every_100_ms_at_most),
+        cmocka_unit_test(test_after_moved_the_map_is_loaded),
+        cmocka_unit_test(test_the_map_is_loaded_every_100_ms_at_most_however_many_calls_move),
         cmocka_unit_test(test_ask_is_followed_once_with_asking_and_not_remembered),
         cmocka_unit_test(test_each_of_many_calls_has_its_own_asking),
         cmocka_unit_test(test_ask_may_point_to_a_node_without_slots),
         cmocka_unit_test(test_a_second_ask_is_an_error),
         cmocka_unit_test(test_moved_after_ask_is_followed_without_asking),
         cmocka_unit_test(test_ask_after_moved_is_followed_with_asking),
-        cmocka_unit_test(test_nodes_that_point_at_each_other_end_in_an_error),
-        cmocka_unit_test(test_a_redirection_that_makes_no_sense_is_an_error_of_its_call),
+        cmocka_unit_test(test_nodes_that_redirect_to_each_other_end_in_an_error),
+        cmocka_unit_test(test_an_invalid_redirection_is_an_error_of_its_call),
         cmocka_unit_test(test_a_redirection_without_a_host_is_to_the_same_host),
-        cmocka_unit_test(test_a_redirection_to_nobody_is_an_error_of_its_call),
+        cmocka_unit_test(test_a_redirection_to_an_unreachable_node_is_an_error_of_its_call),
         cmocka_unit_test(test_a_redirection_to_a_node_whose_breaker_is_open_does_not_wait),
-        cmocka_unit_test(test_after_ask_a_script_that_is_missing_is_loaded_and_asking_said_again),
+        cmocka_unit_test(test_after_ask_a_missing_script_is_loaded_and_asking_sent_again),
         cmocka_unit_test(test_a_script_may_be_missing_at_each_node_once),
         cmocka_unit_test(test_a_moved_call_keeps_its_deadline),
         cmocka_unit_test(test_a_call_that_follows_ask_keeps_its_deadline),
-        cmocka_unit_test(test_a_call_that_moves_often_has_no_more_time_than_others),
-        cmocka_unit_test(test_a_node_that_answers_nothing_at_all_is_told_by_calls_of_its_own),
-        cmocka_unit_test(test_a_redirection_that_comes_too_late_changes_nothing),
+        cmocka_unit_test(test_a_call_that_moves_often_keeps_its_deadline),
+        cmocka_unit_test(test_a_node_that_hangs_is_detected_by_its_own_calls),
+        cmocka_unit_test(test_a_late_redirection_is_ignored),
         cmocka_unit_test(test_tryagain_is_an_error_of_its_call_alone),
-        cmocka_unit_test(test_a_cluster_that_is_down_is_not_asked_for_long),
-        cmocka_unit_test(test_a_node_that_answers_moved_is_well),
-        cmocka_unit_test(test_one_server_alone_may_not_redirect),
+        cmocka_unit_test(test_a_cluster_that_is_down_opens_the_breaker),
+        cmocka_unit_test(test_moved_is_not_a_failure_of_the_node),
+        cmocka_unit_test(test_a_redirection_by_a_single_server_is_an_error),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

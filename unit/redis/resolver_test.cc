@@ -1,4 +1,4 @@
-// Names are looked up beside the loop, and whoever asked may leave at any moment.
+// Lookups run in threads, and may be abandoned at any time.
 #include "redis/resolver.h"
 
 #include <dirent.h>
@@ -20,7 +20,7 @@ std::atomic<bool> name_server_answers{true};
 std::atomic<unsigned> questions{0};
 }  // namespace
 
-// The system's own, but it waits while a test lets the name server be silent.
+// Replaces getaddrinfo of the system: blocks while a test simulates a silent name server.
 extern "C" int getaddrinfo(const char* host, const char* router, const addrinfo* hints, addrinfo** found) {
     using Function = int (*)(const char*, const char*, const addrinfo*, addrinfo**);
     static const auto system = reinterpret_cast<Function>(dlsym(RTLD_NEXT, "getaddrinfo"));
@@ -34,7 +34,7 @@ extern "C" int getaddrinfo(const char* host, const char* router, const addrinfo*
 namespace rate_limit::redis {
 namespace {
 
-// No name of a host, so that no server on the network is asked for it.
+// Not a valid host name, so the system does not query a name server.
 const std::string kNoName = std::string(64, 'x') + ".invalid";
 
 unsigned threads() {
@@ -48,7 +48,7 @@ unsigned threads() {
     return count;
 }
 
-// Waits until only so many threads are left.
+// Waits until at most this number of threads is left.
 bool await_threads(unsigned most) {
     for (unsigned i = 0; i < 60'000 && threads() > most; i++) {
         usleep(1000);
@@ -63,7 +63,7 @@ bool await(const Lookup* lookup) {
     return lookup->done();
 }
 
-void test_localhost_is_this_machine(void**) {
+void test_localhost_is_resolved(void**) {
     const std::vector<std::string> addresses = resolve("localhost");
     assert_true(std::find(addresses.begin(), addresses.end(), "127.0.0.1") != addresses.end());
     for (const std::string& address : addresses) {
@@ -72,7 +72,7 @@ void test_localhost_is_this_machine(void**) {
     }
 }
 
-void test_what_may_be_a_host(void**) {
+void test_valid_hosts_are_recognized(void**) {
     for (const char* text : {"a", "cache-1.example.com", "a_b", "127.0.0.1", "::1", "fe80::1%eth0", "A9"}) {
         assert_true(is_host(text));
     }
@@ -85,7 +85,7 @@ void test_what_may_be_a_host(void**) {
     }
 }
 
-void test_a_numeric_address_is_its_own(void**) {
+void test_a_numeric_address_resolves_to_itself(void**) {
     for (const char* text : {"127.0.0.1", "192.0.2.7", "::1", "2001:db8::7"}) {
         const std::vector<std::string> addresses = resolve(text);
         assert_int_equal(addresses.size(), 1);
@@ -99,7 +99,7 @@ void test_a_name_without_an_address_has_none(void**) {
     }
 }
 
-void test_numeric_addresses_are_told_from_names(void**) {
+void test_numeric_addresses_are_recognized(void**) {
     for (const char* text : {"127.0.0.1", "0.0.0.0", "255.255.255.255", "::", "::1", "2001:db8::7",
                              "::ffff:192.0.2.7", "fe80::1%eth0", "2001:DB8::7"}) {
         assert_true(is_numeric(text));
@@ -122,7 +122,7 @@ void test_a_lookup_finds_what_resolve_finds(void**) {
     assert_true(await_threads(1));
 }
 
-void test_a_lookup_that_finds_nothing_is_done_too(void**) {
+void test_a_lookup_without_a_result_is_done(void**) {
     Lookup* lookup = Lookup::start(kNoName);
     assert_non_null(lookup);
     assert_true(await(lookup));
@@ -131,7 +131,7 @@ void test_a_lookup_that_finds_nothing_is_done_too(void**) {
     assert_true(await_threads(1));
 }
 
-void test_lookups_that_are_forgotten_end_by_themselves(void**) {
+void test_forgotten_lookups_end_in_the_background(void**) {
     for (unsigned i = 0; i < 200; i++) {
         Lookup* lookup = Lookup::start(i % 2 == 0 ? "localhost" : kNoName);
         assert_non_null(lookup);
@@ -155,7 +155,7 @@ void test_few_threads_look_up_many_names(void**) {
         }
     }
     assert_true(threads() <= 1 + Lookup::kMostThreads);
-    // One that is forgotten while it waits is not looked up.
+    // A lookup that is forgotten in the queue does not start.
     for (unsigned i = 100; i < lookups.size(); i++) {
         lookups[i]->forget();
     }
@@ -170,8 +170,8 @@ void test_few_threads_look_up_many_names(void**) {
     assert_int_equal(questions, 100);
 }
 
-// Takes from `*blocked` what another thread of this process does not block, as the kernel has it; false if
-// there is no other.
+// Removes from `*blocked` the signals that another thread of this process does not block; false if
+// there is no other thread.
 bool look_beside(std::uint64_t* blocked) {
     bool seen = false;
     DIR* folder = opendir("/proc/self/task");
@@ -181,7 +181,7 @@ bool look_beside(std::uint64_t* blocked) {
         }
         std::ifstream status(std::string("/proc/self/task/") + entry->d_name + "/status");
         std::string word;
-        std::uint64_t threads = 0;  // none if it is about to end: then it has no mask either
+        std::uint64_t threads = 0;  // 0 if the thread is ending: then it has no mask
         std::uint64_t mask = 0;
         while (word != "SigBlk:" && status >> word) {
             if (word == "Threads:") {
@@ -197,7 +197,7 @@ bool look_beside(std::uint64_t* blocked) {
     return seen;
 }
 
-void test_signals_are_left_to_the_process_own_thread(void**) {
+void test_the_threads_block_all_signals(void**) {
     sigset_t before;
     sigset_t after;
     pthread_sigmask(SIG_SETMASK, nullptr, &before);
@@ -229,16 +229,16 @@ void test_signals_are_left_to_the_process_own_thread(void**) {
 int main() {
     using namespace rate_limit::redis;
     const CMUnitTest tests[] = {
-        cmocka_unit_test(test_localhost_is_this_machine),
-        cmocka_unit_test(test_what_may_be_a_host),
-        cmocka_unit_test(test_a_numeric_address_is_its_own),
+        cmocka_unit_test(test_localhost_is_resolved),
+        cmocka_unit_test(test_valid_hosts_are_recognized),
+        cmocka_unit_test(test_a_numeric_address_resolves_to_itself),
         cmocka_unit_test(test_a_name_without_an_address_has_none),
-        cmocka_unit_test(test_numeric_addresses_are_told_from_names),
+        cmocka_unit_test(test_numeric_addresses_are_recognized),
         cmocka_unit_test(test_a_lookup_finds_what_resolve_finds),
-        cmocka_unit_test(test_a_lookup_that_finds_nothing_is_done_too),
-        cmocka_unit_test(test_lookups_that_are_forgotten_end_by_themselves),
+        cmocka_unit_test(test_a_lookup_without_a_result_is_done),
+        cmocka_unit_test(test_forgotten_lookups_end_in_the_background),
         cmocka_unit_test(test_few_threads_look_up_many_names),
-        cmocka_unit_test(test_signals_are_left_to_the_process_own_thread),
+        cmocka_unit_test(test_the_threads_block_all_signals),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

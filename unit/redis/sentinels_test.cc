@@ -1,4 +1,4 @@
-// A client that asks Sentinels for its primary follows it, whatever they say.
+// Sentinels: finding the primary, following its changes, and invalid replies.
 #include "redis/sentinels.h"
 
 #include <dlfcn.h>
@@ -10,7 +10,7 @@
 #include "calls.h"
 #include "real_server.h"
 
-// The system's own, but no name server is asked for what a test makes up.
+// Replaces getaddrinfo of the system: made-up names are not looked up.
 extern "C" int getaddrinfo(const char* host, const char* router, const addrinfo* hints, addrinfo** found) {
     using Function = int (*)(const char*, const char*, const addrinfo*, addrinfo**);
     static const auto system = reinterpret_cast<Function>(dlsym(RTLD_NEXT, "getaddrinfo"));
@@ -22,7 +22,7 @@ extern "C" int getaddrinfo(const char* host, const char* router, const addrinfo*
 namespace rate_limit::redis {
 namespace {
 
-// A Sentinel as a test tells it to be.
+// A fake Sentinel whose replies a test sets.
 class FakeSentinel : public FakeServer {
   public:
     explicit FakeSentinel(TestLoop* loop, std::uint16_t port = 0) : FakeServer(loop), primary(port) {
@@ -48,8 +48,8 @@ class FakeSentinel : public FakeServer {
     std::vector<Words> asked;
 };
 
-// What is left of a text after some of its bytes were changed, left out, repeated or put in: most often such
-// as mean something in RESP.
+// A text with some bytes changed, removed, repeated or inserted: most often bytes
+// with a meaning in RESP.
 std::string mutated(std::string text, std::mt19937* random) {
     const std::string bytes = std::string("*$:+->,#_%~=(") + "0123456789\r\n" + std::string("\0\xff", 2);
     const std::string whole[] = {":1\r\n", "$-1\r\n", "*-1\r\n",       "*0\r\n", "$11\r\nunsubscribe\r\n",
@@ -70,7 +70,7 @@ std::string mutated(std::string text, std::mt19937* random) {
                 text.insert(at, whole[(*random)() % std::size(whole)]);
                 break;
             default: {
-                // A whole element in target of another.
+                // An element in place of another.
                 const std::size_t start = text.find_first_of("*$:", at);
                 const std::size_t end = text.find_first_of("*$:", start + 1);
                 if (start != std::string::npos && end != std::string::npos) {
@@ -124,12 +124,12 @@ class TcpServer : public RealServer {
 
 Settings primary_settings() {
     Settings settings = settings_for("", 2000);
-    settings.greet_by_probe = true;
+    settings.probe_in_handshake = true;
     return settings;
 }
 
-struct TableLimits {
-    TableLimits(TestLoop* loop, const std::vector<Seed>& seeds)
+struct PrimaryCalls {
+    PrimaryCalls(TestLoop* loop, const std::vector<Seed>& seeds)
         : settings(sentinel_settings()),
           calls(primary_settings(), loop,
                 std::unique_ptr<Endpoint>(Sentinels::make(settings, seeds, "limits", loop))) {}
@@ -137,7 +137,7 @@ struct TableLimits {
     Calls calls;
 };
 
-void test_the_primary_is_asked_for_once_and_then_listened_for(void**) {
+void test_the_primary_is_queried_once_and_then_subscribed_to(void**) {
     TestLoop loop;
     FakeSentinel sentinel(&loop, 7001);
     Found found(&loop, seeds_of({&sentinel}));
@@ -161,7 +161,7 @@ void test_the_primary_is_asked_for_once_and_then_listened_for(void**) {
     assert_int_equal(found.watcher.moves, 2);
 }
 
-void test_what_is_no_message_changes_nothing(void**) {
+void test_other_replies_than_messages_are_ignored(void**) {
     TestLoop loop;
     FakeSentinel sentinel(&loop, 7001);
     Found found(&loop, seeds_of({&sentinel}));
@@ -180,7 +180,7 @@ void test_what_is_no_message_changes_nothing(void**) {
     assert_int_equal(found.sentinels->target().port, 7001);
 }
 
-void test_a_malformed_message_makes_the_client_ask_again(void**) {
+void test_after_a_malformed_message_the_primary_is_queried_again(void**) {
     const std::string channel = bulk("+switch-master");
     for (const std::string& text : std::vector<std::string>{
              "*3\r\n:1\r\n:2\r\n:3\r\n", "*3\r\n$-1\r\n$-1\r\n$-1\r\n", "*3\r\n*0\r\n*0\r\n*0\r\n",
@@ -201,8 +201,8 @@ void test_a_malformed_message_makes_the_client_ask_again(void**) {
     }
 }
 
-// A session as a real Sentinel has it, of which each round changes something.
-void test_no_mutation_of_a_session_harms_anybody(void**) {
+// A session of a real Sentinel, which each round mutates.
+void test_mutations_of_a_session_do_no_harm(void**) {
     const std::string message =
         "*3\r\n" + bulk("message") + bulk("+switch-master") + bulk("limits 127.0.0.1 7001 127.0.0.1 7002");
     unsigned listened = 0;
@@ -211,7 +211,8 @@ void test_no_mutation_of_a_session_harms_anybody(void**) {
         TestLoop loop;
         FakeSentinel sentinel(&loop, 7001);
         const FakeServer::Answer usual = sentinel.answer;
-        const unsigned stage = random() % 3;  // all is changed, or what follows SUBSCRIBE, or messages alone
+        const unsigned stage =
+            random() % 3;  // what is mutated: all, the part after SUBSCRIBE, or only messages
         sentinel.answer = [&](const Words& command) {
             const std::string text = usual(command);
             return stage == 2 || (stage == 1 && command[0] != "SUBSCRIBE") ? text : mutated(text, &random);
@@ -228,13 +229,13 @@ void test_no_mutation_of_a_session_harms_anybody(void**) {
         sentinel.answer = usual;
         sentinel.hang_up();
         sentinel.primary = 7003;
-        // A thread that looks a name up takes real time.
+        // A lookup takes real time.
         assert_true(loop.run_until([&] { return found.sentinels->target().port == 7003; }, 600'000));
     }
     assert_in_range(listened, 1000, 3000);
 }
 
-void test_a_sentinel_that_answers_and_hangs_up_is_not_asked_all_the_time(void**) {
+void test_a_sentinel_that_answers_and_closes_is_queried_at_intervals(void**) {
     TestLoop loop;
     FakeSentinel first(&loop, 7001);
     FakeSentinel second(&loop, 7001);
@@ -250,7 +251,7 @@ void test_a_sentinel_that_answers_and_hangs_up_is_not_asked_all_the_time(void**)
     assert_in_range(first.asked.size() + second.asked.size(), 10, 22);
 }
 
-void test_however_often_the_primary_moves_little_is_done_and_said(void**) {
+void test_changes_of_the_primary_are_limited_and_so_is_their_log(void**) {
     TestLoop loop;
     FakeSentinel sentinel(&loop, 7001);
     Found found(&loop, seeds_of({&sentinel}));
@@ -269,16 +270,15 @@ void test_however_often_the_primary_moves_little_is_done_and_said(void**) {
         sentinel.switch_to(static_cast<std::uint16_t>(20'000 + i));
         loop.run_for(101);
     }
-    // Twenty in each ten seconds, and the next tells of those that were left out.
+    // Twenty lines in ten seconds. The next line has the number of those suppressed.
     assert_in_range(loop.said("the primary is now 127.0.0.1:"), 20, 100);
     loop.jump(10'000);
     sentinel.switch_to(30'000);
-    assert_true(loop.run_until([&] {
-        return loop.said("the primary is now 127.0.0.1:30000; requests are decided there (") == 1;
-    }));
+    assert_true(loop.run_until(
+        [&] { return loop.said("the primary is now 127.0.0.1:30000; requests are decided there (") == 1; }));
 }
 
-void test_names_that_follow_one_another_are_looked_up_one_at_a_time(void**) {
+void test_names_are_looked_up_one_at_a_time(void**) {
     TestLoop loop;
     loop.real = true;
     FakeSentinel sentinel(&loop, 7001);
@@ -295,13 +295,14 @@ void test_names_that_follow_one_another_are_looked_up_one_at_a_time(void**) {
     assert_true(loop.run_until([&] { return found.sentinels->target().port == 7002; }));
     assert_string_equal(found.sentinels->target().address.c_str(), "127.0.0.1");
     assert_string_equal(found.sentinels->target().name.c_str(), "127.1");
-    // What is no host is not looked up at all.
+    // An invalid host is not looked up.
     sentinel.say("*3\r\n" + bulk("message") + bulk("+switch-master") + bulk("limits 127.0.0.1 1 a/b 7003"));
-    assert_true(loop.run_until([&] { return loop.said("the Sentinel returned no address of the primary") == 1; }));
+    assert_true(
+        loop.run_until([&] { return loop.said("the Sentinel returned no address of the primary") == 1; }));
     assert_int_equal(found.sentinels->target().port, 7002);
 }
 
-void test_a_sentinel_that_is_of_no_use_is_passed_over(void**) {
+void test_a_sentinel_that_fails_is_skipped(void**) {
     for (const char* reply :
          {"*-1\r\n", "-ERR no\r\n", "-NOAUTH\r\n", ":1\r\n", "*1\r\n$1\r\na\r\n", "$1\r\na\r\n"}) {
         TestLoop loop;
@@ -319,7 +320,7 @@ void test_a_sentinel_that_is_of_no_use_is_passed_over(void**) {
     }
 }
 
-void test_sentinels_that_all_fail_are_asked_again_and_again_but_not_all_the_time(void**) {
+void test_while_all_sentinels_fail_they_are_queried_at_intervals(void**) {
     TestLoop loop;
     FakeSentinel first(&loop, 7001);
     FakeSentinel second(&loop, 7001);
@@ -336,7 +337,7 @@ void test_sentinels_that_all_fail_are_asked_again_and_again_but_not_all_the_time
     assert_true(loop.run_until([&] { return found.watcher.moves == 1; }));
 }
 
-void test_doubt_asks_another_sentinel(void**) {
+void test_suspect_queries_another_sentinel(void**) {
     TestLoop loop;
     FakeSentinel first(&loop, 7001);
     FakeSentinel second(&loop, 7001);
@@ -352,7 +353,7 @@ void test_doubt_asks_another_sentinel(void**) {
     assert_int_equal(first.asked.size() + second.asked.size(), 2);
 }
 
-void test_a_lost_sentinel_is_replaced_unasked(void**) {
+void test_a_lost_sentinel_is_replaced_at_once(void**) {
     TestLoop loop;
     FakeSentinel first(&loop, 7001);
     FakeSentinel second(&loop, 7001);
@@ -380,13 +381,13 @@ void test_a_primary_may_have_a_name(void**) {
     assert_int_equal(found.sentinels->target().port, 7001);
 }
 
-void test_the_first_call_waits_for_the_primary_to_be_found(void**) {
+void test_the_first_call_waits_for_the_primary(void**) {
     TestLoop loop;
     const TcpServer server(free_port());
     FakeSentinel sentinel(&loop, server.port);
-    TableLimits limits(&loop, seeds_of({&sentinel}));
-    assert_int_equal(limits.calls.ask_echo("a").error, Error::kNone);
-    assert_int_equal(limits.calls.ask_echo("b").error, Error::kNone);
+    PrimaryCalls through(&loop, seeds_of({&sentinel}));
+    assert_int_equal(through.calls.ask_echo("a").error, Error::kNone);
+    assert_int_equal(through.calls.ask_echo("b").error, Error::kNone);
     assert_int_equal(sentinel.asked.size(), 1);
 }
 
@@ -395,63 +396,63 @@ void test_calls_go_to_the_new_primary_as_soon_as_it_is_named(void**) {
     const TcpServer old(free_port());
     const TcpServer next(free_port());
     FakeSentinel sentinel(&loop, old.port);
-    TableLimits limits(&loop, seeds_of({&sentinel}));
-    assert_int_equal(limits.calls.ask_echo("a").error, Error::kNone);
+    PrimaryCalls through(&loop, seeds_of({&sentinel}));
+    assert_int_equal(through.calls.ask_echo("a").error, Error::kNone);
     sentinel.switch_to(next.port);
     assert_true(loop.run_until([&] { return loop.said("the primary is now") == 1; }));
-    assert_int_equal(limits.calls.ask_echo("b").error, Error::kNone);
+    assert_int_equal(through.calls.ask_echo("b").error, Error::kNone);
     assert_true(next.command({"INFO", "commandstats"}).find("cmdstat_evalsha") != std::string::npos);
 }
 
-// A server that has become a replica says READONLY to a write, and to the greeting of the next connection.
-void test_a_primary_that_became_a_replica_is_left(void**) {
+// A replica answers a write, and the handshake of the next connection, by READONLY.
+void test_a_primary_that_became_a_replica_is_replaced(void**) {
     TestLoop loop;
     const TcpServer old(free_port());
     const TcpServer next(free_port());
     FakeSentinel sentinel(&loop, old.port);
-    TableLimits limits(&loop, seeds_of({&sentinel}));
-    assert_int_equal(limits.calls.ask_echo("a").error, Error::kNone);
+    PrimaryCalls through(&loop, seeds_of({&sentinel}));
+    assert_int_equal(through.calls.ask_echo("a").error, Error::kNone);
     old.command({"REPLICAOF", "127.0.0.1", std::to_string(next.port)});
     sentinel.primary = next.port;
-    assert_int_equal(limits.calls.ask({"SET", "k", "v"}).error, Error::kReadOnly);
+    assert_int_equal(through.calls.ask({"SET", "k", "v"}).error, Error::kReadOnly);
     assert_true(loop.run_until([&] { return loop.said("the primary is now") == 1; }));
-    assert_true(limits.calls.await_open(false));
-    assert_int_equal(limits.calls.ask_echo("b").error, Error::kNone);
+    assert_true(through.calls.await_open(false));
+    assert_int_equal(through.calls.ask_echo("b").error, Error::kNone);
     assert_true(next.command({"INFO", "commandstats"}).find("cmdstat_evalsha") != std::string::npos);
 }
 
-void test_a_sentinel_that_names_a_replica_is_not_believed(void**) {
+void test_a_replica_that_a_sentinel_names_is_not_used(void**) {
     TestLoop loop;
     const TcpServer primary(free_port());
     const TcpServer replica(free_port());
     replica.command({"REPLICAOF", "127.0.0.1", std::to_string(primary.port)});
     FakeSentinel first(&loop, replica.port);
     FakeSentinel second(&loop, replica.port);
-    TableLimits limits(&loop, seeds_of({&first, &second}));
-    assert_int_equal(limits.calls.ask_echo("a").error, Error::kReadOnly);
+    PrimaryCalls through(&loop, seeds_of({&first, &second}));
+    assert_int_equal(through.calls.ask_echo("a").error, Error::kReadOnly);
     first.primary = second.primary = primary.port;
-    assert_true(limits.calls.await_open(false));
-    assert_int_equal(limits.calls.ask_echo("b").error, Error::kNone);
+    assert_true(through.calls.await_open(false));
+    assert_int_equal(through.calls.ask_echo("b").error, Error::kNone);
 }
 
-void test_a_killed_primary_is_left_when_another_is_named(void**) {
+void test_a_killed_primary_is_replaced_when_another_is_named(void**) {
     TestLoop loop;
     TcpServer old(free_port());
     const TcpServer next(free_port());
     FakeSentinel sentinel(&loop, old.port);
-    TableLimits limits(&loop, seeds_of({&sentinel}));
-    assert_int_equal(limits.calls.ask_echo("a").error, Error::kNone);
+    PrimaryCalls through(&loop, seeds_of({&sentinel}));
+    assert_int_equal(through.calls.ask_echo("a").error, Error::kNone);
     old.stop();
-    // The connection is lost first, and then none can be made.
-    while (limits.calls->available()) {
-        assert_int_not_equal(limits.calls.ask_echo("b").error, Error::kNone);
+    // First the connection is lost, then connecting fails.
+    while (through.calls->available()) {
+        assert_int_not_equal(through.calls.ask_echo("b").error, Error::kNone);
     }
     sentinel.primary = next.port;
-    assert_true(limits.calls.await_open(false));
-    assert_int_equal(limits.calls.ask_echo("c").error, Error::kNone);
+    assert_true(through.calls.await_open(false));
+    assert_int_equal(through.calls.ask_echo("c").error, Error::kNone);
 }
 
-void test_without_memory_there_are_none(void**) {
+void test_without_memory_there_are_no_sentinels(void**) {
     TestLoop loop;
     FakeSentinel sentinel(&loop, 7001);
     const Settings settings = sentinel_settings();
@@ -465,24 +466,24 @@ void test_without_memory_there_are_none(void**) {
 int main() {
     using namespace rate_limit::redis;
     const CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_primary_is_asked_for_once_and_then_listened_for),
-        cmocka_unit_test(test_what_is_no_message_changes_nothing),
-        cmocka_unit_test(test_a_malformed_message_makes_the_client_ask_again),
-        cmocka_unit_test(test_no_mutation_of_a_session_harms_anybody),
-        cmocka_unit_test(test_a_sentinel_that_answers_and_hangs_up_is_not_asked_all_the_time),
-        cmocka_unit_test(test_however_often_the_primary_moves_little_is_done_and_said),
-        cmocka_unit_test(test_names_that_follow_one_another_are_looked_up_one_at_a_time),
-        cmocka_unit_test(test_a_sentinel_that_is_of_no_use_is_passed_over),
-        cmocka_unit_test(test_sentinels_that_all_fail_are_asked_again_and_again_but_not_all_the_time),
-        cmocka_unit_test(test_doubt_asks_another_sentinel),
-        cmocka_unit_test(test_a_lost_sentinel_is_replaced_unasked),
+        cmocka_unit_test(test_the_primary_is_queried_once_and_then_subscribed_to),
+        cmocka_unit_test(test_other_replies_than_messages_are_ignored),
+        cmocka_unit_test(test_after_a_malformed_message_the_primary_is_queried_again),
+        cmocka_unit_test(test_mutations_of_a_session_do_no_harm),
+        cmocka_unit_test(test_a_sentinel_that_answers_and_closes_is_queried_at_intervals),
+        cmocka_unit_test(test_changes_of_the_primary_are_limited_and_so_is_their_log),
+        cmocka_unit_test(test_names_are_looked_up_one_at_a_time),
+        cmocka_unit_test(test_a_sentinel_that_fails_is_skipped),
+        cmocka_unit_test(test_while_all_sentinels_fail_they_are_queried_at_intervals),
+        cmocka_unit_test(test_suspect_queries_another_sentinel),
+        cmocka_unit_test(test_a_lost_sentinel_is_replaced_at_once),
         cmocka_unit_test(test_a_primary_may_have_a_name),
-        cmocka_unit_test(test_the_first_call_waits_for_the_primary_to_be_found),
+        cmocka_unit_test(test_the_first_call_waits_for_the_primary),
         cmocka_unit_test(test_calls_go_to_the_new_primary_as_soon_as_it_is_named),
-        cmocka_unit_test(test_a_primary_that_became_a_replica_is_left),
-        cmocka_unit_test(test_a_sentinel_that_names_a_replica_is_not_believed),
-        cmocka_unit_test(test_a_killed_primary_is_left_when_another_is_named),
-        cmocka_unit_test(test_without_memory_there_are_none),
+        cmocka_unit_test(test_a_primary_that_became_a_replica_is_replaced),
+        cmocka_unit_test(test_a_replica_that_a_sentinel_names_is_not_used),
+        cmocka_unit_test(test_a_killed_primary_is_replaced_when_another_is_named),
+        cmocka_unit_test(test_without_memory_there_are_no_sentinels),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -1,13 +1,14 @@
-// The slot of a key is the one that every node of a cluster finds for it.
+// The slots of keys are those that Redis computes.
+#include "redis/slots.h"
+
 #include <random>
 
 #include "real_server.h"
-#include "redis/slots.h"
 
 namespace rate_limit::redis {
 namespace {
 
-// CRC-16 as its definition has it: a division, bit by bit.
+// CRC-16 by definition: a division, bit by bit.
 unsigned divided(std::string_view text) {
     unsigned rest = 0;
     for (const char c : text) {
@@ -25,7 +26,7 @@ void test_the_check_value_of_the_specification(void**) {
     assert_int_equal(slot_of("123456789"), 0x31C3 % kSlots);
 }
 
-void test_slots_that_are_known(void**) {
+void test_known_slots(void**) {
     assert_int_equal(slot_of(""), 0);
     assert_int_equal(slot_of("foo"), 12182);
     assert_int_equal(slot_of("bar"), 5061);
@@ -42,7 +43,7 @@ void test_every_byte_counts(void**) {
     }
 }
 
-void test_what_stands_in_the_first_braces_decides(void**) {
+void test_the_text_in_the_first_braces_decides(void**) {
     const struct {
         const char* key;
         const char* hashed;
@@ -62,7 +63,7 @@ void test_what_stands_in_the_first_braces_decides(void**) {
     }
 }
 
-void test_without_anything_in_the_first_braces_the_whole_key_decides(void**) {
+void test_with_empty_first_braces_the_whole_key_decides(void**) {
     for (const char* key :
          {"foo{}{bar}", "{}", "{}a", "a{}", "foo{bar", "foo}bar", "{", "}", "}{", "a}{b", "{{"}) {
         assert_int_equal(slot_of(key), divided(key) % kSlots);
@@ -85,8 +86,8 @@ void test_all_zones_of_a_client_share_a_slot(void**) {
     }
 }
 
-// Keys of few different bytes, so that there are braces in every target.
-void test_a_real_server_finds_the_same_slots(void**) {
+// Keys of few different bytes, so that braces occur in every position.
+void test_a_real_server_computes_the_same_slots(void**) {
     const RealServer server({"--port", std::to_string(free_port()), "--cluster-enabled", "yes",
                              "--cluster-port", std::to_string(free_port())});
     std::mt19937 random(7);
@@ -110,13 +111,13 @@ int main() {
     using namespace rate_limit::redis;
     const CMUnitTest tests[] = {
         cmocka_unit_test(test_the_check_value_of_the_specification),
-        cmocka_unit_test(test_slots_that_are_known),
+        cmocka_unit_test(test_known_slots),
         cmocka_unit_test(test_every_byte_counts),
-        cmocka_unit_test(test_what_stands_in_the_first_braces_decides),
-        cmocka_unit_test(test_without_anything_in_the_first_braces_the_whole_key_decides),
+        cmocka_unit_test(test_the_text_in_the_first_braces_decides),
+        cmocka_unit_test(test_with_empty_first_braces_the_whole_key_decides),
         cmocka_unit_test(test_a_null_byte_does_not_end_a_key),
         cmocka_unit_test(test_all_zones_of_a_client_share_a_slot),
-        cmocka_unit_test(test_a_real_server_finds_the_same_slots),
+        cmocka_unit_test(test_a_real_server_computes_the_same_slots),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -1,4 +1,4 @@
-// A connection that is silent, while Redis answers by another one: as TCP is after a packet was lost.
+// A silent connection, as after a lost packet, while Redis answers by a second one.
 #include <deque>
 #include <map>
 #include <random>
@@ -9,7 +9,7 @@ namespace rate_limit::redis {
 namespace {
 
 constexpr Milliseconds kTimeout = 100;
-constexpr Milliseconds kSilence = kTimeout / 4;  // after which a second connection is made
+constexpr Milliseconds kSilence = kTimeout / 4;  // after which a second connection is opened
 
 Settings with_spare(const std::string& path) {
     Settings settings = settings_for(path, kTimeout);
@@ -21,7 +21,7 @@ std::string answer_of(const Words& command) {
     return command[0] == "TIME" ? "*2\r\n" + bulk("1") + bulk("2") : echo_back(command);
 }
 
-// A client with one connection, which is greeted.
+// A client with one connection, which is ready.
 struct Line {
     Line() : server(&loop), calls(with_spare(server.path()), &loop) {
         server.answer = answer_of;
@@ -37,7 +37,7 @@ struct Line {
                           [&](const Words& words) { return words[0] == "EVALSHA" && words[3] == text; }));
     }
 
-    // Lets the first connection be silent until there is a second one that serves.
+    // Makes the first connection silent, and waits until the second one serves.
     void make_spare() {
         server.hold(1);
         calls.echo("held");
@@ -71,7 +71,7 @@ void test_calls_leave_by_a_second_connection_while_the_first_is_silent(void**) {
     assert_int_equal(line.loop.lines.size(), 0);
 }
 
-void test_what_was_held_up_comes_too_late_and_harms_nobody(void**) {
+void test_delayed_replies_are_dropped(void**) {
     Line line;
     line.make_spare();
     assert_true(line.calls.await(200));
@@ -104,8 +104,8 @@ void test_the_connections_take_over_from_each_other(void**) {
     assert_int_equal(line.calls->counts().opened, 0);
 }
 
-// What happens between two looks at the clock happens at one moment.
-void test_they_do_so_also_if_no_time_passes_in_between(void**) {
+// All events of one turn have the same time.
+void test_the_connections_take_over_also_if_no_time_passes(void**) {
     Line line;
     const auto settle = [&] {
         for (unsigned i = 0; i < 20; i++) {
@@ -132,7 +132,7 @@ void test_they_do_so_also_if_no_time_passes_in_between(void**) {
     assert_int_equal(line.calls->counts().opened, 0);
 }
 
-void test_a_call_that_nobody_follows_does_not_open_the_breaker(void**) {
+void test_a_single_call_on_a_silent_connection_does_not_open_the_breaker(void**) {
     Line line;
     line.make_spare();
     assert_true(line.calls.await(200));
@@ -160,7 +160,7 @@ void test_many_calls_on_a_silent_connection_do_not_open_the_breaker(void**) {
     assert_int_equal(line.calls.ask_echo("next").error, Error::kNone);
 }
 
-void test_a_server_that_is_silent_on_both_opens_the_breaker(void**) {
+void test_silence_on_both_connections_opens_the_breaker(void**) {
     for (const bool spare : {false, true}) {
         Line line;
         if (spare) {
@@ -181,7 +181,7 @@ void test_a_server_that_is_silent_on_both_opens_the_breaker(void**) {
     }
 }
 
-void test_a_silent_connection_is_sent_a_command_more(void**) {
+void test_a_silent_connection_is_nudged(void**) {
     Line line;
     line.server.hold(1);
     line.server.hold(2);
@@ -194,7 +194,7 @@ void test_a_silent_connection_is_sent_a_command_more(void**) {
     assert_true(line.calls.await(200));
 }
 
-void test_a_call_waits_for_a_connection_that_is_being_made_beside_a_silent_one(void**) {
+void test_a_call_waits_for_a_handshake_beside_a_silent_connection(void**) {
     for (const bool second : {false, true}) {
         Line line;
         line.server.hold(1);
@@ -204,7 +204,7 @@ void test_a_call_waits_for_a_connection_that_is_being_made_beside_a_silent_one(v
         Asked& next = line.calls.echo("next");
         line.loop.run_for(5);
         assert_int_equal(line.times("next"), 0);
-        // Whichever of both speaks first serves it.
+        // The connection that answers first serves the call.
         line.server.let_go(second ? 2 : 1);
         assert_true(line.loop.run_until([&] { return next.answers == 1; }, 50));
         assert_string_equal(next.reply.c_str(), "next");
@@ -213,7 +213,7 @@ void test_a_call_waits_for_a_connection_that_is_being_made_beside_a_silent_one(v
     }
 }
 
-void test_a_spare_that_was_not_needed_for_a_minute_is_closed(void**) {
+void test_an_idle_spare_is_closed_after_a_minute(void**) {
     Line line;
     line.make_spare();
     assert_true(line.calls.await(200));
@@ -230,7 +230,7 @@ void test_a_spare_that_was_not_needed_for_a_minute_is_closed(void**) {
     assert_int_equal(line.server.accepted, 2);
 }
 
-void test_a_spare_that_is_not_greeted_in_time_is_given_up(void**) {
+void test_a_spare_is_closed_if_its_handshake_times_out(void**) {
     Line line;
     line.server.hold(1);
     line.server.hold(2);
@@ -243,7 +243,7 @@ void test_a_spare_that_is_not_greeted_in_time_is_given_up(void**) {
     assert_string_equal(line.calls.ask_echo("next").reply.c_str(), "next");
 }
 
-void test_a_spare_that_is_refused_costs_nothing(void**) {
+void test_a_refused_spare_affects_no_call(void**) {
     Line line;
     line.server.refuse();
     line.server.hold(1);
@@ -256,7 +256,7 @@ void test_a_spare_that_is_refused_costs_nothing(void**) {
     assert_string_equal(line.calls.ask_echo("next").reply.c_str(), "next");
 }
 
-void test_a_client_may_end_with_both_connections_in_use(void**) {
+void test_a_client_may_be_deleted_with_both_connections_in_use(void**) {
     Line line;
     line.make_spare();
     line.server.hold(2);
@@ -268,7 +268,7 @@ void test_a_client_may_end_with_both_connections_in_use(void**) {
     assert_int_equal(line.server.connections(), 0);
 }
 
-void test_a_connection_that_is_lost_leaves_calls_to_the_other(void**) {
+void test_the_other_connection_serves_after_a_loss(void**) {
     Line line;
     line.make_spare();
     assert_true(line.calls.await(200));
@@ -297,7 +297,7 @@ class Moving final : public Endpoint {
     Owner* owner_ = nullptr;
 };
 
-void test_a_server_that_moves_takes_both_connections_along(void**) {
+void test_both_connections_move_with_the_server(void**) {
     TestLoop loop;
     FakeServer from(&loop);
     FakeServer to(&loop);
@@ -317,14 +317,14 @@ void test_a_server_that_moves_takes_both_connections_along(void**) {
     assert_int_equal(to.accepted, 1);
 }
 
-void test_a_server_that_is_too_slow_by_both_connections_is_left_alone(void**) {
+void test_the_queue_to_a_slow_server_does_not_grow_on_either_connection(void**) {
     TestLoop loop;
     FakeServer server(&loop);
     Settings settings = with_spare(server.path());
     settings.timeout = 20;
     std::deque<std::pair<unsigned, std::string>> queue;
-    server.greeting = [](const Words& command) {
-        return command[0] == "SET" ? std::string() : FakeServer::greet(command);
+    server.handshake = [](const Words& command) {
+        return command[0] == "SET" ? std::string() : FakeServer::healthy(command);
     };
     server.answer = [&](const Words& command) {
         queue.emplace_back(server.serving(), command[0] == "SET" ? "+OK\r\n" : bulk("x"));
@@ -355,9 +355,9 @@ void test_a_server_that_is_too_slow_by_both_connections_is_left_alone(void**) {
     assert_true(server.connections() <= 2);
 }
 
-// Connections fall silent and speak again by chance, but never both at once: a call is answered, or times out
-// because it was on a silent one, and no call reaches the server twice.
-void test_no_call_is_sent_twice_whatever_falls_silent(void**) {
+// Connections become silent at random, but never both at once. Each call is answered, or times out
+// because it was sent on a silent one. No call reaches the server twice.
+void test_no_call_is_sent_twice(void**) {
     for (unsigned seed = 0; seed < 20; seed++) {
         std::mt19937 chance(seed);
         Line line;
@@ -394,22 +394,22 @@ int main() {
     using namespace rate_limit::redis;
     const CMUnitTest tests[] = {
         cmocka_unit_test(test_calls_leave_by_a_second_connection_while_the_first_is_silent),
-        cmocka_unit_test(test_what_was_held_up_comes_too_late_and_harms_nobody),
+        cmocka_unit_test(test_delayed_replies_are_dropped),
         cmocka_unit_test(test_the_connections_take_over_from_each_other),
-        cmocka_unit_test(test_they_do_so_also_if_no_time_passes_in_between),
-        cmocka_unit_test(test_a_call_that_nobody_follows_does_not_open_the_breaker),
+        cmocka_unit_test(test_the_connections_take_over_also_if_no_time_passes),
+        cmocka_unit_test(test_a_single_call_on_a_silent_connection_does_not_open_the_breaker),
         cmocka_unit_test(test_many_calls_on_a_silent_connection_do_not_open_the_breaker),
-        cmocka_unit_test(test_a_server_that_is_silent_on_both_opens_the_breaker),
-        cmocka_unit_test(test_a_silent_connection_is_sent_a_command_more),
-        cmocka_unit_test(test_a_call_waits_for_a_connection_that_is_being_made_beside_a_silent_one),
-        cmocka_unit_test(test_a_spare_that_was_not_needed_for_a_minute_is_closed),
-        cmocka_unit_test(test_a_spare_that_is_not_greeted_in_time_is_given_up),
-        cmocka_unit_test(test_a_spare_that_is_refused_costs_nothing),
-        cmocka_unit_test(test_a_client_may_end_with_both_connections_in_use),
-        cmocka_unit_test(test_a_connection_that_is_lost_leaves_calls_to_the_other),
-        cmocka_unit_test(test_a_server_that_moves_takes_both_connections_along),
-        cmocka_unit_test(test_a_server_that_is_too_slow_by_both_connections_is_left_alone),
-        cmocka_unit_test(test_no_call_is_sent_twice_whatever_falls_silent),
+        cmocka_unit_test(test_silence_on_both_connections_opens_the_breaker),
+        cmocka_unit_test(test_a_silent_connection_is_nudged),
+        cmocka_unit_test(test_a_call_waits_for_a_handshake_beside_a_silent_connection),
+        cmocka_unit_test(test_an_idle_spare_is_closed_after_a_minute),
+        cmocka_unit_test(test_a_spare_is_closed_if_its_handshake_times_out),
+        cmocka_unit_test(test_a_refused_spare_affects_no_call),
+        cmocka_unit_test(test_a_client_may_be_deleted_with_both_connections_in_use),
+        cmocka_unit_test(test_the_other_connection_serves_after_a_loss),
+        cmocka_unit_test(test_both_connections_move_with_the_server),
+        cmocka_unit_test(test_the_queue_to_a_slow_server_does_not_grow_on_either_connection),
+        cmocka_unit_test(test_no_call_is_sent_twice),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -1,4 +1,4 @@
-// An event loop on poll(2) for the Redis client, which tests turn by hand.
+// An event loop on poll(2), whose turns a test runs.
 #pragma once
 
 #include <hiredis/async.h>
@@ -27,12 +27,12 @@ inline std::uint64_t microseconds_of(clockid_t clock) {
 
 inline std::uint64_t real_microseconds() { return microseconds_of(CLOCK_MONOTONIC); }
 
-// For how long this process has had a processor.
+// The CPU time of this process.
 inline Milliseconds milliseconds_of_work() { return microseconds_of(CLOCK_PROCESS_CPUTIME_ID) / 1000; }
 
-// The loop has a clock of its own. A turn takes at most a millisecond of it, however long this process had to
-// wait for a processor. If all that the loop can wait for is in this process, an idle turn takes a
-// millisecond of that clock and no real time at all.
+// The loop has its own clock. A turn takes at most a millisecond on this clock, however long the process
+// waits for a CPU. Unless the loop waits for real time (see `real` and `processes`), an idle turn takes a
+// millisecond on this clock and no real time.
 class TestLoop final : public Loop {
   public:
     struct Line {
@@ -40,7 +40,7 @@ class TestLoop final : public Loop {
         std::string text;
     };
 
-    // A file descriptor that the loop watches until it is let go.
+    // A file descriptor that the loop polls until `gone`.
     struct Watch {
         int fd;
         short events;
@@ -49,7 +49,7 @@ class TestLoop final : public Loop {
     };
 
     TestLoop() {
-        // As in nginx.
+        // As nginx does.
         signal(SIGPIPE, SIG_IGN);
     }
     ~TestLoop() override {
@@ -102,8 +102,9 @@ class TestLoop final : public Loop {
         return &watches_.back();
     }
 
-    // One turn: sockets, then timers, then tasks, as in nginx. No time passes before tasks that a test has
-    // set since the last turn: in nginx they would have been that turn's. Waits unless told not to.
+    // Runs one turn: sockets, then timers, then tasks, as nginx does. If a test has armed tasks since the
+    // last turn, no time passes before they run: in nginx they would have run in that turn. `waits`: an idle
+    // turn takes time.
     void turn(bool waits = true) {
         watches_.remove_if([](const Watch& watch) { return watch.gone; });
         std::vector<pollfd> polls;
@@ -129,7 +130,7 @@ class TestLoop final : public Loop {
         ring(true);
     }
 
-    // Turns until something has happened; false if it has not within `most`, jumps aside.
+    // Runs turns until `happened`. False if that takes longer than `most`, not counting jumps.
     bool run_until(const std::function<bool()>& happened, Milliseconds most = 5000) {
         const std::uint64_t end = passed_ + most * 1000;
         while (!happened()) {
@@ -145,25 +146,25 @@ class TestLoop final : public Loop {
         run_until([] { return false; }, time);
     }
 
-    // Lets the clock jump ahead.
+    // Advances the clock.
     void jump(Milliseconds time) { skipped_ += time; }
 
-    // How many lines were logged that have `text` in them.
+    // The number of logged lines that contain `text`.
     unsigned said(std::string_view text) const {
         return static_cast<unsigned>(std::count_if(lines.begin(), lines.end(), [&](const Line& line) {
             return line.text.find(text) != std::string::npos;
         }));
     }
 
-    // Other processes that have a part in a test. They take real time.
+    // Other processes of the test, which take real time.
     static inline unsigned processes = 0;
 
     std::vector<Line> lines;
     std::uint32_t chance = 0;
     unsigned attached = 0;
     bool refuse_to_attach = false;
-    bool real = false;       // waits for what takes real time: TCP, or looking up a name
-    int more_alarms = 1000;  // that there is memory for
+    bool real = false;       // the test waits for TCP or lookups, which take real time
+    int more_alarms = 1000;  // for which there is memory
 
   private:
     class TestAlarm final : public Alarm {
@@ -205,7 +206,7 @@ class TestLoop final : public Loop {
         bool* freed = nullptr;
     };
 
-    static constexpr std::uint64_t kTurn = 1000;  // microseconds that a turn takes at most
+    static constexpr std::uint64_t kTurn = 1000;  // the longest turn, in microseconds
 
     static Attachment* of(void* data) { return static_cast<Attachment*>(data); }
 
@@ -231,7 +232,7 @@ class TestLoop final : public Loop {
                            [](const TestAlarm* alarm) { return alarm->due(true); });
     }
 
-    // Rings whatever is due; tasks that are set meanwhile are of the same turn.
+    // Calls the handlers that are due. Tasks that they arm run in the same turn.
     void ring(bool tasks) {
         std::vector<TestAlarm*> due;
         do {
@@ -247,7 +248,7 @@ class TestLoop final : public Loop {
     }
 
     std::uint64_t passed_ = real_microseconds();
-    std::uint64_t looked_at_ = passed_;  // at the real clock
+    std::uint64_t looked_at_ = passed_;  // on the real clock
     Milliseconds skipped_ = 0;
     std::list<TestAlarm*> alarms_;
     std::list<Watch> watches_;

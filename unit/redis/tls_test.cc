@@ -1,4 +1,4 @@
-// TLS to a real Redis: who is believed, who is shown, and what is said of those who are not.
+// TLS to a real Redis: which certificates are trusted, which is sent, and the messages about failures.
 #include "redis/tls.h"
 
 #include "calls.h"
@@ -8,7 +8,7 @@
 namespace rate_limit::redis {
 namespace {
 
-// Certificates, made once by openssl.
+// Certificates, created once by openssl.
 struct Certificates {
     Certificates() {
         make_authority("ca");
@@ -56,7 +56,7 @@ struct TlsServer {
                   "--tls-ca-cert-file", Certificates::file("ca.crt"), "--tls-auth-clients", clients}) {}
 };
 
-// A client's settings, which own their TLS.
+// The settings of a client, which own the TLS context.
 struct TlsSettings : Settings {
     TlsSettings(const TlsServer& server, const TlsFiles& files, const std::string& name)
         : Settings(settings_for("", 3000)) {
@@ -94,7 +94,7 @@ Error ask_once(const TlsSettings& settings, TestLoop* loop) {
     return asked.error;
 }
 
-void test_a_server_that_proves_its_name_is_believed(void**) {
+void test_a_server_with_the_right_name_is_trusted(void**) {
     const TlsServer server;
     for (const char* name : {"redis.test", "a.wild.test", "127.0.0.1"}) {
         TestLoop loop;
@@ -103,7 +103,7 @@ void test_a_server_that_proves_its_name_is_believed(void**) {
     }
 }
 
-void test_a_server_of_another_name_is_not_believed(void**) {
+void test_a_server_with_another_name_is_rejected(void**) {
     const TlsServer server;
     for (const char* name :
          {"other.test", "test", "a.redis.test", "wild.test", "a.b.wild.test", "127.0.0.2", "::1"}) {
@@ -113,20 +113,20 @@ void test_a_server_of_another_name_is_not_believed(void**) {
     }
 }
 
-void test_without_a_name_any_is_believed_but_not_any_authority(void**) {
+void test_without_a_name_only_the_authority_is_verified(void**) {
     const TlsServer server;
     TestLoop loop;
     assert_int_equal(ask_once(TlsSettings(server, believing("ca"), ""), &loop), Error::kNone);
     assert_int_equal(ask_once(TlsSettings(server, believing("other"), ""), &loop), Error::kTls);
 }
 
-void test_a_name_that_no_certificate_can_have_is_not_believed(void**) {
+void test_an_impossible_name_is_rejected(void**) {
     const TlsServer server;
     TestLoop loop;
     assert_int_equal(ask_once(TlsSettings(server, believing("ca"), "fe80::1%lo"), &loop), Error::kTls);
 }
 
-void test_an_unknown_authority_is_not_believed(void**) {
+void test_an_unknown_authority_is_rejected(void**) {
     const TlsServer server;
     TlsFiles system;
     for (const TlsFiles& files : {believing("other"), system}) {
@@ -141,7 +141,7 @@ void test_an_unknown_authority_is_not_believed(void**) {
     }
 }
 
-void test_without_verification_anybody_is_believed(void**) {
+void test_without_verification_any_server_is_trusted(void**) {
     const TlsServer server;
     TlsFiles files = believing("other");
     files.verify = false;
@@ -149,7 +149,7 @@ void test_without_verification_anybody_is_believed(void**) {
     assert_int_equal(ask_once(TlsSettings(server, files, "other.test"), &loop), Error::kNone);
 }
 
-void test_a_client_certificate_is_shown(void**) {
+void test_a_client_certificate_is_sent(void**) {
     const TlsServer server("yes");
     TestLoop loop;
     assert_int_equal(ask_once(TlsSettings(server, showing("client"), "redis.test"), &loop), Error::kNone);
@@ -157,7 +157,7 @@ void test_a_client_certificate_is_shown(void**) {
     assert_int_equal(ask_once(TlsSettings(server, believing("ca"), "redis.test"), &loop), Error::kTls);
 }
 
-void test_without_verification_no_certificate_is_blamed(void**) {
+void test_without_verification_the_error_is_not_the_certificate(void**) {
     const TlsServer server("yes");
     TlsFiles files = believing("other");
     files.verify = false;
@@ -168,7 +168,7 @@ void test_without_verification_no_certificate_is_blamed(void**) {
     }
 }
 
-void test_files_that_cannot_be_used_are_named(void**) {
+void test_unusable_files_are_named(void**) {
     Certificates::made();
     const std::string nowhere = Certificates::file("nowhere");
     const struct {
@@ -198,7 +198,7 @@ void test_files_that_cannot_be_used_are_named(void**) {
     }
 }
 
-void test_a_server_without_tls_is_told(void**) {
+void test_a_server_without_tls_is_recognized(void**) {
     TestLoop loop;
     FakeServer plain(&loop);
     const TlsServer server;
@@ -213,7 +213,7 @@ void test_a_server_without_tls_is_told(void**) {
     assert_int_equal(loop.said(": tls (the answer is not TLS: this port requires redis://)"), 1);
 }
 
-void test_a_silent_server_does_not_hold_up_the_loop(void**) {
+void test_a_silent_server_does_not_block_the_loop(void**) {
     TestLoop loop;
     FakeServer silent(&loop);
     silent.answers = false;
@@ -230,7 +230,7 @@ void test_a_silent_server_does_not_hold_up_the_loop(void**) {
     assert_true(loop.run_until([&] { return silent.accepted == 3; }));
 }
 
-void test_a_client_without_tls_is_refused_by_a_server_that_wants_it(void**) {
+void test_a_server_that_requires_tls_rejects_a_client_without(void**) {
     TestLoop loop;
     const TlsServer server;
     Settings settings = settings_for("", 1000);
@@ -242,7 +242,7 @@ void test_a_client_without_tls_is_refused_by_a_server_that_wants_it(void**) {
     assert_int_equal(loop.said("rediss://"), 1);
 }
 
-void test_large_calls_and_replies_are_whole(void**) {
+void test_large_calls_and_replies_are_complete(void**) {
     TestLoop loop;
     const TlsServer server;
     TlsSettings settings(server, believing("ca"), "redis.test");
@@ -264,7 +264,7 @@ void test_large_calls_and_replies_are_whole(void**) {
     assert_int_equal(loop.lines.size(), 0);
 }
 
-void test_a_connection_that_is_lost_later_is_closed_and_not_an_error_of_tls(void**) {
+void test_a_loss_after_the_handshake_is_closed_and_not_a_tls_error(void**) {
     TestLoop loop;
     const TlsServer server;
     TlsSettings settings(server, believing("ca"), "redis.test");
@@ -277,7 +277,7 @@ void test_a_connection_that_is_lost_later_is_closed_and_not_an_error_of_tls(void
     assert_int_equal(calls.ask_echo("again").error, Error::kNone);
 }
 
-// A node that has all slots and speaks only TLS.
+// A node with all slots that accepts only TLS.
 struct TlsNode {
     explicit TlsNode(const std::string& certificate, const Words& more = {})
         : server(with({"--tls-port", std::to_string(port), "--cluster-enabled", "yes", "--cluster-port",
@@ -321,8 +321,8 @@ Error ask_node(const TlsNode& node, const std::string& seed, const std::string& 
     return error;
 }
 
-// It does not know its address, and is where it was asked, under the name by which it was.
-void test_a_node_without_an_address_proves_the_name_of_the_seed(void**) {
+// The node does not know its address, so the map has the address and name of the seed.
+void test_a_node_without_an_address_has_the_name_of_the_seed(void**) {
     const TlsNode named("node");
     TestLoop loop;
     assert_int_equal(ask_node(named, "redis.test", "", &loop), Error::kNone);
@@ -332,7 +332,7 @@ void test_a_node_without_an_address_proves_the_name_of_the_seed(void**) {
     assert_int_equal(ask_node(named, "127.0.0.1", "redis.test", &loop), Error::kNone);
 }
 
-void test_a_node_proves_the_address_or_name_that_it_is_told_by(void**) {
+void test_the_certificate_of_a_node_has_its_host_in_the_map(void**) {
     const TlsNode node("address", {"--cluster-announce-ip", "127.0.0.1"});
     TestLoop loop;
     assert_int_equal(ask_node(node, "127.0.0.1", "", &loop), Error::kNone);
@@ -349,22 +349,22 @@ void test_a_node_proves_the_address_or_name_that_it_is_told_by(void**) {
 int main() {
     using namespace rate_limit::redis;
     const CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_server_that_proves_its_name_is_believed),
-        cmocka_unit_test(test_a_server_of_another_name_is_not_believed),
-        cmocka_unit_test(test_without_a_name_any_is_believed_but_not_any_authority),
-        cmocka_unit_test(test_a_name_that_no_certificate_can_have_is_not_believed),
-        cmocka_unit_test(test_an_unknown_authority_is_not_believed),
-        cmocka_unit_test(test_without_verification_anybody_is_believed),
-        cmocka_unit_test(test_a_client_certificate_is_shown),
-        cmocka_unit_test(test_without_verification_no_certificate_is_blamed),
-        cmocka_unit_test(test_files_that_cannot_be_used_are_named),
-        cmocka_unit_test(test_a_server_without_tls_is_told),
-        cmocka_unit_test(test_a_silent_server_does_not_hold_up_the_loop),
-        cmocka_unit_test(test_a_client_without_tls_is_refused_by_a_server_that_wants_it),
-        cmocka_unit_test(test_large_calls_and_replies_are_whole),
-        cmocka_unit_test(test_a_connection_that_is_lost_later_is_closed_and_not_an_error_of_tls),
-        cmocka_unit_test(test_a_node_without_an_address_proves_the_name_of_the_seed),
-        cmocka_unit_test(test_a_node_proves_the_address_or_name_that_it_is_told_by),
+        cmocka_unit_test(test_a_server_with_the_right_name_is_trusted),
+        cmocka_unit_test(test_a_server_with_another_name_is_rejected),
+        cmocka_unit_test(test_without_a_name_only_the_authority_is_verified),
+        cmocka_unit_test(test_an_impossible_name_is_rejected),
+        cmocka_unit_test(test_an_unknown_authority_is_rejected),
+        cmocka_unit_test(test_without_verification_any_server_is_trusted),
+        cmocka_unit_test(test_a_client_certificate_is_sent),
+        cmocka_unit_test(test_without_verification_the_error_is_not_the_certificate),
+        cmocka_unit_test(test_unusable_files_are_named),
+        cmocka_unit_test(test_a_server_without_tls_is_recognized),
+        cmocka_unit_test(test_a_silent_server_does_not_block_the_loop),
+        cmocka_unit_test(test_a_server_that_requires_tls_rejects_a_client_without),
+        cmocka_unit_test(test_large_calls_and_replies_are_complete),
+        cmocka_unit_test(test_a_loss_after_the_handshake_is_closed_and_not_a_tls_error),
+        cmocka_unit_test(test_a_node_without_an_address_has_the_name_of_the_seed),
+        cmocka_unit_test(test_the_certificate_of_a_node_has_its_host_in_the_map),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -1,4 +1,4 @@
-// Any seed that knows the map of slots tells it, whatever the others do, and only what makes sense is taken.
+// Loading the slot map from any seed that answers, and ignoring invalid parts.
 #include "redis/topology.h"
 
 #include "fake_cluster.h"
@@ -6,7 +6,7 @@
 namespace rate_limit::redis {
 namespace {
 
-void test_a_seed_that_is_of_no_use_is_passed_over(void**) {
+void test_a_seed_that_fails_is_skipped(void**) {
     const std::string bad[] = {
         "-ERR This instance has cluster support disabled\r\n",
         "-NOAUTH Authentication required.\r\n",
@@ -43,7 +43,7 @@ void test_a_seed_that_is_of_no_use_is_passed_over(void**) {
     }
 }
 
-void test_a_seed_that_says_nothing_is_passed_over_after_connect_timeout(void**) {
+void test_a_silent_seed_is_skipped_after_connect_timeout(void**) {
     for (unsigned stage = 0; stage < 3; stage++) {
         TestLoop loop;
         FakeNode mute(&loop);
@@ -59,7 +59,7 @@ void test_a_seed_that_says_nothing_is_passed_over_after_connect_timeout(void**) 
     }
 }
 
-void test_a_seed_that_hangs_up_is_passed_over(void**) {
+void test_a_seed_that_closes_the_connection_is_skipped(void**) {
     TestLoop loop;
     FakeNode rude(&loop);
     FakeNode good(&loop);
@@ -94,7 +94,7 @@ void test_while_no_seed_answers_calls_fail_without_waiting(void**) {
     cluster.send(kRight);
     assert_true(cluster.await());
     for (const SlotAsked& asked : cluster.all()) {
-        // What the last one did that was asked.
+        // The error of the last seed.
         assert_true(asked.error == Error::kRefused || asked.error == Error::kOther);
         assert_in_range(asked.took, 0, 150);
     }
@@ -111,15 +111,15 @@ void test_while_no_seed_answers_calls_fail_without_waiting(void**) {
     assert_int_equal(cluster.ask(1).error, Error::kNone);
 }
 
-void test_seeds_without_an_address_are_no_seeds(void**) {
+void test_seeds_without_an_address_are_skipped(void**) {
     TestLoop loop;
     TestCluster cluster(&loop, {{"nowhere.invalid", 6379, {}}});
     assert_int_equal(cluster.ask(1).error, Error::kUnresolved);
     assert_int_equal(loop.said("no node is known"), 1);
 }
 
-// The system takes 127.1 for a name, and knows its address without asking anybody.
-void test_seeds_whose_names_have_other_addresses_by_now_are_found(void**) {
+// The system takes 127.1 for a name, and resolves it without a name server.
+void test_changed_addresses_of_seeds_are_found(void**) {
     TestLoop loop;
     FakeNode node(&loop);
     node.map = array({node.range(0, 16383)});
@@ -129,7 +129,7 @@ void test_seeds_whose_names_have_other_addresses_by_now_are_found(void**) {
     assert_int_equal(cluster.ask(1).error, Error::kNone);
 }
 
-void test_a_seed_whose_name_is_gone_keeps_its_address(void**) {
+void test_a_seed_keeps_its_address_when_the_lookup_fails(void**) {
     TestLoop loop;
     FakeNode node(&loop);
     node.refuse();
@@ -170,7 +170,7 @@ void test_a_map_may_have_as_many_ranges_as_there_are_slots(void**) {
     }
 }
 
-void test_a_part_of_the_map_that_makes_no_sense_is_left_out(void**) {
+void test_invalid_parts_of_the_map_are_ignored(void**) {
     TestLoop loop;
     FakeNode node(&loop);
     const std::string port = integer(node.port());
@@ -215,7 +215,7 @@ void test_a_part_of_the_map_that_makes_no_sense_is_left_out(void**) {
     }
 }
 
-void test_a_node_that_does_not_know_its_address_is_where_it_was_asked(void**) {
+void test_an_empty_host_in_the_map_is_the_node_that_answered(void**) {
     for (const std::string& host : {bulk(""), std::string("$-1\r\n")}) {
         TestLoop loop;
         FakeNode node(&loop, "127.0.0.3");
@@ -231,7 +231,7 @@ void test_a_node_that_does_not_know_its_address_is_where_it_was_asked(void**) {
     }
 }
 
-void test_what_a_seed_says_does_not_reach_the_log_as_it_is(void**) {
+void test_replies_of_a_seed_are_escaped_in_the_log(void**) {
     TestLoop loop;
     FakeNode node(&loop);
     node.map = "-ERR a\tb\x1b[1m\r\n";
@@ -246,18 +246,18 @@ void test_what_a_seed_says_does_not_reach_the_log_as_it_is(void**) {
 int main() {
     using namespace rate_limit::redis;
     const CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_seed_that_is_of_no_use_is_passed_over),
-        cmocka_unit_test(test_a_seed_that_says_nothing_is_passed_over_after_connect_timeout),
-        cmocka_unit_test(test_a_seed_that_hangs_up_is_passed_over),
+        cmocka_unit_test(test_a_seed_that_fails_is_skipped),
+        cmocka_unit_test(test_a_silent_seed_is_skipped_after_connect_timeout),
+        cmocka_unit_test(test_a_seed_that_closes_the_connection_is_skipped),
         cmocka_unit_test(test_workers_begin_with_different_seeds),
         cmocka_unit_test(test_while_no_seed_answers_calls_fail_without_waiting),
-        cmocka_unit_test(test_seeds_without_an_address_are_no_seeds),
-        cmocka_unit_test(test_seeds_whose_names_have_other_addresses_by_now_are_found),
-        cmocka_unit_test(test_a_seed_whose_name_is_gone_keeps_its_address),
+        cmocka_unit_test(test_seeds_without_an_address_are_skipped),
+        cmocka_unit_test(test_changed_addresses_of_seeds_are_found),
+        cmocka_unit_test(test_a_seed_keeps_its_address_when_the_lookup_fails),
         cmocka_unit_test(test_a_map_may_have_as_many_ranges_as_there_are_slots),
-        cmocka_unit_test(test_a_part_of_the_map_that_makes_no_sense_is_left_out),
-        cmocka_unit_test(test_a_node_that_does_not_know_its_address_is_where_it_was_asked),
-        cmocka_unit_test(test_what_a_seed_says_does_not_reach_the_log_as_it_is),
+        cmocka_unit_test(test_invalid_parts_of_the_map_are_ignored),
+        cmocka_unit_test(test_an_empty_host_in_the_map_is_the_node_that_answered),
+        cmocka_unit_test(test_replies_of_a_seed_are_escaped_in_the_log),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

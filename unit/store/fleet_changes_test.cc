@@ -478,8 +478,8 @@ void test_after_a_wrong_password_rates_are_followed_at_once(void**) {
                                             : "-WRONGPASS invalid username-password pair\r\n";
         bool right = false;
         server.answer = [&](const redis::Words&) { return right ? told_rate() : refusal; };
-        server.greeting = [&](const redis::Words& words) {
-            const std::string usual = redis::FakeServer::greet(words);
+        server.handshake = [&](const redis::Words& words) {
+            const std::string usual = redis::FakeServer::healthy(words);
             return usual.empty() || right || (greeted && words[0] != "SET") ? usual : refusal;
         };
         TestZone api("api");

@@ -1,4 +1,4 @@
-// Every line of the log names the Redis, the address that was tried, what happened, and what it means for
+// Each log line has the name of the Redis, the address, the event and the consequence for
 // requests; and never a password.
 #include "fake_cluster.h"
 #include "redis/sentinels.h"
@@ -38,7 +38,7 @@ void test_a_refused_connection_names_the_address_and_the_consequence(void**) {
     }
 }
 
-void test_the_address_of_a_name_is_the_one_that_was_tried(void**) {
+void test_the_log_has_the_address_of_the_last_attempt(void**) {
     TestLoop loop;
     Calls calls(at("redis.invalid", 1), &loop, {"127.0.0.1", "127.0.0.2"});
     calls.ask_echo("x");
@@ -47,7 +47,7 @@ void test_the_address_of_a_name_is_the_one_that_was_tried(void**) {
     assert_true(loop.run_until([&] { return loop.said("\"fleet\" 127.0.0.2:1: refused (") == 1; }));
 }
 
-void test_a_name_without_an_address_is_named_itself(void**) {
+void test_the_log_has_the_name_of_a_host_without_an_address(void**) {
     TestLoop loop;
     Calls calls(at("redis.invalid", 7), &loop);
     assert_int_equal(calls.ask_echo("x").error, Error::kUnresolved);
@@ -70,7 +70,7 @@ void test_a_failed_call_and_the_recovery_name_the_socket_and_the_consequence(voi
     assert_line(loop, 1, "redis \"fleet\" unix:" + server.path() + ": answers again; zone a: enforced");
 }
 
-void test_a_long_answer_of_a_server_does_not_crowd_out_the_consequence(void**) {
+void test_a_long_reply_is_truncated_and_the_consequence_is_not(void**) {
     TestLoop loop;
     FakeServer server(&loop);
     server.answer = [](const Words&) { return "-ERR " + std::string(100'000, 'x') + "\r\n"; };
@@ -81,7 +81,7 @@ void test_a_long_answer_of_a_server_does_not_crowd_out_the_consequence(void**) {
                     "...); zone a: a call failed");
 }
 
-void test_what_harms_no_request_is_said_to(void**) {
+void test_an_error_without_an_effect_on_requests_is_logged_so(void**) {
     TestLoop loop;
     FakeServer server(&loop);
     server.answer = echo_back;
@@ -94,20 +94,20 @@ void test_what_harms_no_request_is_said_to(void**) {
                     ": protocol (the server sent a reply that no command waits for); no request is affected");
 }
 
-void test_a_silent_server_is_told_by_what_it_has_not_answered(void**) {
-    for (const bool greets : {true, false}) {
+void test_the_log_says_what_a_silent_server_has_not_answered(void**) {
+    for (const bool ready : {true, false}) {
         TestLoop loop;
         FakeServer server(&loop);
         Calls calls(speaking(settings_for(server.path(), 20)), &loop);
-        if (greets) {
+        if (ready) {
             server.answer = echo_back;
             calls.ask_echo("warm");
         }
-        server.answer = server.greeting = FakeServer::Answer();
+        server.answer = server.handshake = FakeServer::Answer();
         calls.ask_echo("x");
         assert_line(loop, 0,
                     "redis \"fleet\" unix:" + server.path() + ": timeout (" +
-                        (greets ? "no answer" : "connected, but the first command was not answered") +
+                        (ready ? "no answer" : "connected, but the first command was not answered") +
                         "); zone a: a call failed");
     }
 }
@@ -133,12 +133,12 @@ void test_clients_of_one_redis_log_a_failure_and_its_end_once(void**) {
     assert_int_equal(loop.said(": answers again; zone a: enforced"), 1);
 }
 
-void test_a_quiet_client_says_that_there_is_no_connection_and_no_more(void**) {
+void test_a_quiet_client_logs_only_failures_to_connect(void**) {
     TestLoop loop;
     FakeServer server(&loop);
-    server.greeting = [](const Words& command) {
+    server.handshake = [](const Words& command) {
         return command[0] == "PING" ? std::string("-NOAUTH Authentication required.\r\n")
-                                    : FakeServer::greet(command);
+                                    : FakeServer::healthy(command);
     };
     server.answer = [](const Words&) { return "-NOPERM no\r\n"; };
     Settings settings = speaking(settings_for(server.path()));
@@ -148,7 +148,7 @@ void test_a_quiet_client_says_that_there_is_no_connection_and_no_more(void**) {
     assert_line(loop, 0,
                 "redis \"fleet\" unix:" + server.path() +
                     ": auth (NOAUTH Authentication required.); zone a: no connection");
-    server.greeting = FakeServer::greet;
+    server.handshake = FakeServer::healthy;
     assert_true(calls.await_open(false));
     loop.jump(20'000);
     for (unsigned i = 0; i < 5; i++) {
@@ -159,7 +159,7 @@ void test_a_quiet_client_says_that_there_is_no_connection_and_no_more(void**) {
     assert_line(loop, 1, "redis \"fleet\" unix:" + server.path() + ": answers again; zone a: enforced");
 }
 
-void test_what_fails_in_the_background_hides_no_failure_of_requests(void**) {
+void test_background_failures_do_not_suppress_those_of_requests(void**) {
     TestLoop loop;
     FakeServer server(&loop);
     server.answer = [](const Words&) { return "what?\r\n"; };
@@ -181,7 +181,7 @@ void test_what_fails_in_the_background_hides_no_failure_of_requests(void**) {
     assert_int_equal(loop.said("; zone a: a call failed"), 1);
 }
 
-void test_nodes_of_a_cluster_are_told_apart(void**) {
+void test_each_node_of_a_cluster_has_its_own_lines(void**) {
     TestLoop loop;
     FakeNode left(&loop);
     FakeNode right(&loop);
@@ -195,7 +195,7 @@ void test_nodes_of_a_cluster_are_told_apart(void**) {
     assert_line(loop, 1, "redis \"fleet\" " + right.target() + ": oom (OOM full); zone a: a call failed");
 }
 
-void test_a_cluster_that_nobody_tells_of_names_the_node_that_was_asked(void**) {
+void test_a_map_that_cannot_be_loaded_names_the_last_node(void**) {
     TestLoop loop;
     FakeNode node(&loop);
     node.map = "-ERR no cluster\r\n";
@@ -214,7 +214,7 @@ struct NoOwner : Endpoint::Owner {
     void on_moved() override {}
 };
 
-void test_a_sentinel_is_named_and_whether_its_primary_serves_on(void**) {
+void test_the_log_names_the_sentinel_and_the_known_primary(void**) {
     TestLoop loop;
     loop.real = true;
     FakeServer sentinel(&loop, "127.0.0.1");
@@ -244,8 +244,8 @@ void test_a_sentinel_is_named_and_whether_its_primary_serves_on(void**) {
     assert_int_equal(loop.said("; requests are still decided at 127.0.0.1:7001"), loop.lines.size() - 1);
 }
 
-// Redis without AUTH, or a proxy, repeats arguments, of which Redis cuts long ones.
-void test_no_answer_to_auth_brings_a_password_to_the_log(void**) {
+// Redis without AUTH, or a proxy, repeats arguments in the error. Redis truncates long ones.
+void test_no_reply_to_auth_puts_a_password_into_the_log(void**) {
     const std::string secret = "s3same-" + std::string(200, 'q');
     const struct {
         std::string answer;
@@ -265,7 +265,7 @@ void test_no_answer_to_auth_brings_a_password_to_the_log(void**) {
     for (const auto& each : cases) {
         TestLoop loop;
         FakeServer server(&loop);
-        server.greeting = [&](const Words& command) {
+        server.handshake = [&](const Words& command) {
             return command[0] == "AUTH" ? each.answer + "\r\n" : std::string();
         };
         Settings settings = speaking(settings_for(server.path()));
@@ -280,7 +280,7 @@ void test_no_answer_to_auth_brings_a_password_to_the_log(void**) {
     }
 }
 
-void test_a_port_that_wants_tls_is_told(void**) {
+void test_a_port_that_requires_tls_is_recognized(void**) {
     const struct {
         const char* says;
         const char* line;
@@ -305,7 +305,7 @@ void test_a_port_that_wants_tls_is_told(void**) {
     }
 }
 
-void test_a_journal_tells_nodes_apart_and_is_bounded(void**) {
+void test_a_journal_limits_each_node_and_is_bounded(void**) {
     Journal journal;
     std::uint64_t left_out = 0;
     Milliseconds now = 1000;
@@ -335,21 +335,21 @@ int main() {
     using namespace rate_limit::redis;
     const CMUnitTest tests[] = {
         cmocka_unit_test(test_a_refused_connection_names_the_address_and_the_consequence),
-        cmocka_unit_test(test_the_address_of_a_name_is_the_one_that_was_tried),
-        cmocka_unit_test(test_a_name_without_an_address_is_named_itself),
+        cmocka_unit_test(test_the_log_has_the_address_of_the_last_attempt),
+        cmocka_unit_test(test_the_log_has_the_name_of_a_host_without_an_address),
         cmocka_unit_test(test_a_failed_call_and_the_recovery_name_the_socket_and_the_consequence),
-        cmocka_unit_test(test_a_long_answer_of_a_server_does_not_crowd_out_the_consequence),
-        cmocka_unit_test(test_what_harms_no_request_is_said_to),
-        cmocka_unit_test(test_a_silent_server_is_told_by_what_it_has_not_answered),
+        cmocka_unit_test(test_a_long_reply_is_truncated_and_the_consequence_is_not),
+        cmocka_unit_test(test_an_error_without_an_effect_on_requests_is_logged_so),
+        cmocka_unit_test(test_the_log_says_what_a_silent_server_has_not_answered),
         cmocka_unit_test(test_clients_of_one_redis_log_a_failure_and_its_end_once),
-        cmocka_unit_test(test_a_quiet_client_says_that_there_is_no_connection_and_no_more),
-        cmocka_unit_test(test_what_fails_in_the_background_hides_no_failure_of_requests),
-        cmocka_unit_test(test_nodes_of_a_cluster_are_told_apart),
-        cmocka_unit_test(test_a_cluster_that_nobody_tells_of_names_the_node_that_was_asked),
-        cmocka_unit_test(test_a_sentinel_is_named_and_whether_its_primary_serves_on),
-        cmocka_unit_test(test_no_answer_to_auth_brings_a_password_to_the_log),
-        cmocka_unit_test(test_a_port_that_wants_tls_is_told),
-        cmocka_unit_test(test_a_journal_tells_nodes_apart_and_is_bounded),
+        cmocka_unit_test(test_a_quiet_client_logs_only_failures_to_connect),
+        cmocka_unit_test(test_background_failures_do_not_suppress_those_of_requests),
+        cmocka_unit_test(test_each_node_of_a_cluster_has_its_own_lines),
+        cmocka_unit_test(test_a_map_that_cannot_be_loaded_names_the_last_node),
+        cmocka_unit_test(test_the_log_names_the_sentinel_and_the_known_primary),
+        cmocka_unit_test(test_no_reply_to_auth_puts_a_password_into_the_log),
+        cmocka_unit_test(test_a_port_that_requires_tls_is_recognized),
+        cmocka_unit_test(test_a_journal_limits_each_node_and_is_bounded),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }
