@@ -1,7 +1,7 @@
 // Outages: when calls start to fail at once, and when they are sent again.
-#include <deque>
 
 #include "calls.h"
+#include "slow_server.h"
 
 namespace rate_limit::redis {
 namespace {
@@ -132,16 +132,21 @@ void test_an_unanswered_probe_closes_the_connection(void**) {
     assert_int_equal(calls.ask_echo("y").error, Error::kNone);
 }
 
+// Answers handshakes by an error, and records their times.
+void reject_handshakes(FakeServer* server, TestLoop* loop, std::vector<Milliseconds>* attempts) {
+    server->handshake = [=](const Words& command) {
+        if (command[0] == "PING") {
+            attempts->push_back(loop->now());
+        }
+        return std::string("-LOADING Redis is loading the dataset in memory\r\n");
+    };
+}
+
 void test_the_interval_between_attempts_to_connect_grows(void**) {
     TestLoop loop;
     FakeServer server(&loop);
     std::vector<Milliseconds> attempts;
-    server.handshake = [&](const Words& command) {
-        if (command[0] == "PING") {
-            attempts.push_back(loop.now());
-        }
-        return std::string("-LOADING Redis is loading the dataset in memory\r\n");
-    };
+    reject_handshakes(&server, &loop, &attempts);
     Calls calls(settings_for(server.path()), &loop);
     assert_int_equal(calls.ask_echo("x").error, Error::kLoading);
     assert_false(calls->available());
@@ -161,12 +166,7 @@ void test_the_interval_between_attempts_is_random_by_up_to_a_half(void**) {
     loop.chance = 25;
     FakeServer server(&loop);
     std::vector<Milliseconds> attempts;
-    server.handshake = [&](const Words& command) {
-        if (command[0] == "PING") {
-            attempts.push_back(loop.now());
-        }
-        return std::string("-LOADING Redis is loading the dataset in memory\r\n");
-    };
+    reject_handshakes(&server, &loop, &attempts);
     Calls calls(settings_for(server.path()), &loop);
     calls.ask_echo("x");
     assert_true(loop.run_until([&] { return attempts.size() == 2; }));
@@ -255,38 +255,10 @@ void test_the_client_reconnects_at_once_after_a_loss_behind_the_probe(void**) {
 
 void test_the_queue_to_a_slow_server_does_not_grow(void**) {
     TestLoop loop;
-    FakeServer server(&loop);
-    std::deque<std::string> queue;
-    server.handshake = [](const Words& command) {
-        return command[0] == "SET" ? std::string() : FakeServer::healthy(command);
-    };
-    server.answer = [&](const Words& command) {
-        queue.push_back(command[0] == "SET" ? "+OK\r\n" : bulk("x"));
-        return "";
-    };
-    Calls calls(settings_for(server.path(), 20), &loop);
-    Milliseconds answered_at = loop.now();
-    std::size_t longest = 0;
-    unsigned turned_away = 0;
-    const Milliseconds end = loop.now() + 1500;
-    while (loop.now() < end) {
-        if (calls->available()) {
-            calls.echo("x");
-        } else {
-            turned_away++;
-        }
-        loop.run_for(1);
-        longest = std::max(longest, queue.size());
-        if (!queue.empty() && loop.now() >= answered_at + 10) {
-            answered_at = loop.now();
-            server.say(queue.front());
-            queue.pop_front();
-        }
-    }
-    assert_true(calls->counts().opened > 0);
-    assert_true(turned_away > calls.all().size());
-    assert_true(longest < 100);
-    assert_int_equal(server.accepted, 1);
+    SlowServer slow(&loop);
+    Calls calls(settings_for(slow.server.path(), 20), &loop);
+    slow.overload(&calls);
+    assert_int_equal(slow.server.accepted, 1);
 }
 
 void test_five_shape_errors_open_the_breaker(void**) {

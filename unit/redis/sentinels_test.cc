@@ -391,34 +391,44 @@ void test_the_first_call_waits_for_the_primary(void**) {
     assert_int_equal(sentinel.asked.size(), 1);
 }
 
-void test_calls_go_to_the_new_primary_as_soon_as_it_is_named(void**) {
+// A client with a primary, and a server that takes over.
+struct Failover {
+    Failover()
+        : old(free_port()),
+          next(free_port()),
+          sentinel(&loop, old.port),
+          through(&loop, seeds_of({&sentinel})) {
+        assert_int_equal(through.calls.ask_echo("a").error, Error::kNone);
+    }
+
+    void assert_next_serves() {
+        assert_int_equal(through.calls.ask_echo("b").error, Error::kNone);
+        assert_true(next.command({"INFO", "commandstats"}).find("cmdstat_evalsha") != std::string::npos);
+    }
+
     TestLoop loop;
-    const TcpServer old(free_port());
-    const TcpServer next(free_port());
-    FakeSentinel sentinel(&loop, old.port);
-    PrimaryCalls through(&loop, seeds_of({&sentinel}));
-    assert_int_equal(through.calls.ask_echo("a").error, Error::kNone);
-    sentinel.switch_to(next.port);
-    assert_true(loop.run_until([&] { return loop.said("the primary is now") == 1; }));
-    assert_int_equal(through.calls.ask_echo("b").error, Error::kNone);
-    assert_true(next.command({"INFO", "commandstats"}).find("cmdstat_evalsha") != std::string::npos);
+    TcpServer old;
+    TcpServer next;
+    FakeSentinel sentinel;
+    PrimaryCalls through;
+};
+
+void test_calls_go_to_the_new_primary_as_soon_as_it_is_named(void**) {
+    Failover failover;
+    failover.sentinel.switch_to(failover.next.port);
+    assert_true(failover.loop.run_until([&] { return failover.loop.said("the primary is now") == 1; }));
+    failover.assert_next_serves();
 }
 
 // A replica answers a write, and the handshake of the next connection, by READONLY.
 void test_a_primary_that_became_a_replica_is_replaced(void**) {
-    TestLoop loop;
-    const TcpServer old(free_port());
-    const TcpServer next(free_port());
-    FakeSentinel sentinel(&loop, old.port);
-    PrimaryCalls through(&loop, seeds_of({&sentinel}));
-    assert_int_equal(through.calls.ask_echo("a").error, Error::kNone);
-    old.command({"REPLICAOF", "127.0.0.1", std::to_string(next.port)});
-    sentinel.primary = next.port;
-    assert_int_equal(through.calls.ask({"SET", "k", "v"}).error, Error::kReadOnly);
-    assert_true(loop.run_until([&] { return loop.said("the primary is now") == 1; }));
-    assert_true(through.calls.await_open(false));
-    assert_int_equal(through.calls.ask_echo("b").error, Error::kNone);
-    assert_true(next.command({"INFO", "commandstats"}).find("cmdstat_evalsha") != std::string::npos);
+    Failover failover;
+    failover.old.command({"REPLICAOF", "127.0.0.1", std::to_string(failover.next.port)});
+    failover.sentinel.primary = failover.next.port;
+    assert_int_equal(failover.through.calls.ask({"SET", "k", "v"}).error, Error::kReadOnly);
+    assert_true(failover.loop.run_until([&] { return failover.loop.said("the primary is now") == 1; }));
+    assert_true(failover.through.calls.await_open(false));
+    failover.assert_next_serves();
 }
 
 void test_a_replica_that_a_sentinel_names_is_not_used(void**) {
@@ -436,20 +446,16 @@ void test_a_replica_that_a_sentinel_names_is_not_used(void**) {
 }
 
 void test_a_killed_primary_is_replaced_when_another_is_named(void**) {
-    TestLoop loop;
-    TcpServer old(free_port());
-    const TcpServer next(free_port());
-    FakeSentinel sentinel(&loop, old.port);
-    PrimaryCalls through(&loop, seeds_of({&sentinel}));
-    assert_int_equal(through.calls.ask_echo("a").error, Error::kNone);
-    old.stop();
+    Failover failover;
+    Calls& calls = failover.through.calls;
+    failover.old.stop();
     // First the connection is lost, then connecting fails.
-    while (through.calls->available()) {
-        assert_int_not_equal(through.calls.ask_echo("b").error, Error::kNone);
+    while (calls->available()) {
+        assert_int_not_equal(calls.ask_echo("lost").error, Error::kNone);
     }
-    sentinel.primary = next.port;
-    assert_true(through.calls.await_open(false));
-    assert_int_equal(through.calls.ask_echo("c").error, Error::kNone);
+    failover.sentinel.primary = failover.next.port;
+    assert_true(calls.await_open(false));
+    failover.assert_next_serves();
 }
 
 void test_without_memory_there_are_no_sentinels(void**) {

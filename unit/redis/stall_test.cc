@@ -4,6 +4,7 @@
 #include <random>
 
 #include "calls.h"
+#include "slow_server.h"
 
 namespace rate_limit::redis {
 namespace {
@@ -319,40 +320,12 @@ void test_both_connections_move_with_the_server(void**) {
 
 void test_the_queue_to_a_slow_server_does_not_grow_on_either_connection(void**) {
     TestLoop loop;
-    FakeServer server(&loop);
-    Settings settings = with_spare(server.path());
+    SlowServer slow(&loop);
+    Settings settings = with_spare(slow.server.path());
     settings.timeout = 20;
-    std::deque<std::pair<unsigned, std::string>> queue;
-    server.handshake = [](const Words& command) {
-        return command[0] == "SET" ? std::string() : FakeServer::healthy(command);
-    };
-    server.answer = [&](const Words& command) {
-        queue.emplace_back(server.serving(), command[0] == "SET" ? "+OK\r\n" : bulk("x"));
-        return "";
-    };
     Calls calls(settings, &loop);
-    Milliseconds answered_at = loop.now();
-    std::size_t longest = 0;
-    unsigned turned_away = 0;
-    const Milliseconds end = loop.now() + 1500;
-    while (loop.now() < end) {
-        if (calls->available()) {
-            calls.echo("x");
-        } else {
-            turned_away++;
-        }
-        loop.run_for(1);
-        longest = std::max(longest, queue.size());
-        if (!queue.empty() && loop.now() >= answered_at + 10) {
-            answered_at = loop.now();
-            server.say(queue.front().second, queue.front().first);
-            queue.pop_front();
-        }
-    }
-    assert_true(calls->counts().opened > 0);
-    assert_true(turned_away > calls.all().size());
-    assert_true(longest < 100);
-    assert_true(server.connections() <= 2);
+    slow.overload(&calls);
+    assert_true(slow.server.connections() <= 2);
 }
 
 // Connections become silent at random, but never both at once. Each call is answered, or times out
