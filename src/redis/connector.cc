@@ -236,9 +236,13 @@ void Connector::watch_attempt(const TrackedConnection& connection) {
     retry_->arm(end > loop_->now() ? end - loop_->now() : 0);
 }
 
-// The breaker is closed: the timer watches a connection in its handshake, else a second connection that may
-// be idle.
+// Sets the timer for a closed breaker: it watches a connection in its handshake, else a second connection
+// that may be idle. If a call has failed meanwhile and opened the breaker again, the timer is already set for
+// the next attempt.
 void Connector::rearm() {
+    if (!available()) {
+        return;
+    }
     for (const TrackedConnection& connection : connections_) {
         if (connection.connecting()) {
             watch_attempt(connection);

@@ -328,6 +328,41 @@ void test_the_queue_to_a_slow_server_does_not_grow_on_either_connection(void**) 
     assert_true(slow.server.connections() <= 2);
 }
 
+// The connection that is closed when the breaker closes has a call in flight, whose failure opens the breaker
+// again.
+void test_a_breaker_that_opens_again_while_it_closes_is_closed_later(void**) {
+    constexpr Milliseconds kLong = 400;
+    TestLoop loop;
+    FakeServer server(&loop);
+    server.answer = answer_of;
+    Settings settings = with_spare(server.path());
+    settings.timeout = kLong;
+    Calls calls(settings, &loop);
+    assert_int_equal(calls.ask_echo("warm").error, Error::kNone);
+    // The first connection is silent until a call leaves by the second, which is silent, too, and has not yet
+    // answered.
+    server.hold(1);
+    calls.echo("first");
+    assert_true(loop.run_until([&] { return server.accepted == 2 && server.count("SCRIPT") == 2; }, kLong));
+    loop.run_for(2);
+    server.hold(2);
+    Asked& second = calls.echo("second");
+    loop.run_for(2);
+    server.let_go(1);
+    loop.run_for(2);
+    assert_int_equal(second.answers, 0);
+    for (unsigned i = 0; i < Breaker::kFailures; i++) {
+        calls->distrust(Error::kShape, "unreadable");
+    }
+    assert_false(calls->available());
+    assert_true(loop.run_until([&] { return second.answers == 1; }, kLong / 4));
+    assert_int_equal(second.error, Error::kClosed);
+    assert_int_equal(calls->counts().opened, 2);
+    assert_false(calls->available());
+    assert_true(calls.await_open(false));
+    assert_int_equal(calls.ask_echo("x").error, Error::kNone);
+}
+
 // Connections become silent at random, but never both at once. Each call is answered, or times out
 // because it was sent on a silent one. No call reaches the server twice.
 void test_no_call_is_sent_twice(void**) {
@@ -382,6 +417,7 @@ int main() {
         cmocka_unit_test(test_the_other_connection_serves_after_a_loss),
         cmocka_unit_test(test_both_connections_move_with_the_server),
         cmocka_unit_test(test_the_queue_to_a_slow_server_does_not_grow_on_either_connection),
+        cmocka_unit_test(test_a_breaker_that_opens_again_while_it_closes_is_closed_later),
         cmocka_unit_test(test_no_call_is_sent_twice),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
