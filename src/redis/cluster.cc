@@ -163,7 +163,7 @@ Cluster::Cluster(const Settings& settings, const std::vector<Seed>& seeds, Loop*
     topology_settings_.script = {};
     topology_settings_.most_elements = kSlots;
     topology_settings_.most_reply = kMapReply;
-    owners_.fill(kNobody);
+    owners_.fill(kNoNode);
 }
 
 Cluster* Cluster::make(const Settings& settings, const std::vector<Seed>& seeds, Loop* loop) {
@@ -199,7 +199,7 @@ Client* Cluster::client_of(Slot slot) {
         refresh(0);
         return lobby_.get();
     }
-    return owners_[slot] != kNobody ? client_at(owners_[slot]) : nullptr;
+    return owners_[slot] != kNoNode ? client_at(owners_[slot]) : nullptr;
 }
 
 void Cluster::open() {
@@ -298,7 +298,7 @@ bool Cluster::make_client(Node* node) {
     return true;
 }
 
-// The index of a node in nodes_; a new node is added. kNobody if there is no memory, or there are too many
+// The index of a node in nodes_; a new node is added. kNoNode if there is no memory, or there are too many
 // nodes.
 std::uint16_t Cluster::node_at(const std::string& host, std::uint16_t port, const std::string& name) {
     const std::string key = address_key(host, port);
@@ -307,11 +307,11 @@ std::uint16_t Cluster::node_at(const std::string& host, std::uint16_t port, cons
         return known->second;
     }
     if (free_.empty() && nodes_.size() == kMostNodes) {
-        return kNobody;
+        return kNoNode;
     }
     std::unique_ptr<Node> node(new (std::nothrow) Node);
     if (node == nullptr) {
-        return kNobody;
+        return kNoNode;
     }
     node->host = host;
     node->port = port;
@@ -334,13 +334,13 @@ void Cluster::adopt(const std::vector<SlotRange>& ranges) {
             node->slots = 0;
         }
     }
-    owners_.fill(kNobody);
+    owners_.fill(kNoNode);
     for (const SlotRange& range : ranges) {
         const std::uint16_t owner = node_at(range.host, range.port, range.name);
         std::fill(owners_.begin() + range.first, owners_.begin() + range.last + 1, owner);
     }
     for (const std::uint16_t owner : owners_) {
-        if (owner != kNobody) {
+        if (owner != kNoNode) {
             nodes_[owner]->slots++;
         }
     }
@@ -372,7 +372,7 @@ void Cluster::set_probes() {
     for (unsigned number = 0; missing != 0 && number < kMostTags; number++) {
         const std::string tag = std::to_string(number);
         const Slot slot = slot_of(tag);
-        Node* node = owners_[slot] != kNobody ? nodes_[owners_[slot]].get() : nullptr;
+        Node* node = owners_[slot] != kNoNode ? nodes_[owners_[slot]].get() : nullptr;
         if (node != nullptr && !node->probes) {
             node->probes = true;
             node->probed = slot;
@@ -430,7 +430,7 @@ void Cluster::drop_idle_nodes() {
 // Whether each slot has a node that answers.
 bool Cluster::is_complete() const {
     return std::all_of(owners_.begin(), owners_.end(),
-                       [&](std::uint16_t owner) { return owner != kNobody && nodes_[owner]->available(); });
+                       [&](std::uint16_t owner) { return owner != kNoNode && nodes_[owner]->available(); });
 }
 
 void Cluster::on_no_ranges(const std::string& where, Error error, std::string_view line) {
@@ -466,8 +466,8 @@ Client* Cluster::redirect(const Client& from, Error error, std::string_view text
     }
     const std::size_t before = indices_.size();
     const bool may = is_host(host) && (strangers_ < kMostStrangers || is_known(host, port));
-    const std::uint16_t owner = may ? node_at(host, port, name) : kNobody;
-    if (owner == kNobody) {
+    const std::uint16_t owner = may ? node_at(host, port, name) : kNoNode;
+    if (owner == kNoNode) {
         return nullptr;
     }
     strangers_ += indices_.size() - before;

@@ -47,7 +47,7 @@ class Cluster final : public Router, private Topology::Owner, private Redirector
     class NodeLoop;
     struct Node;
 
-    static constexpr std::uint16_t kNobody = 0xffff;  // a slot without a node
+    static constexpr std::uint16_t kNoNode = 0xffff;  // a slot without a node
 
     Cluster(const Settings& settings, const std::vector<Seed>& seeds, Loop* loop);
     bool prepare();
@@ -92,7 +92,7 @@ class Cluster final : public Router, private Topology::Owner, private Redirector
     std::vector<std::uint16_t> free_;                         // indices in nodes_
     std::unordered_map<std::string, std::uint16_t> indices_;  // in nodes_, by address_key()
     std::size_t strangers_ = 0;                 // nodes without slots, which only redirections have named
-    std::array<std::uint16_t, kSlots> owners_;  // indices in nodes_, or kNobody
+    std::array<std::uint16_t, kSlots> owners_;  // indices in nodes_, or kNoNode
 };
 
 }  // namespace rate_limit::redis

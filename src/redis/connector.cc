@@ -293,7 +293,6 @@ void Connector::fail_connection(TrackedConnection* connection, Error error, std:
     const std::string kept(line);
     endpoint_->suspect();
     complain(error, kept, Effect::kUnreachable);
-    breaker_.trip();
     enter(Phase::kUnreachable);
     owner_->on_unreachable(error);
     connection->close();
@@ -364,10 +363,15 @@ void Connector::note_read_only(std::string_view line) {
     }
 }
 
-// Changes the phase, and tells the owner when the breaker opens or closes.
+// Changes the phase. Opens the breaker if the phase requires that; to close the breaker is up to the caller,
+// because an answer to a call and one to a probe do so differently. Calls the owner when the breaker has
+// opened or closed.
 void Connector::enter(Phase next) {
     const bool was_available = available();
     phase_ = next;
+    if (!available()) {
+        breaker_.trip();
+    }
     if (was_available != available()) {
         owner_->on_breaker(was_available);
     }
@@ -383,7 +387,6 @@ void Connector::trip(Error error, std::string_view line) {
     if (!available()) {
         return;
     }
-    breaker_.trip();
     enter(Phase::kFailing);
     complain(error, line);
     if (ready()) {

@@ -31,7 +31,7 @@ class Connector final : private TrackedConnection::Owner, private Endpoint::Owne
         virtual void on_unreachable(Error error) = 0;
         // Whether any call is unanswered.
         virtual bool has_calls() const = 0;
-        // The breaker has opened or closed.
+        // The breaker has opened (`open`) or closed.
         virtual void on_breaker(bool open) = 0;
         // Whether an error that answers a probe is about its slot only, so that the server does answer.
         virtual bool is_slot_error(Error error, std::string_view text) = 0;
@@ -76,14 +76,14 @@ class Connector final : private TrackedConnection::Owner, private Endpoint::Owne
     void hear(const TrackedConnection* connection);
     Milliseconds heard_at() const { return heard_at_; }
 
-    // A call was answered in time, after this time.
+    // A call was answered by its deadline, `took` after it was sent.
     void note_round_trip(Milliseconds took);
 
-    // Whether a call sent at this time by this connection tells nothing about Redis if it times out: Redis
-    // has answered by the other connection since.
+    // Whether Redis has answered since `sent_at`, but not by this connection: the timeout of a call that was
+    // sent then by this connection is not a failure of Redis.
     bool is_held_up(const TrackedConnection& connection, Milliseconds sent_at) const;
 
-    // Redis has answered a call as it should: closes the breaker.
+    // Redis has answered a call without a failure. Closes the breaker.
     void note_success();
 
     // A call has failed. Opens the breaker, with this log line, after Breaker::kFailures failures in a row.
@@ -92,15 +92,15 @@ class Connector final : private TrackedConnection::Owner, private Endpoint::Owne
     // Opens the breaker at once, unless it is open.
     void trip(Error error, std::string_view line);
 
-    // A call was answered by READONLY. If a primary is wanted, this server is no longer the one: looks for it
-    // and opens the breaker.
+    // A call was answered by READONLY. If the endpoint wants a primary, this server is no longer the primary:
+    // searches for the new one and opens the breaker.
     void note_read_only(std::string_view line);
 
     // How long the active connection may be silent with calls in flight, before new calls leave by the second
     // one: a quarter of the timeout, or twice the mean round trip if that is more, up to half of the timeout.
     Milliseconds patience() const { return patience_; }
 
-    // When to call check_silence(), or `deadline` if that is sooner.
+    // When to call check_silence(); at the latest `deadline`.
     Milliseconds next_check(Milliseconds deadline) const;
 
     // If the active connection is silent, opens the second one or changes to it.

@@ -6,6 +6,7 @@
 
 #include <iterator>
 #include <random>
+#include <utility>
 
 #include "calls.h"
 #include "real_server.h"
@@ -337,36 +338,45 @@ void test_while_all_sentinels_fail_they_are_queried_at_intervals(void**) {
     assert_true(loop.run_until([&] { return found.watcher.moves == 1; }));
 }
 
-void test_suspect_queries_another_sentinel(void**) {
+// Two Sentinels, one of which has named the primary.
+struct TwoSentinels {
+    TwoSentinels() : first(&loop, 7001), second(&loop, 7001), found(&loop, seeds_of({&first, &second})) {
+        found.sentinels->target();
+        await_moves(1);
+        if (first.asked.empty()) {
+            std::swap(asked, other);
+        }
+    }
+
+    void await_moves(unsigned moves) {
+        assert_true(loop.run_until([&] { return found.watcher.moves == moves; }));
+    }
+
     TestLoop loop;
-    FakeSentinel first(&loop, 7001);
-    FakeSentinel second(&loop, 7001);
-    Found found(&loop, seeds_of({&first, &second}));
-    found.sentinels->target();
-    assert_true(loop.run_until([&] { return found.watcher.moves == 1; }));
-    FakeSentinel& other = first.asked.empty() ? first : second;
-    other.primary = 7002;
-    found.sentinels->suspect();
-    found.sentinels->suspect();
-    assert_true(loop.run_until([&] { return found.watcher.moves == 2; }));
-    assert_int_equal(found.sentinels->target().port, 7002);
-    assert_int_equal(first.asked.size() + second.asked.size(), 2);
+    FakeSentinel first;
+    FakeSentinel second;
+    FakeSentinel* asked = &first;
+    FakeSentinel* other = &second;
+    Found found;
+};
+
+void test_suspect_queries_another_sentinel(void**) {
+    TwoSentinels two;
+    two.other->primary = 7002;
+    two.found.sentinels->suspect();
+    two.found.sentinels->suspect();
+    two.await_moves(2);
+    assert_int_equal(two.found.sentinels->target().port, 7002);
+    assert_int_equal(two.first.asked.size() + two.second.asked.size(), 2);
 }
 
 void test_a_lost_sentinel_is_replaced_at_once(void**) {
-    TestLoop loop;
-    FakeSentinel first(&loop, 7001);
-    FakeSentinel second(&loop, 7001);
-    Found found(&loop, seeds_of({&first, &second}));
-    found.sentinels->target();
-    assert_true(loop.run_until([&] { return found.watcher.moves == 1; }));
-    FakeSentinel& lost = first.asked.empty() ? second : first;
-    FakeSentinel& other = first.asked.empty() ? first : second;
-    lost.refuse();
-    lost.hang_up();
-    assert_true(loop.run_until([&] { return other.count("SUBSCRIBE") == 1; }));
-    other.switch_to(7002);
-    assert_true(loop.run_until([&] { return found.watcher.moves == 2; }));
+    TwoSentinels two;
+    two.asked->refuse();
+    two.asked->hang_up();
+    assert_true(two.loop.run_until([&] { return two.other->count("SUBSCRIBE") == 1; }));
+    two.other->switch_to(7002);
+    two.await_moves(2);
 }
 
 void test_a_primary_may_have_a_name(void**) {
