@@ -22,7 +22,7 @@ inline std::uint64_t rotate(std::uint64_t x, unsigned bits) { return (x << bits)
 struct State {
     std::uint64_t a, b, c, d;
 
-    void round() {
+    [[gnu::always_inline]] void round() {
         a += b;
         c += d;
         b = rotate(b, 13) ^ a;

@@ -31,57 +31,76 @@ bool was_decided(ngx_http_request_t* r, const RequestState& state, const Zone* z
     return has_zone(state.left_out, zone);
 }
 
-// What came of collecting the limits of a location.
+// What came of collecting a limit, or all limits of a location: the last of these that holds.
 enum class Collected : std::uint8_t {
-    kAll,
+    kNothing,   // the limit does not apply, or is left out
+    kLimit,     // to be decided
     kClosed,    // a limit without a valid rate fails closed
     kNoMemory,  // or a variable could not be evaluated
 };
 
-// Adds one limit to those that are being decided. A limit with an empty key or the rate `off` does not apply.
-// Counts such a limit once: an internal redirect may lead to it again.
-Collected collect_limit(ngx_http_request_t* r, const AppliedLimit& applied, RequestState* state) {
+// A limit with an empty key or the rate `off` does not apply. Counts such a limit once: an internal redirect
+// may lead to it again.
+[[gnu::noinline]] Collected bypass(ngx_http_request_t* r, const Zone* zone, Bypass why, RequestState* state) {
+    if (is_observed(r) && add_zone(r, zone, &state->bypassed)) {
+        count_bypass(*zone, why);
+    }
+    return Collected::kNothing;
+}
+
+// A limit without a valid rate cannot be decided.
+[[gnu::noinline]] Collected leave_out(ngx_http_request_t* r, const Zone& zone, RequestState* state) {
+    if (is_observed(r)) {
+        count_reason(zone, kNoRate);
+    }
+    state->undecided = true;
+    return zone.on_error == OnError::kClosed ? Collected::kClosed : Collected::kNothing;
+}
+
+// Collects one limit.
+[[gnu::always_inline]] inline Collected collect_limit(ngx_http_request_t* r, const AppliedLimit& applied,
+                                                      RequestState* state, Limit* limit) {
     ngx_str_t key;
     Zone* zone = applied.zone;
     if (!zone_key(r, *zone, &key)) {
         return Collected::kNoMemory;
     }
-    const Policy* policy = key.len != 0 ? policy_of(r, applied) : &applied.policy;
+    if (key.len == 0) {
+        return bypass(r, zone, Bypass::kEmptyKey, state);
+    }
+    const Policy* policy = policy_of(r, applied);
     if (policy == nullptr) {
-        if (is_observed(r)) {
-            count_reason(*zone, kNoRate);
-        }
-        state->undecided = true;
-        return zone->on_error == OnError::kClosed ? Collected::kClosed : Collected::kAll;
+        return leave_out(r, *zone, state);
     }
-    if (key.len == 0 || policy->rates.size == 0) {
-        if (is_observed(r) && add_zone(r, zone, &state->bypassed)) {
-            count_bypass(*zone, key.len == 0 ? Bypass::kEmptyKey : Bypass::kRateOff);
-        }
-        return Collected::kAll;
+    if (policy->rates.size == 0) {
+        return bypass(r, zone, Bypass::kRateOff, state);
     }
-    Limit* limit = &state->limits[state->count + state->deciding];
     if (!make_limit(zone, *policy, view(key), cost_of(r, applied), limit)) {
         return Collected::kNoMemory;
     }
     limit->is_single = applied.single && policy == &applied.policy;
-    if (is_debugged(r)) {
-        debug_limit(r, *limit);
-    }
-    state->deciding++;
-    return Collected::kAll;
+    return Collected::kLimit;
 }
 
 // Collects the limits of this location that have not decided the request before.
 Collected collect(ngx_http_request_t* r, const ngx_array_t& limits, RequestState* state) {
     auto** applied = static_cast<AppliedLimit**>(limits.elts);
-    Collected collected = Collected::kAll;
-    for (ngx_uint_t i = 0; i < limits.nelts && collected != Collected::kNoMemory; i++) {
-        if (!was_decided(r, *state, applied[i]->zone)) {
-            collected = std::max(collected, collect_limit(r, *applied[i], state));
+    Collected all = Collected::kNothing;
+    for (ngx_uint_t i = 0; i < limits.nelts && all != Collected::kNoMemory; i++) {
+        if (was_decided(r, *state, applied[i]->zone)) {
+            continue;
         }
+        Limit* limit = &state->limits[state->count + state->deciding];
+        const Collected one = collect_limit(r, *applied[i], state, limit);
+        if (one == Collected::kLimit) {
+            state->deciding++;
+            if (is_debugged(r)) {
+                debug_limit(r, *limit);
+            }
+        }
+        all = std::max(all, one);
     }
-    return collected;
+    return all;
 }
 
 // Whether a client should be told of `a` rather than of `b`.
@@ -192,8 +211,7 @@ void log_full_zones(ngx_http_request_t* r, const RequestState& state) {
 }
 
 // Acts on the outcome of the limits that were being decided.
-[[gnu::always_inline]] inline ngx_int_t conclude(ngx_http_request_t* r, const RequestOutcome& outcome,
-                                                 RequestState* state) {
+ngx_int_t conclude(ngx_http_request_t* r, const RequestOutcome& outcome, RequestState* state) {
     const ngx_http_rate_limit_loc_conf_t* conf = location_conf(r);
     const bool rejected = outcome.progress == Progress::kRejected;
     const Limit* limits = &state->limits[state->count];
@@ -219,7 +237,9 @@ void log_full_zones(ngx_http_request_t* r, const RequestState& state) {
     }
     state->headers = conf->headers;
     const std::uint32_t slowest = add_decided(state);
-    check_shadows(r, state, !rejected);
+    if (has_shadows(*conf)) {
+        check_shadows(r, state, !rejected);
+    }
     if (rejected) {
         return reject_request(r, state);
     }
@@ -270,7 +290,10 @@ ngx_int_t wait_for_redis(ngx_http_request_t* r, RequestCheck* check, RequestStat
 }
 
 // Nothing is left to decide here: no limit applies, all were decided in another location, or one has no rate.
-ngx_int_t decide_nothing(ngx_http_request_t* r, Collected collected, RequestState* state) {
+[[gnu::noinline]] ngx_int_t decide_nothing(ngx_http_request_t* r, Collected collected, RequestState* state) {
+    if (collected == Collected::kNoMemory) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
     if (collected == Collected::kClosed || state->undecided) {
         return fail_request(r, collected == Collected::kClosed, state);
     }
@@ -281,37 +304,61 @@ ngx_int_t decide_nothing(ngx_http_request_t* r, Collected collected, RequestStat
     return NGX_DECLINED;
 }
 
-// Decides the limits of this location.
-[[gnu::always_inline]] inline ngx_int_t limit_request(ngx_http_request_t* r,
-                                                      const ngx_http_rate_limit_loc_conf_t& conf,
-                                                      RequestState* state) {
-    const bool is_first = state == nullptr || (state->status == Status::kNone && state->count == 0);
-    const auto* lone = is_first ? static_cast<AppliedLimit*>(conf.lone_limit) : nullptr;
-    const std::size_t most = has_limits(conf) ? conf.limits->nelts : 0;
-    if (lone == nullptr || state == nullptr) {
-        state = lone != nullptr ? new_request_state(r->main) : make_request_state(r, most);
-    }
-    if (state == nullptr) {
-        return NGX_HTTP_INTERNAL_SERVER_ERROR;
-    }
-    state->deciding = 0;
-    state->undecided = false;
-    const Collected collected = lone != nullptr ? collect_limit(r, *lone, state)
-                                : most != 0     ? collect(r, *conf.limits, state)
-                                                : Collected::kAll;
-    if (collected == Collected::kNoMemory) {
-        return NGX_HTTP_INTERNAL_SERVER_ERROR;
-    }
-    if (collected == Collected::kClosed || state->deciding == 0) {
-        return decide_nothing(r, collected, state);
-    }
-    const RequestOutcome outcome =
-        decide(&state->limits[state->count], state->deciding, this_host(), {allocate, wake, r});
+// Acts on all outcomes, kWaiting and kNoMemory included.
+[[gnu::noinline]] ngx_int_t act_on(ngx_http_request_t* r, const RequestOutcome& outcome,
+                                   RequestState* state) {
     if (outcome.progress == Progress::kWaiting) {
         return wait_for_redis(r, outcome.check, state);
     }
     return outcome.progress != Progress::kNoMemory ? conclude(r, outcome, state)
                                                    : NGX_HTTP_INTERNAL_SERVER_ERROR;
+}
+
+// Decides the only limit of this location, which has no shadows, for a request that no location before has
+// limited.
+[[gnu::always_inline]] inline ngx_int_t limit_alone(ngx_http_request_t* r,
+                                                    const ngx_http_rate_limit_loc_conf_t& conf,
+                                                    RequestState* state) {
+    state = state != nullptr ? state : new_request_state(r->main);
+    if (state == nullptr) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+    Limit* limit = state->limits;
+    const Collected collected = collect_limit(r, *static_cast<AppliedLimit*>(conf.lone_limit), state, limit);
+    if (collected != Collected::kLimit) {
+        return decide_nothing(r, collected, state);
+    }
+    const RequestOutcome outcome = decide_one(limit, this_host(), {allocate, wake, r});
+    if (outcome.progress != Progress::kAdmitted || limit->decided_by == DecidedBy::kNobody ||
+        limit->decision.delay != 0) {
+        state->deciding = 1;
+        return act_on(r, outcome, state);
+    }
+    state->status = Status::kPassed;
+    state->headers = conf.headers;
+    state->decided_at = outcome.decided_at;
+    state->count = 1;
+    if (is_observed(r)) {
+        count_limit(*limit, outcome, conf.dry_run != 0);
+    }
+    return NGX_DECLINED;
+}
+
+// Decides all limits of this location that have not decided the request before.
+[[gnu::noinline]] ngx_int_t limit_request(ngx_http_request_t* r, const ngx_http_rate_limit_loc_conf_t& conf) {
+    const std::size_t most = has_limits(conf) ? conf.limits->nelts : 0;
+    RequestState* state = make_request_state(r, most);
+    if (state == nullptr) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+    state->deciding = 0;
+    state->undecided = false;
+    const Collected collected = most != 0 ? collect(r, *conf.limits, state) : Collected::kNothing;
+    if (collected != Collected::kLimit) {
+        return decide_nothing(r, collected, state);
+    }
+    Limit* limits = &state->limits[state->count];
+    return act_on(r, decide(limits, state->deciding, this_host(), {allocate, wake, r}), state);
 }
 
 // Goes on with a request that was delayed, refused, or waited for Redis.
@@ -323,7 +370,7 @@ ngx_int_t decide_nothing(ngx_http_request_t* r, Collected collected, RequestStat
     }
     if (state->flow == Flow::kAsking) {
         leave_check(r, state);
-        return limit_request(r, conf, state);
+        return limit_request(r, conf);
     }
     if (state->flow == Flow::kDelayed) {
         state->flow = Flow::kFree;
@@ -331,22 +378,33 @@ ngx_int_t decide_nothing(ngx_http_request_t* r, Collected collected, RequestStat
     return NGX_DECLINED;
 }
 
-}  // namespace
-
-ngx_int_t handle_access(ngx_http_request_t* r) {
-    const ngx_http_rate_limit_loc_conf_t* conf = location_conf(r);
-    RequestState* state = nullptr;
-    if (conf->lone_limit == nullptr && !has_limits(*conf) && !has_shadows(*conf)) {
+// As handle_access, for requests that do not take the short way.
+[[gnu::noinline]] ngx_int_t handle_any(ngx_http_request_t* r, const ngx_http_rate_limit_loc_conf_t& conf) {
+    RequestState* state = request_state(r);
+    if (!has_limits(conf) && !has_shadows(conf)) {
         // The API suspends requests, too: a check that an earlier location started must not resume them.
-        state = conf->api != nullptr ? request_state(r) : nullptr;
-        if (state != nullptr) {
+        if (conf.api != nullptr && state != nullptr) {
             leave_check(r, state);
         }
         return NGX_DECLINED;
     }
-    state = request_state(r);
-    return state == nullptr || state->flow == Flow::kFree ? limit_request(r, *conf, state)
-                                                          : go_on(r, *conf, state);
+    return state != nullptr && state->flow != Flow::kFree ? go_on(r, conf, state) : limit_request(r, conf);
+}
+
+}  // namespace
+
+ngx_int_t handle_access(ngx_http_request_t* r) {
+    const ngx_http_rate_limit_loc_conf_t* conf = location_conf(r);
+    if (conf->lone_limit != nullptr && !is_debugged(r)) {
+        RequestState* state = request_state(r);
+        if (state == nullptr ||
+            (state->status == Status::kNone && state->count == 0 && state->flow == Flow::kFree)) {
+            return limit_alone(r, *conf, state);
+        }
+    } else if (conf->limits == nullptr && conf->shadows == nullptr && conf->api == nullptr) {
+        return NGX_DECLINED;
+    }
+    return handle_any(r, *conf);
 }
 
 }  // namespace rate_limit

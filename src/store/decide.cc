@@ -1,7 +1,6 @@
 // Chooses how the limits of a request are decided: in memory, by the deny cache, or by a RequestCheck.
 #include "store/decide.h"
 
-#include <algorithm>
 #include <new>
 
 #include "store/deny_cache.h"
@@ -18,7 +17,7 @@ RequestOutcome decide_in_memory(Limit* limits, std::size_t count, const Host& ho
     const Micros now = host.wall();
     const Verdict verdict = check(tables.data(), count, now, host.process);
     if (verdict == Verdict::kBusy) {
-        return leave_undecided(limits, count, host, now);
+        return {leave_undecided(limits, count), redis::Error::kNone, now, now, host.wall, nullptr};
     }
     for (std::size_t i = 0; i < count; i++) {
         limits[i].decided_by = DecidedBy::kMemory;
@@ -36,49 +35,58 @@ RequestOutcome decide_in_memory(Limit* limits, std::size_t count, const Host& ho
 // Whether the deny cache rejects one of the limits. Where rejected requests count for one of them, all limits
 // have to be asked.
 bool is_denied(Limit* limits, std::size_t count, Micros now, Micros* decided_at) {
-    const auto counts = [](const Limit& limit) { return limit.policy->count_all; };
-    return std::none_of(limits, limits + count, counts) &&
-           std::any_of(limits, limits + count,
-                       [&](Limit& limit) { return find_denial(&limit, now, decided_at); });
+    bool counts = false;
+    for (std::size_t i = 0; i < count; i++) {
+        limits[i].decided_by = DecidedBy::kNobody;
+        limits[i].reason = kNoReason;
+        counts = counts || limits[i].policy->count_all;
+    }
+    for (std::size_t i = 0; i < count && !counts; i++) {
+        if (find_denial(&limits[i], now, decided_at)) {
+            return true;
+        }
+    }
+    return false;
 }
 
 }  // namespace
 
-RequestOutcome leave_undecided(Limit* limits, std::size_t count, const Host& host, Micros now) {
+Progress leave_undecided(Limit* limits, std::size_t count) {
     bool closed = false;
     for (std::size_t i = 0; i < count; i++) {
         limits[i].decided_by = DecidedBy::kNobody;
         limits[i].reason = kNoSlot;
         closed = closed || limits[i].zone->on_error == OnError::kClosed;
     }
-    return {
-        closed ? Progress::kRefused : Progress::kAdmitted, redis::Error::kNone, now, now, host.wall, nullptr};
+    return closed ? Progress::kRefused : Progress::kAdmitted;
 }
 
-RequestOutcome decide_any(Limit* limits, std::size_t count, const Host& host, const Waiter& waiter) {
-    const auto asks_redis = [](const Limit& limit) { return limit.zone->batcher != nullptr; };
-    if (std::none_of(limits, limits + count, asks_redis)) {
+RequestOutcome decide(Limit* limits, std::size_t count, const Host& host, const Waiter& waiter) {
+    std::size_t first = 0;
+    while (first < count && limits[first].zone->batcher == nullptr) {
+        first++;
+    }
+    if (first == count) {
         return decide_in_memory(limits, count, host);
     }
-    for (std::size_t i = 0; i < count; i++) {
-        limits[i].decided_by = DecidedBy::kNobody;
-        limits[i].reason = kNoReason;
-    }
     const Micros now = host.process.clock();
-    Micros decided_at = 0;
-    if (is_denied(limits, count, now, &decided_at)) {
-        return {Progress::kRejected, redis::Error::kNone, decided_at, now, host.process.clock, nullptr};
+    RequestOutcome outcome = {Progress::kRejected, redis::Error::kNone, 0, now, host.process.clock, nullptr};
+    if (is_denied(limits, count, now, &outcome.decided_at)) {
+        return outcome;
     }
     void* memory = waiter.allocate(waiter.data, sizeof(RequestCheck));
     if (memory == nullptr) {
-        return {Progress::kNoMemory, redis::Error::kNone, 0, now, host.process.clock, nullptr};
+        outcome.progress = Progress::kNoMemory;
+        return outcome;
     }
     auto* check = new (memory) RequestCheck(limits, count, host.process, host.wall, waiter.done);
     check->data = waiter.data;
-    if (check->start() == Progress::kWaiting) {
-        return {Progress::kWaiting, redis::Error::kNone, 0, now, host.process.clock, check};
+    if (check->start() != Progress::kWaiting) {
+        return check->outcome();
     }
-    return check->outcome();
+    outcome.progress = Progress::kWaiting;
+    outcome.check = check;
+    return outcome;
 }
 
 }  // namespace rate_limit

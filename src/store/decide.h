@@ -18,21 +18,22 @@ struct Host {
     Micros (*wall)();  // time of day
 };
 
-// As decide(), for several limits, or for one in Redis.
-RequestOutcome decide_any(Limit* limits, std::size_t count, const Host& host, const Waiter& waiter);
-
-// A limit in memory found no slot for its client.
-RequestOutcome leave_undecided(Limit* limits, std::size_t count, const Host& host, Micros now);
-
 // Decides the limits of a request, at most kMaxLimits and of different zones, and charges all of them or
 // none. If the progress is kWaiting, `limits` must stay, and `waiter.done` is called with the check in the
 // memory that `waiter` allocated.
-[[gnu::always_inline]] inline RequestOutcome decide(Limit* limits, std::size_t count, const Host& host,
-                                                    const Waiter& waiter) {
-    if (count != 1 || limits->zone->batcher != nullptr) {
-        return decide_any(limits, count, host, waiter);
+RequestOutcome decide(Limit* limits, std::size_t count, const Host& host, const Waiter& waiter);
+
+// A limit in memory found no slot for its client. Returns kAdmitted or kRefused, by on_error.
+Progress leave_undecided(Limit* limits, std::size_t count);
+
+// As decide() for one limit, inline: nearly all requests are under one limit, and most in memory.
+[[gnu::always_inline]] inline RequestOutcome decide_one(Limit* limits, const Host& host,
+                                                        const Waiter& waiter) {
+    if (limits->zone->batcher != nullptr) {
+        const RequestOutcome outcome = decide(limits, 1, host, waiter);
+        return {outcome.progress,   outcome.error, outcome.decided_at,
+                outcome.started_at, outcome.clock, outcome.check};
     }
-    // Nearly all requests are under one limit, and most in memory: they take this short way.
     Limit& limit = *limits;
     const Micros now = host.wall();
     const Verdict verdict = limit.is_single
@@ -40,17 +41,12 @@ RequestOutcome leave_undecided(Limit* limits, std::size_t count, const Host& hos
                                                now, host.process, &limit.decision)
                                 : check_by_name(limit.zone->table, *limit.policy, limit.client, limit.cost,
                                                 now, host.process, &limit.decision, limit.is_short);
-    if (verdict == Verdict::kBusy) {
-        return leave_undecided(limits, 1, host, now);
-    }
     limit.decided_by = DecidedBy::kMemory;
     limit.reason = kNoReason;
-    return {verdict == Verdict::kAdmitted ? Progress::kAdmitted : Progress::kRejected,
-            redis::Error::kNone,
-            now,
-            now,
-            host.wall,
-            nullptr};
+    const Progress progress = verdict == Verdict::kAdmitted   ? Progress::kAdmitted
+                              : verdict == Verdict::kRejected ? Progress::kRejected
+                                                              : leave_undecided(limits, 1);
+    return {progress, redis::Error::kNone, now, now, host.wall, nullptr};
 }
 
 }  // namespace rate_limit
