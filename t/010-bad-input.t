@@ -24,8 +24,8 @@ my @zones = (
     [ 'an invalid size',          "$zone zone=a:big rate=1r/s",                         'zone=a:big' ],
     [ 'a negative size',          "$zone zone=a:-1m rate=1r/s",                         'zone=a:-1m' ],
     [ 'an empty size',            "$zone zone=a: rate=1r/s",                            'zone=a:' ],
-    [ 'a zone too small',         "$zone zone=a:1k rate=1r/s",                          'zone=a:1k', qr/from \d+k/ ],
-    [ 'a log beyond its zone', "$zone zone=a:64k rate=99999r/h algorithm=sliding_log", 'zone=a:64k', qr/from \d+k/ ],
+    [ 'a zone too small',         "$zone zone=a:1k rate=1r/s",                          'zone=a:1k', qr/at least \d+k/ ],
+    [ 'a log beyond its zone', "$zone zone=a:64k rate=99999r/h algorithm=sliding_log", 'zone=a:64k', qr/at least \d+k/ ],
     [ 'a log beyond any zone', "$zone zone=a:64m rate=2000000r/h algorithm=sliding_log", '2000000r/h', qr/to 1048576/ ],
     [ 'a space in a name',     qq($zone "zone=a b:1m" rate=1r/s),                      'zone=a b:1m' ],
     [ 'a quote in a name',     qq($zone 'zone=a"b:1m' rate=1r/s),                      'zone=a"b:1m' ],
@@ -91,7 +91,7 @@ my @limits = (
     [ 'no arguments',         'rate_limit' ],
     [ 'zone= is missing',     'rate_limit cost=2',                                  'zone=' ],
     [ 'zone= is empty',       'rate_limit zone=',                                   'zone=' ],
-    [ 'an undefined zone',    'rate_limit zone=nowhere',                            'nowhere', qr/accepted.*gcra/ ],
+    [ 'an undefined zone',    'rate_limit zone=nowhere',                            'nowhere', qr/must be.*gcra/ ],
     [ 'a zone with a size',   'rate_limit zone=gcra:1m',                            'gcra:1m' ],
     [ 'an unknown word',      'rate_limit zone=gcra fast',                          'fast' ],
     [ 'an unknown option',    'rate_limit zone=gcra rate=1r/s',                     'rate=1r/s' ],
@@ -157,7 +157,7 @@ sub refuses {
     push @faults, 'more than one line' if @others;
     push @faults, 'the directive is not named' if $line !~ /"\Q$directive\E"/;
     push @faults, "\"$word\" is not named" if defined $word && index($line, $word) < 0;
-    push @faults, 'the accepted values are missing' if $line !~ ($accepted // qr/accepted|takes|is made of/);
+    push @faults, 'the accepted values are missing' if $line !~ ($accepted // qr/must be|requires|is duplicate/);
     push @faults, 'the file and line are missing' if $line !~ m{nginx\.conf:\d+|zone "a"};
     ok !@faults, "$directive: $title" or diag join '; ', @faults, "nginx says: $check->{stderr}";
     return;
@@ -191,7 +191,7 @@ for my $directive (sort keys %simple) {
     refuses('no arguments', in_location($directive), $directive, undef, $accepted);
     refuses('two words', in_location("$directive $good{$directive} second"), $directive, 'second', $accepted);
     refuses('given twice', in_location("$directive $good{$directive}; $directive $good{$directive}"),
-        $directive, $good{$directive}, qr/accepted|once/);
+        $directive, $good{$directive}, qr/is duplicate.*once/);
 }
 for my $row (@places) {
     my ($place, $text) = @{$row};

@@ -77,7 +77,7 @@ sub api {
     my $words  = $where{words}  // 'rate_limit_api write=on;';
     return (http => "$zone " . ($where{http} // ''), servers => 'server { ' . join(' ', map {"listen $_;"} split / /, $listen) . " $server location /api/ { $words $more } }");
 }
-my $open = qr/"write=on" lets everybody change rates and reset clients, since no allow, deny, auth_basic or auth_request holds here/;
+my $open = qr/"write=on" lets any client change rates and reset clients, since the location has no allow, deny, auth_basic or auth_request/;
 warns('write=on', qr/"rate_limit_api": $open/, api(''));
 warns('write=on of the dashboard', qr/"rate_limit_dashboard": $open/, api('', words => 'rate_limit_dashboard write=on;'));
 warns('write=on, satisfy alone',   qr/"rate_limit_api": $open/, api('satisfy any;'));
@@ -108,18 +108,18 @@ silent("write=on, $_", api(@{ $closed{$_} })) for sort keys %closed;
 # Timeouts of Redis.
 for my $row ([ 'timeout=20', 20_000 ], [ 'timeout=1s', 1000 ], [ 'timeout=1500ms', 1500 ]) {
     my ($word, $milliseconds) = @{$row};
-    warns($word, qr/"rate_limit_redis": "$word" is ${milliseconds}ms, for which each request may wait for Redis; a time without a unit is in seconds/, http => "rate_limit_redis r redis://127.0.0.1 $word;");
+    warns($word, qr/"rate_limit_redis": "$word" lets each request wait for Redis for up to ${milliseconds}ms; a time without a unit is in seconds/, http => "rate_limit_redis r redis://127.0.0.1 $word;");
 }
 silent($_, http => "rate_limit_redis r redis://127.0.0.1 $_;") for qw(timeout=20ms timeout=999ms connect_timeout=2s);
 
 # Duplicate rates.
 for my $rate (qw(5r/s,5r/s 60r/m,10r/s,60r/60s 1r/d,2r/h,1r/24h,2r/60m)) {
-    warns("rate=$rate", qr/"rate_limit_zone": "rate=$rate" has the same rate twice, which limits no more than once/, http => "rate_limit_zone \$uri zone=a:1m rate=$rate;");
+    warns("rate=$rate", qr/"rate_limit_zone": "rate=$rate" has a duplicate rate, which has no effect/, http => "rate_limit_zone \$uri zone=a:1m rate=$rate;");
 }
 silent("rate=$_", http => "rate_limit_zone \$uri zone=a:1m rate=$_;") for qw(5r/s,6r/s 5r/s,5r/m 60r/m,1r/s off);
 
 # Constant keys.
-warns('a key that is text', qr/"rate_limit_zone": key "everybody" of zone "a" has no variable: all clients together have one quota/, http => 'rate_limit_zone everybody zone=a:1m rate=1r/s;');
+warns('a key that is text', qr/"rate_limit_zone": key "everybody" of zone "a" has no variable: all clients share one quota/, http => 'rate_limit_zone everybody zone=a:1m rate=1r/s;');
 silent("a key of $_", http => "rate_limit_zone \"$_\" zone=a:1m rate=1r/s;") for '$uri', 'all$server_name', '${uri}';
 
 # A live rate that the API has set hides the rate of a new configuration. Only the running nginx can warn.

@@ -171,7 +171,7 @@ subtest 'TLS and plain ports' => sub {
     );
     for my $words (sort keys %wrong) {
         my $check = check_config(http => "rate_limit_redis main rediss://127.0.0.1 $words;");
-        like $check->{emerg}[0] // '', qr/cannot be used: $wrong{$words}; accepted are files in PEM/, "$words: why" or diag $check->{stderr};
+        like $check->{emerg}[0] // '', qr/cannot be used: $wrong{$words}; files must be in PEM/, "$words: why" or diag $check->{stderr};
     }
 };
 
@@ -197,7 +197,7 @@ subtest 'a server that repeats the arguments of AUTH' => sub {
 };
 
 subtest 'nginx -t shows no word that may be a password' => sub {
-    my $hidden = 'a word that is not shown, since it may be a password, is not known; accepted are timeout=';
+    my $hidden = 'unknown parameter that is not shown, since it may be a password, it must be timeout=TIME, ';
     my %shown  = (
         's3same'                => $hidden,
         's3same s3same'         => $hidden,
@@ -205,11 +205,11 @@ subtest 'nginx -t shows no word that may be a password' => sub {
         'S3sameBase64=='        => $hidden,
         's3samebase64='         => $hidden,
         '-s3same=x'             => $hidden,
-        'password=s3same'       => '"password=" is not known',
-        'password=s3same password=s3same' => '"password=" is not known',
-        'timeout'               => '"timeout" is not known',
-        'verify'                => '"verify" is not known',
-        'redis://:s3same@127.0.0.1' => '"redis://***@127.0.0.1" is not known',
+        'password=s3same'       => 'unknown parameter "password="',
+        'password=s3same password=s3same' => 'unknown parameter "password="',
+        'timeout'               => 'unknown parameter "timeout"',
+        'verify'                => 'unknown parameter "verify"',
+        'redis://:s3same@127.0.0.1' => 'unknown parameter "redis://***@127.0.0.1"',
     );
     for my $words (sort keys %shown) {
         my $check = check_config(http => "rate_limit_redis main redis://127.0.0.1 $words;");
@@ -217,12 +217,12 @@ subtest 'nginx -t shows no word that may be a password' => sub {
         unlike $check->{stderr}, qr/s3same/i, "$words: no password is shown";
     }
     my %urls = (
-        'redis://:s3same'               => '"redis://:***" is not a URL',
-        'redis://app:s3same'            => '"redis://app:***" is not a URL',
-        'redis://:12/s3same'            => '"redis://:***" is not a URL',
-        'redis+cluster://:s3same,b:7000' => '"redis+cluster://:***" is not a URL',
-        'redis://127.0.0.1:port'        => '"redis://127.0.0.1:port" is not a URL',
-        'redis://app:70000'             => '"redis://app:70000" is not a URL',
+        'redis://:s3same'               => 'invalid URL "redis://:***": ',
+        'redis://app:s3same'            => 'invalid URL "redis://app:***": ',
+        'redis://:12/s3same'            => 'invalid URL "redis://:***": ',
+        'redis+cluster://:s3same,b:7000' => 'invalid URL "redis+cluster://:***": ',
+        'redis://127.0.0.1:port'        => 'invalid URL "redis://127.0.0.1:port": ',
+        'redis://app:70000'             => 'invalid URL "redis://app:70000": ',
     );
     for my $url (sort keys %urls) {
         my $check = check_config(http => "rate_limit_redis main $url;");

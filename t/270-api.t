@@ -350,11 +350,11 @@ subtest 'a user with only the documented rights' => sub {
 
 subtest 'invalid directives make nginx -t fail' => sub {
     my @wrong = (
-        [ 'rate_limit_api write;'               => qr/"rate_limit_api": "write" is not an option; accepted are write=on\|off and keys=on\|off/ ],
-        [ 'rate_limit_api write=yes;'           => qr/"write=yes" is not an option/ ],
-        [ 'rate_limit_api keys=;'               => qr/"keys=" is not an option/ ],
-        [ 'rate_limit_api write=on write=off;'  => qr/"write=off" follows "write=on"; accepted is each option once/ ],
-        [ 'rate_limit_api; rate_limit_api;'     => qr/accepted is one in a location/ ],
+        [ 'rate_limit_api write;'               => qr/"rate_limit_api": unknown parameter "write", it must be write=on\|off or keys=on\|off/ ],
+        [ 'rate_limit_api write=yes;'           => qr/invalid value "write=yes", it must be on or off/ ],
+        [ 'rate_limit_api keys=;'               => qr/invalid value "keys=", it must be on or off/ ],
+        [ 'rate_limit_api write=on write=off;'  => qr/"write=off" is duplicate, it follows "write=on"/ ],
+        [ 'rate_limit_api; rate_limit_api;'     => qr/"rate_limit_api": is duplicate in this location/ ],
     );
     for my $row (@wrong) {
         my ($words, $line) = @{$row};

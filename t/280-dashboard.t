@@ -112,12 +112,12 @@ subtest 'the page has headers that restrict it' => sub {
 
 subtest 'invalid directives make nginx -t fail' => sub {
     my %wrong = (
-        'location /x { rate_limit_dashboard; }'      => qr{"rate_limit_dashboard": location "/x" is not .* ends in /},
-        'location = /x/ { rate_limit_dashboard; }'   => qr{"rate_limit_dashboard": location "/x/" is not},
-        'location ~ /x/ { rate_limit_dashboard; }'   => qr{"rate_limit_dashboard": location "/x/" is not},
-        'location /x/ { rate_limit_dashboard all; }' => qr{"rate_limit_dashboard": "all" is not an option; accepted are},
-        'location /x/ { rate_limit_dashboard write=maybe; }' => qr{"rate_limit_dashboard": .*write=maybe.* accepted},
-        'location /x/ { rate_limit_dashboard write=on write=on; }' => qr{"rate_limit_dashboard": .*write=on},
+        'location /x { rate_limit_dashboard; }'      => qr{"rate_limit_dashboard": invalid location "/x", it must end in /},
+        'location = /x/ { rate_limit_dashboard; }'   => qr{"rate_limit_dashboard": invalid location "/x/", it must .* be neither exact},
+        'location ~ /x/ { rate_limit_dashboard; }'   => qr{"rate_limit_dashboard": invalid location "/x/", it must .* be neither exact},
+        'location /x/ { rate_limit_dashboard all; }' => qr{"rate_limit_dashboard": unknown parameter "all", it must be write=on\|off or keys=on\|off},
+        'location /x/ { rate_limit_dashboard write=maybe; }' => qr{"rate_limit_dashboard": invalid value "write=maybe", it must be on or off},
+        'location /x/ { rate_limit_dashboard write=on write=on; }' => qr{"rate_limit_dashboard": "write=on" is duplicate},
         'rate_limit_dashboard;' => qr{"rate_limit_dashboard" directive is not allowed here},
     );
     for my $server (sort keys %wrong) {

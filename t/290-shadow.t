@@ -178,7 +178,7 @@ subtest 'invalid directives make nginx -t fail' => sub {
         $directives .= ';' if $directives !~ /\}$/;
         my $result = check_config(http => $zones, server => $directives);
         is scalar @{ $result->{emerg} }, 1, "$directives: one line";
-        like $result->{emerg}[0], qr/"rate_limit(?:_shadow)?".*\Q$word\E.*accepted/, $result->{emerg}[0] // 'none';
+        like $result->{emerg}[0], qr/^(?=.*\Q$word\E)(?=.*(?:must be|requires|is duplicate)).*"rate_limit(?:_shadow)?"/, $result->{emerg}[0] // 'none';
     }
 };
 

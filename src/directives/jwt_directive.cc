@@ -1,11 +1,13 @@
 // The directives rate_limit_jwt_key and rate_limit_jwt_source.
-#include <cerrno>
+#include "directives/jwt_directive.h"
+
 #include <memory>
 #include <string>
 
-#include "directives/configuration.h"
 #include "directives/file.h"
+#include "directives/options.h"
 #include "identity/verifier.h"
+#include "nginx/collections.h"
 #include "nginx/jwt.h"
 
 namespace rate_limit {
@@ -29,65 +31,49 @@ identity::Verifier* verifier_of(ngx_conf_t* cf, ngx_http_rate_limit_srv_conf_t* 
     return static_cast<identity::Verifier*>(conf->verifier);
 }
 
-// Reads a file whole; null, or an error that names it.
-char* read_key_file(ngx_conf_t* cf, const ngx_command_t* cmd, const ngx_str_t& word, std::string* content) {
-    ngx_str_t name = word;
-    if (ngx_conf_full_name(cf->cycle, &name, 1) != NGX_OK) {
-        return static_cast<char*>(NGX_CONF_ERROR);
-    }
-    ngx_file_info_t info;
-    const ngx_err_t error = read_file(name, kLongestKeyFile, content, &info);
-    if (error == EFBIG) {
-        return refuse(cf, cmd, "\"%V\" is too long; accepted are files of at most %uz bytes", &word,
-                      kLongestKeyFile);
-    }
-    if (error != 0) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, error,
-                           "\"%V\": \"%V\" cannot be read; accepted is a file with a key", &cmd->name, &name);
-        return static_cast<char*>(NGX_CONF_ERROR);
-    }
-    return nullptr;
+// A rate_limit_jwt_key while it is being read.
+struct JwtKeyReader : DirectiveReader {
+    double leeway = 0;  // seconds
+};
+
+Parsed read_leeway(JwtKeyReader* reader, const OptionValue& value) {
+    ngx_str_t text = value.text;
+    const ngx_int_t seconds = ngx_parse_time(&text, 1);
+    reader->leeway = static_cast<double>(seconds);
+    return seconds == NGX_ERROR || static_cast<std::uint64_t>(seconds) > value.most ? Parsed::kInvalid
+                                                                                    : Parsed::kOk;
 }
 
-char* read_leeway(ngx_conf_t* cf, const ngx_command_t* cmd, const ngx_str_t& word, double* leeway) {
-    constexpr ngx_int_t kMost = 86400;
-    ngx_str_t value = {};
-    if (!option(word, "leeway", &value)) {
-        return refuse(cf, cmd, "\"%V\" is not known; accepted is leeway=TIME", &word);
-    }
-    const ngx_int_t seconds = ngx_parse_time(&value, 1);
-    if (seconds == NGX_ERROR || seconds > kMost) {
-        return refuse(cf, cmd, "\"%V\" is not a time; accepted are times from 0s to 1d", &word);
-    }
-    *leeway = static_cast<double>(seconds);
-    return nullptr;
-}
+constexpr Option<JwtKeyReader> kJwtKeyOptions[] = {
+    {"leeway", "TIME", "the maximum difference between the clocks of the signer and the verifier",
+     "a time from 0s to 1d", read_leeway, 0, 86400},
+};
 
 char* add_keys(ngx_conf_t* cf, const ngx_command_t* cmd, double leeway, identity::Verifier* verifier) {
     const ngx_str_t* words = words_of(cf);
     const std::string_view algorithm = view(words[1]);
     if (algorithm != "jwks" && !identity::is_algorithm(algorithm)) {
-        return refuse(cf, cmd, "\"%V\" is not known; accepted are jwks, %s", &words[1],
+        return refuse(cf, cmd, "unknown algorithm \"%V\", it must be jwks, %s", &words[1],
                       identity::kAlgorithmsAccepted);
     }
     std::string content;
-    if (char* wrong = read_key_file(cf, cmd, words[2], &content)) {
+    ngx_file_info_t info;
+    if (char* wrong = read_conf_file(cf, cmd, words[2], words[2], kLongestKeyFile, "a file with a key",
+                                     &content, &info)) {
         return wrong;
     }
     std::vector<std::string> ignored;
     const std::string wrong = algorithm == "jwks" ? verifier->keys.add_set(content, leeway, &ignored)
                                                   : verifier->keys.add(algorithm, content, leeway);
     for (const std::string& why : ignored) {
-        ngx_conf_log_error(NGX_LOG_WARN, cf, 0, "\"%V\": in \"%V\" ignored is %s", &cmd->name, &words[2],
-                           why.c_str());
+        warn(cf, cmd, "\"%V\" has a key that is ignored, %s", &words[2], why.c_str());
     }
     const char* crowded = verifier->keys.crowded(identity::Verifier::kMostTries);
     if (crowded != nullptr) {
-        ngx_conf_log_error(NGX_LOG_WARN, cf, 0,
-                           "\"%V\": with \"%V\" there are more than %uz keys for %s; a token that names no "
-                           "key id is tried with "
-                           "so many of them",
-                           &cmd->name, &words[2], identity::Verifier::kMostTries, crowded);
+        warn(cf, cmd,
+             "with \"%V\" there are more than %uz keys for %s; a token without a key id is verified with at "
+             "most %uz of them",
+             &words[2], identity::Verifier::kMostTries, crowded, identity::Verifier::kMostTries);
     }
     explicit_bzero(content.data(), content.size());
     return wrong.empty() ? NGX_CONF_OK : refuse(cf, cmd, "\"%V\" %s", &words[2], wrong.c_str());
@@ -95,46 +81,37 @@ char* add_keys(ngx_conf_t* cf, const ngx_command_t* cmd, double leeway, identity
 
 char* read_jwt_key(ngx_conf_t* cf, ngx_command_t* cmd, ngx_http_rate_limit_srv_conf_t* conf) {
     if (cf->args->nelts < 3) {
-        return refuse(cf, cmd, "an algorithm or a file is missing; accepted is %s", kKeyForm);
+        return refuse(cf, cmd, "requires an algorithm and a file: %s", kKeyForm);
     }
-    if (char* wrong = refuse_repeated(cf, cmd, 3)) {
+    JwtKeyReader reader = {{cf, cmd, 3}};
+    if (char* wrong = read_options(&reader, kJwtKeyOptions)) {
         return wrong;
-    }
-    double leeway = 0;
-    for (ngx_uint_t i = 3; i < cf->args->nelts; i++) {
-        if (char* wrong = read_leeway(cf, cmd, words_of(cf)[i], &leeway)) {
-            return wrong;
-        }
     }
     identity::Verifier* verifier = verifier_of(cf, conf);
     if (verifier == nullptr) {
         return static_cast<char*>(NGX_CONF_ERROR);
     }
-    auto* main = static_cast<ngx_http_rate_limit_main_conf_t*>(
-        ngx_http_conf_get_module_main_conf(cf, ngx_http_rate_limit_module));
-    main->has_jwt_keys = 1;
-    return add_keys(cf, cmd, leeway, verifier);
+    main_conf_of(cf)->has_jwt_keys = 1;
+    return add_keys(cf, cmd, reader.leeway, verifier);
 }
 
 char* read_jwt_source(ngx_conf_t* cf, ngx_command_t* cmd, ngx_http_rate_limit_srv_conf_t* conf) {
-    constexpr char kAccepted[] = "accepted is one variable that holds the token, such as $cookie_token";
+    constexpr char kAccepted[] = "a variable that holds the token, such as $cookie_token";
     ngx_str_t* words = words_of(cf);
     if (cf->args->nelts != 2) {
         return cf->args->nelts == 1
-                   ? refuse(cf, cmd, "a variable is missing; %s", kAccepted)
-                   : refuse(cf, cmd, "\"%V\" is one word too many; %s", &words[2], kAccepted);
+                   ? refuse(cf, cmd, "requires %s", kAccepted)
+                   : refuse(cf, cmd, "invalid parameter \"%V\", the directive requires only %s", &words[2],
+                            kAccepted);
     }
     if (words[1].len == 0 || words[1].data[0] != '$' || !is_variable_name(view(words[1]).substr(1))) {
-        return refuse(cf, cmd, "\"%V\" is not a variable; %s", &words[1], kAccepted);
+        return refuse(cf, cmd, "invalid variable \"%V\", it must be %s", &words[1], kAccepted);
     }
     if (conf->token != nullptr) {
-        return refuse(cf, cmd, "\"%V\" follows an earlier one; accepted is the directive once here",
-                      &words[1]);
+        return refuse(cf, cmd, "\"%V\" is duplicate, the directive must be given once here", &words[1]);
     }
-    auto* main = static_cast<ngx_http_rate_limit_main_conf_t*>(
-        ngx_http_conf_get_module_main_conf(cf, ngx_http_rate_limit_module));
     auto* source = pool_new<TokenSource>(cf->pool);
-    auto** slot = static_cast<TokenSource**>(ngx_array_push(&main->tokens));
+    auto** slot = static_cast<TokenSource**>(ngx_array_push(&main_conf_of(cf)->tokens));
     if (source == nullptr || slot == nullptr) {
         return static_cast<char*>(NGX_CONF_ERROR);
     }
@@ -142,35 +119,23 @@ char* read_jwt_source(ngx_conf_t* cf, ngx_command_t* cmd, ngx_http_rate_limit_sr
     conf->token = source;
     source->name = ngx_str(view(words[1]).substr(1));
     source->variable = ngx_http_get_variable_index(cf, &source->name);
-    source->file = cf->conf_file->file.name;
-    source->line = cf->conf_file->line;
+    set_place(cf, source);
     return source->variable != NGX_ERROR ? NGX_CONF_OK : static_cast<char*>(NGX_CONF_ERROR);
 }
 
 }  // namespace
 
 bool resolve_tokens(ngx_conf_t* cf, const ngx_http_rate_limit_main_conf_t& conf) {
-    auto** sources = static_cast<TokenSource**>(conf.tokens.elts);
-    for (ngx_uint_t i = 0; i < conf.tokens.nelts; i++) {
-        if (!is_defined_variable(cf, view(sources[i]->name))) {
-            ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
-                          "\"rate_limit_jwt_source\": variable \"$%V\" does not exist; accepted are "
-                          "variables that nginx, a "
-                          "module or the configuration defines in %V:%ui",
-                          &sources[i]->name, &sources[i]->file, sources[i]->line);
-            return false;
+    for (const TokenSource* source : pointers<TokenSource>(conf.tokens)) {
+        if (!is_defined_variable(cf, view(source->name))) {
+            return refuse_at(cf, "rate_limit_jwt_source", *source, "unknown variable \"$%V\", %s",
+                             &source->name, kVariableAccepted);
         }
     }
-    const auto* cmcf =
-        static_cast<ngx_http_core_main_conf_t*>(ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module));
-    const auto* used = static_cast<ngx_http_variable_t*>(cmcf->variables.elts);
-    for (ngx_uint_t i = 0; i < cmcf->variables.nelts; i++) {
-        const std::string_view name = view(used[i].name);
-        if (!conf.has_jwt_keys && name.substr(0, kClaimPrefix.size()) == kClaimPrefix) {
-            ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
-                          "\"$%V\" needs keys that tokens are verified with; accepted is it with "
-                          "rate_limit_jwt_key",
-                          &used[i].name);
+    for (ngx_http_variable_t& used : elements<ngx_http_variable_t>(core_main_conf_of(cf)->variables)) {
+        if (!conf.has_jwt_keys && view(used.name).substr(0, kClaimPrefix.size()) == kClaimPrefix) {
+            ngx_log_error(NGX_LOG_EMERG, cf->log, 0, "variable \"$%V\" requires \"rate_limit_jwt_key\"",
+                          &used.name);
             return false;
         }
     }
@@ -187,22 +152,5 @@ char* ngx_http_rate_limit_jwt_key(ngx_conf_t* cf, ngx_command_t* cmd, void* conf
 
 char* ngx_http_rate_limit_jwt_source(ngx_conf_t* cf, ngx_command_t* cmd, void* conf) {
     return rate_limit::read_jwt_source(cf, cmd, static_cast<ngx_http_rate_limit_srv_conf_t*>(conf));
-}
-
-void* ngx_http_rate_limit_create_srv_conf(ngx_conf_t* cf) {
-    // Set by pcalloc: verifier = NULL, token = NULL.
-    return ngx_pcalloc(cf->pool, sizeof(ngx_http_rate_limit_srv_conf_t));
-}
-
-char* ngx_http_rate_limit_merge_srv_conf(ngx_conf_t*, void* parent, void* child) {
-    const auto* prev = static_cast<ngx_http_rate_limit_srv_conf_t*>(parent);
-    auto* conf = static_cast<ngx_http_rate_limit_srv_conf_t*>(child);
-    if (conf->verifier == nullptr) {
-        conf->verifier = prev->verifier;
-    }
-    if (conf->token == nullptr) {
-        conf->token = prev->token;
-    }
-    return NGX_CONF_OK;
 }
 }

@@ -1,15 +1,17 @@
 // The directive rate_limit_key.
+#include "directives/key_directive.h"
+
 #include <algorithm>
 
-#include "directives/configuration.h"
+#include "nginx/collections.h"
 #include "nginx/key.h"
 
 namespace rate_limit {
 namespace {
 
 constexpr char kKeyForm[] = "$VARIABLE SOURCE ...";
-constexpr char kDeciders[] =
-    "ip, ip/V4,V6 such as ip/24,64, header:NAME, cookie:NAME, arg:NAME, jwt:CLAIM and $variable";
+constexpr char kSources[] =
+    "ip, ip/V4,V6 such as ip/24,64, header:NAME, cookie:NAME, arg:NAME, jwt:CLAIM or $variable";
 
 struct NamedKind {
     std::string_view prefix;
@@ -21,20 +23,20 @@ constexpr NamedKind kNamedKinds[] = {{"header:", KeySource::Kind::kHeader},
                                      {"arg:", KeySource::Kind::kArgument},
                                      {"jwt:", KeySource::Kind::kClaim}};
 
-// Whether a name is one that the source can have: a token of HTTP, or what stands unencoded in a query.
+// Whether the source can have this name: a token of HTTP, or characters that are not encoded in a query.
 bool is_name_of(KeySource::Kind kind, std::string_view name) {
     std::string_view marks = "!#$%&'*+-.^_`|~";
     if (kind == KeySource::Kind::kArgument) {
         marks = "!$'*-.^_`|~@,;()[]/";
     }
     const auto fits = [&](char c) {
-        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-               marks.find(c) != std::string_view::npos;
+        return is_letter_or_digit(c) || marks.find(c) != std::string_view::npos;
     };
     return !name.empty() && (kind == KeySource::Kind::kClaim || std::all_of(name.begin(), name.end(), fits));
 }
 
-// What values of a source begin with: the source as it is written, in small letters if these do not matter.
+// Makes the prefix of the values of a source: the source as it is written, in lower case unless its name is
+// case-sensitive. False if there is no memory.
 bool make_label(ngx_conf_t* cf, const ngx_str_t& word, KeySource* source) {
     auto* data = static_cast<u_char*>(ngx_pnalloc(cf->pool, word.len + 1));
     if (data == nullptr) {
@@ -74,13 +76,13 @@ char* KeyReader::add(const ngx_str_t& word, KeySource source) const {
         const std::string_view label = view(source.label);
         const std::string_view earlier = view(sources[i].label);
         if (label == earlier) {
-            return refuse(cf, cmd, "\"%V\" stands twice; accepted is each source once", &word);
+            return refuse(cf, cmd, "\"%V\" is duplicate", &word);
         }
         if (label.substr(0, earlier.size()) == earlier || earlier.substr(0, label.size()) == label) {
             return refuse(
                 cf, cmd,
-                "\"%V\" could not be told from an earlier source, since one name begins with the other and "
-                "\":\"; accepted are other names",
+                "\"%V\" is ambiguous with an earlier source, it must be a name that neither begins with the "
+                "other name and \":\" nor the reverse",
                 &word);
         }
     }
@@ -96,11 +98,11 @@ char* KeyReader::read_address(const ngx_str_t& word) const {
     KeySource source = {};
     source.kind = KeySource::Kind::kAddress;
     if (!identity::parse_prefixes(view(word).substr(2), &source.prefixes)) {
-        return refuse(
-            cf, cmd,
-            "\"%V\" has wrong prefix lengths; accepted are ip and ip/V4,V6 with V4 from 1 to 32 and "
-            "V6 from 1 to 128",
-            &word);
+        return refuse(cf, cmd,
+                      "invalid prefix length in \"%V\", it must be ip or ip/V4,V6 with V4 from 1 to 32 and "
+                      "V6 from 1 to "
+                      "128",
+                      &word);
     }
     return add(word, source);
 }
@@ -110,10 +112,10 @@ char* KeyReader::read_variable(const ngx_str_t& word) const {
     source.kind = KeySource::Kind::kVariable;
     source.name = ngx_str(view(word).substr(1));
     if (!is_variable_name(view(source.name))) {
-        return refuse(cf, cmd, "\"%V\" is not a variable; accepted are names such as $name", &word);
+        return refuse(cf, cmd, "invalid variable \"%V\", it must be a name such as $name", &word);
     }
     if (same_letters(view(source.name), view(client->name))) {
-        return refuse(cf, cmd, "\"%V\" is what is being defined; accepted are other variables", &word);
+        return refuse(cf, cmd, "\"%V\" refers to itself, it must be another variable", &word);
     }
     source.variable = ngx_http_get_variable_index(cf, &source.name);
     return source.variable == NGX_ERROR ? static_cast<char*>(NGX_CONF_ERROR) : add(word, source);
@@ -124,7 +126,7 @@ char* KeyReader::read_named(const ngx_str_t& word, const NamedKind& kind) const 
     source.kind = kind.kind;
     source.name = ngx_str(view(word).substr(kind.prefix.size()));
     if (!is_name_of(kind.kind, view(source.name))) {
-        return refuse(cf, cmd, "\"%V\" has no name that one can have; accepted are %s", &word, kDeciders);
+        return refuse(cf, cmd, "invalid name in \"%V\", it must be %s", &word, kSources);
     }
     return add(word, source);
 }
@@ -135,7 +137,8 @@ char* KeyReader::read_source(const ngx_str_t& word) const {
     const ngx_uint_t count = client->sources.nelts;
     if (count != 0 && sources[count - 1].kind == KeySource::Kind::kAddress) {
         return refuse(cf, cmd,
-                      "\"%V\" would never be asked: every client has an address; accepted is ip as the last",
+                      "\"%V\" has no effect after ip, since every client has an address: ip must be the last "
+                      "source",
                       &word);
     }
     if (text == "ip" || text.substr(0, 3) == "ip/") {
@@ -149,14 +152,14 @@ char* KeyReader::read_source(const ngx_str_t& word) const {
             return read_named(word, kind);
         }
     }
-    return refuse(cf, cmd, "\"%V\" is not a source; accepted are %s", &word, kDeciders);
+    return refuse(cf, cmd, "unknown source \"%V\", it must be %s", &word, kSources);
 }
 
 char* define_variable(ngx_conf_t* cf, const ngx_command_t* cmd, ClientKey* client) {
     const ngx_str_t& word = words_of(cf)[1];
     client->name = ngx_str(view(word).substr(1));
     if (is_defined_variable(cf, view(client->name))) {
-        return refuse(cf, cmd, "\"%V\" is defined already; accepted is a new name", &word);
+        return refuse(cf, cmd, "variable \"%V\" is duplicate, it must be a new name", &word);
     }
     ngx_http_variable_t* variable = ngx_http_add_variable(cf, &client->name, 0);
     if (variable == nullptr) {
@@ -170,11 +173,10 @@ char* define_variable(ngx_conf_t* cf, const ngx_command_t* cmd, ClientKey* clien
 char* read_key(ngx_conf_t* cf, ngx_command_t* cmd, ngx_http_rate_limit_main_conf_t* conf) {
     ngx_str_t* words = words_of(cf);
     if (cf->args->nelts < 3) {
-        return refuse(cf, cmd, "a variable or a source is missing; accepted is %s with %s", kKeyForm,
-                      kDeciders);
+        return refuse(cf, cmd, "requires a variable and a source: %s with the source %s", kKeyForm, kSources);
     }
     if (words[1].data[0] != '$' || !is_variable_name(view(words[1]).substr(1))) {
-        return refuse(cf, cmd, "\"%V\" is not a variable; accepted is %s", &words[1], kKeyForm);
+        return refuse(cf, cmd, "invalid variable \"%V\", it must be %s", &words[1], kKeyForm);
     }
     auto* client = pool_new<ClientKey>(cf->pool);
     auto** slot = static_cast<ClientKey**>(ngx_array_push(&conf->keys));
@@ -183,8 +185,7 @@ char* read_key(ngx_conf_t* cf, ngx_command_t* cmd, ngx_http_rate_limit_main_conf
         return static_cast<char*>(NGX_CONF_ERROR);
     }
     *slot = client;
-    client->file = cf->conf_file->file.name;
-    client->line = cf->conf_file->line;
+    set_place(cf, client);
     if (char* wrong = define_variable(cf, cmd, client)) {
         return wrong;
     }
@@ -197,43 +198,29 @@ char* read_key(ngx_conf_t* cf, ngx_command_t* cmd, ngx_http_rate_limit_main_conf
     return NGX_CONF_OK;
 }
 
-// Whether a variable is a rate_limit_key that is not defined before the one at `index`: they could go round
-// in circles.
+// Whether a variable is the rate_limit_key at `index` or a later one. A source must be defined before its
+// key, so that keys do not refer to each other in a circle.
 bool is_later_key(const ngx_http_rate_limit_main_conf_t& conf, const ngx_str_t& variable, ngx_uint_t index) {
-    auto** clients = static_cast<ClientKey**>(conf.keys.elts);
-    for (ngx_uint_t i = index; i < conf.keys.nelts; i++) {
-        if (same_letters(view(clients[i]->name), view(variable))) {
-            return true;
-        }
-    }
-    return false;
+    const auto keys = pointers<ClientKey>(conf.keys);
+    return std::any_of(keys.begin() + index, keys.end(),
+                       [&](const ClientKey* key) { return same_letters(view(key->name), view(variable)); });
 }
 
 bool resolve_source(ngx_conf_t* cf, const ngx_http_rate_limit_main_conf_t& conf, ngx_uint_t index,
                     const KeySource& source) {
-    const ClientKey& client = *static_cast<ClientKey**>(conf.keys.elts)[index];
+    const ClientKey& client = *pointers<ClientKey>(conf.keys).begin()[index];
     if (source.kind == KeySource::Kind::kClaim && !conf.has_jwt_keys) {
-        ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
-                      "\"rate_limit_key\": \"jwt:%V\" of \"$%V\" needs keys that tokens are verified with; "
-                      "accepted is it with rate_limit_jwt_key in %V:%ui",
-                      &source.name, &client.name, &client.file, client.line);
-        return false;
+        return refuse_at(cf, "rate_limit_key", client,
+                         "\"jwt:%V\" of \"$%V\" requires \"rate_limit_jwt_key\"", &source.name, &client.name);
     }
     if (source.kind == KeySource::Kind::kVariable && !is_defined_variable(cf, view(source.name))) {
-        ngx_log_error(
-            NGX_LOG_EMERG, cf->log, 0,
-            "\"rate_limit_key\": variable \"$%V\" of \"$%V\" does not exist; accepted are variables "
-            "that nginx, a module or the configuration defines in %V:%ui",
-            &source.name, &client.name, &client.file, client.line);
-        return false;
+        return refuse_at(cf, "rate_limit_key", client, "unknown variable \"$%V\" of \"$%V\", %s",
+                         &source.name, &client.name, kVariableAccepted);
     }
     if (source.kind == KeySource::Kind::kVariable && is_later_key(conf, source.name, index)) {
-        ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
-                      "\"rate_limit_key\": \"$%V\" is a source of \"$%V\" and defined after it; accepted are "
-                      "keys that are "
-                      "defined before in %V:%ui",
-                      &source.name, &client.name, &client.file, client.line);
-        return false;
+        return refuse_at(cf, "rate_limit_key", client,
+                         "\"$%V\" is a source of \"$%V\" and defined after it, it must be defined before",
+                         &source.name, &client.name);
     }
     return true;
 }
@@ -243,9 +230,8 @@ bool resolve_source(ngx_conf_t* cf, const ngx_http_rate_limit_main_conf_t& conf,
 bool resolve_keys(ngx_conf_t* cf, const ngx_http_rate_limit_main_conf_t& conf) {
     auto** clients = static_cast<ClientKey**>(conf.keys.elts);
     for (ngx_uint_t i = 0; i < conf.keys.nelts; i++) {
-        const auto* sources = static_cast<const KeySource*>(clients[i]->sources.elts);
-        for (ngx_uint_t j = 0; j < clients[i]->sources.nelts; j++) {
-            if (!resolve_source(cf, conf, i, sources[j])) {
+        for (const KeySource& source : elements<KeySource>(clients[i]->sources)) {
+            if (!resolve_source(cf, conf, i, source)) {
                 return false;
             }
         }

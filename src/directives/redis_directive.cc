@@ -1,9 +1,11 @@
 // The directive rate_limit_redis.
-#include <algorithm>
-#include <cerrno>
+#include "directives/redis_directive.h"
 
-#include "directives/configuration.h"
+#include <algorithm>
+
 #include "directives/file.h"
+#include "directives/options.h"
+#include "nginx/collections.h"
 #include "nginx/shared_state.h"
 #include "protocol/script_text.h"
 #include "redis/command.h"
@@ -14,17 +16,16 @@ namespace rate_limit {
 namespace {
 
 constexpr std::uint64_t kMostBatch = 1024;
+constexpr std::uint64_t kMostDatabase = 65535;
 constexpr std::size_t kLongestPassword = 4096;
 constexpr redis::Milliseconds kBackgroundTimeout = 1000;
-constexpr std::size_t kReply = 1U << 20;             // of 1024 limits, the most in a call, it has 32 KB
-constexpr std::size_t kBackgroundReply = 16U << 20;  // many thousand clients that were reset in a minute
+constexpr std::size_t kReply = 1U << 20;  // bytes; the reply to the largest call, 1024 limits, has 32 KB
+constexpr std::size_t kBackgroundReply =
+    16U << 20;  // bytes; room for many thousand clients that were reset in a minute
 constexpr char kRedisForm[] = "NAME URL [option=value ...]";
-constexpr char kRedisOptions[] =
-    "timeout=, connect_timeout=, prefix=, batch=, user=, db=, password_file=, sentinel_user=, "
-    "sentinel_password_file=, ca=, cert=, key=, sni= and verify=";
 
-// A URL without "@" for the log. Who forgets the host and its "@" has written a password where a port should
-// be.
+// A URL without "@" for the log, with "***" for a port that may be a password: in redis://user:password, the
+// host is forgotten.
 std::string masked_port(std::string_view text) {
     constexpr std::size_t kNone = std::string_view::npos;
     const std::size_t start = text.find("//") + 2;
@@ -41,7 +42,7 @@ std::string masked_port(std::string_view text) {
     return std::string(text.substr(0, start + host.size() + 1)) + "***";
 }
 
-// A URL for the log, without what may be a password.
+// A URL for the log, with "***" for what may be a password.
 std::string masked(const ngx_str_t& url) {
     const std::string_view text = view(url);
     const std::size_t slashes = text.find("//");
@@ -53,260 +54,228 @@ std::string masked(const ngx_str_t& url) {
     return std::string(text.substr(0, start)) + "***" + std::string(text.substr(at));
 }
 
-// An unknown word for the log: it may be a password, or have one behind its "=". Shown are the name of what
-// looks like an option, a word that is an option without its "=", and a URL.
-std::string shown_word(std::string_view word) {
+// A rate_limit_redis while it is being read.
+struct RedisReader : DirectiveReader {
+    RedisServer* server;
+    redis::TlsFiles files = {};
+
+    static std::string shown(const ngx_str_t& word);
+    Parsed read_file_name(const OptionValue& value, std::string* name) const;
+    Parsed read_password(const OptionValue& value, std::string* password) const;
+    void warn_of_timeout() const;
+    void find_hosts() const;
+    char* finish(const ngx_str_t& url) const;
+    char* make_tls() const;
+    char* check(const redis::Address& address) const;
+    char* check_tls(const redis::Address& address) const;
+};
+
+// Sets a text that must not be empty.
+Parsed set_text(const OptionValue& value, std::string* text) {
+    *text = view(value.text);
+    return value.text.len != 0 ? Parsed::kOk : Parsed::kInvalid;
+}
+
+// Makes the name of a file absolute.
+Parsed RedisReader::read_file_name(const OptionValue& value, std::string* name) const {
+    ngx_str_t path = value.text;
+    if (path.len == 0) {
+        return Parsed::kInvalid;
+    }
+    if (ngx_conf_full_name(cf->cycle, &path, 1) != NGX_OK) {
+        return Parsed::kRefused;
+    }
+    *name = view(path);
+    return Parsed::kOk;
+}
+
+Parsed RedisReader::read_password(const OptionValue& value, std::string* password) const {
+    constexpr char kAccepted[] = "a file with the password in its first line";
+    if (value.text.len == 0) {
+        return Parsed::kInvalid;
+    }
+    std::string content;
+    ngx_file_info_t info;
+    if (read_conf_file(cf, cmd, value.word, value.text, kLongestPassword, kAccepted, &content, &info) !=
+        nullptr) {
+        return Parsed::kRefused;
+    }
+    const std::string_view line = std::string_view(content).substr(0, content.find_first_of("\r\n"));
+    if (line.empty()) {
+        refuse(cf, cmd, "\"%V\" has no password, it must be %s", &value.word, kAccepted);
+        return Parsed::kRefused;
+    }
+    if ((ngx_file_access(&info) & S_IROTH) != 0) {
+        warn(cf, cmd, "every user may read the password in \"%V\"; give the file mode 600", &value.word);
+    }
+    *password = line;
+    explicit_bzero(content.data(), content.size());
+    return Parsed::kOk;
+}
+
+Parsed read_timeout(RedisReader* reader, const OptionValue& value) {
+    return value.read_milliseconds(&reader->server->settings.timeout);
+}
+
+Parsed read_connect_timeout(RedisReader* reader, const OptionValue& value) {
+    return value.read_milliseconds(&reader->server->settings.connect_timeout);
+}
+
+Parsed read_prefix(RedisReader* reader, const OptionValue& value) {
+    const std::string_view text = view(value.text);
+    const auto is_wrong = [](char c) { return c <= ' ' || c > '~' || c == '{' || c == '}'; };
+    reader->server->options.prefix = text;
+    return text.size() > value.most || std::any_of(text.begin(), text.end(), is_wrong) ? Parsed::kInvalid
+                                                                                       : Parsed::kOk;
+}
+
+Parsed read_batch(RedisReader* reader, const OptionValue& value) {
+    return value.read_number(&reader->server->options.batch);
+}
+
+Parsed read_user(RedisReader* reader, const OptionValue& value) {
+    return set_text(value, &reader->server->settings.address.user);
+}
+
+Parsed read_database(RedisReader* reader, const OptionValue& value) {
+    return value.read_number(&reader->server->settings.address.database);
+}
+
+Parsed read_password_file(RedisReader* reader, const OptionValue& value) {
+    return reader->read_password(value, &reader->server->settings.address.password);
+}
+
+Parsed read_sentinel_user(RedisReader* reader, const OptionValue& value) {
+    return set_text(value, &reader->server->sentinels.address.user);
+}
+
+Parsed read_sentinel_password_file(RedisReader* reader, const OptionValue& value) {
+    return reader->read_password(value, &reader->server->sentinels.address.password);
+}
+
+Parsed read_ca(RedisReader* reader, const OptionValue& value) {
+    return reader->read_file_name(value, &reader->files.ca);
+}
+
+Parsed read_certificate(RedisReader* reader, const OptionValue& value) {
+    return reader->read_file_name(value, &reader->files.certificate);
+}
+
+Parsed read_key(RedisReader* reader, const OptionValue& value) {
+    return reader->read_file_name(value, &reader->files.key);
+}
+
+Parsed read_server_name(RedisReader* reader, const OptionValue& value) {
+    const Parsed parsed = set_text(value, &reader->server->settings.server_name);
+    return value.text.len > value.most ? Parsed::kInvalid : parsed;
+}
+
+Parsed read_verify(RedisReader* reader, const OptionValue& value) {
+    return value.read_switch(&reader->files.verify);
+}
+
+constexpr char kTime[] = "a time from 1ms to 1h";
+constexpr char kFile[] = "the name of a file";
+
+constexpr Option<RedisReader> kRedisOptions[] = {
+    {"timeout", "TIME", "total time budget of a check", kTime, read_timeout, 1, kHourMilliseconds},
+    {"connect_timeout", "TIME", "maximum time until a new connection is ready", kTime, read_connect_timeout,
+     1, kHourMilliseconds},
+    {"prefix", "TEXT", "prefix of every key in Redis", "up to 64 visible ASCII characters without braces",
+     read_prefix, 0, 64},
+    {"batch", "N", "maximum number of requests that one script call decides", kNumberAccepted, read_batch, 1,
+     kMostBatch},
+    {"user", "NAME", "the same as in the URL", "the name of a user", read_user},
+    {"db", "N", "the same as in the URL", kNumberAccepted, read_database, 0, kMostDatabase},
+    {"password_file", "FILE", "a file with the password in its first line", kFile, read_password_file},
+    {"sentinel_user", "NAME", "the credentials for the Sentinels themselves", "the name of a user",
+     read_sentinel_user},
+    {"sentinel_password_file", "FILE", "the credentials for the Sentinels themselves", kFile,
+     read_sentinel_password_file},
+    {"ca", "FILE", "with TLS: the certificate authorities for the server's certificate", kFile, read_ca},
+    {"cert", "FILE", "with TLS: the certificate and the key that nginx presents", kFile, read_certificate},
+    {"key", "FILE", "with TLS: the certificate and the key that nginx presents", kFile, read_key},
+    {"sni", "NAME", "with TLS: the name that the server's certificate must have",
+     "the name in the server's certificate", read_server_name, 1, 253},
+    {"verify", "on|off", "with TLS: whether the certificate is verified", "on or off", read_verify},
+};
+
+// Shows the name of what looks like an option, an option without its "=", and a URL. Any other word may be a
+// password, and so may the value of an unknown option.
+std::string RedisReader::shown(const ngx_str_t& word) {
     const auto is_letter = [](char c) { return (c >= 'a' && c <= 'z') || c == '_'; };
-    const std::string_view name = word.substr(0, word.find('='));
-    const std::string_view value = word.substr(name.size());  // with its "="
-    // What is encoded in base 64 may end with one or two of them.
+    const std::string_view name = option_name(word);
+    const std::string_view value = view(word).substr(name.size());  // with its "="
+    // Text in base 64 may end with one or two "=".
     if (value.size() > 1 && value != "==" && std::all_of(name.begin(), name.end(), is_letter)) {
         return "\"" + std::string(name) + "=\"";
     }
-    const bool is_url = word.find("://") != std::string_view::npos;
+    const bool is_url = view(word).find("://") != std::string_view::npos;
+    const auto has_name = [&](const Option<RedisReader>& option) { return option.name == name; };
     const bool is_option =
-        value.empty() &&
-        (", " + std::string(kRedisOptions)).find(" " + std::string(name) + "=") != std::string::npos;
-    return word.empty() || is_url || is_option ? "\"" + masked(ngx_str(word)) + "\""
-                                               : "a word that is not shown, since it may be a password,";
-}
-
-// A rate_limit_redis while it is being read.
-struct RedisReader {
-    ngx_conf_t* cf;
-    ngx_command_t* cmd;
-    RedisServer* server;
-    redis::TlsFiles files = {};
-    ngx_str_t tls_word = {};  // an option that only TLS has
-    ngx_str_t user_word = {}, db_word = {}, password_word = {}, sentinel_word = {}, timeout_word = {};
-
-    char* read_word(const ngx_str_t& word);
-    char* read_time(const ngx_str_t& word, const ngx_str_t& value, redis::Milliseconds* time) const;
-    char* read_timeout(const ngx_str_t& word, const ngx_str_t& value);
-    void warn_of_timeout() const;
-    char* read_password(const ngx_str_t& word, ngx_str_t value, std::string* password) const;
-    char* read_user(const ngx_str_t& word, const ngx_str_t& value, std::string* user) const;
-    char* read_file_name(const ngx_str_t& word, ngx_str_t value, std::string* name) const;
-    char* read_prefix(const ngx_str_t& word, const ngx_str_t& value) const;
-    char* read_tls_word(const ngx_str_t& word, bool* taken);
-    void find_hosts() const;
-    char* finish(const ngx_str_t& url) const;
-    char* check(const ngx_str_t& url) const;
-};
-
-char* RedisReader::read_time(const ngx_str_t& word, const ngx_str_t& value, redis::Milliseconds* time) const {
-    constexpr ngx_int_t kMost = 3'600'000;
-    ngx_str_t text = value;
-    const ngx_int_t milliseconds = ngx_parse_time(&text, 0);
-    if (milliseconds == NGX_ERROR || milliseconds < 1 || milliseconds > kMost) {
-        return refuse(cf, cmd, "\"%V\" is not a time; accepted are times from 1ms to 1h", &word);
-    }
-    *time = static_cast<redis::Milliseconds>(milliseconds);
-    return nullptr;
-}
-
-char* RedisReader::read_timeout(const ngx_str_t& word, const ngx_str_t& value) {
-    timeout_word = word;
-    return read_time(word, value, &server->settings.timeout);
+        value.empty() && std::any_of(std::begin(kRedisOptions), std::end(kRedisOptions), has_name);
+    return word.len == 0 || is_url || is_option ? "\"" + masked(word) + "\""
+                                                : "that is not shown, since it may be a password";
 }
 
 void RedisReader::warn_of_timeout() const {
     constexpr redis::Milliseconds kLong = 1000;
     const redis::Milliseconds timeout = server->settings.timeout;
     if (timeout >= kLong) {
-        warn(
-            cf, cmd,
-            "\"%V\" is %uLms, for which each request may wait for Redis; a time without a unit is in seconds",
-            &timeout_word, timeout);
+        const ngx_str_t word = given("timeout");
+        warn(cf, cmd,
+             "\"%V\" lets each request wait for Redis for up to %uLms; a time without a unit is in seconds",
+             &word, timeout);
     }
 }
 
-char* RedisReader::read_file_name(const ngx_str_t& word, ngx_str_t value, std::string* name) const {
-    if (value.len == 0) {
-        return refuse(cf, cmd, "\"%V\" names no file; accepted is the name of a file", &word);
-    }
-    if (ngx_conf_full_name(cf->cycle, &value, 1) != NGX_OK) {
-        return static_cast<char*>(NGX_CONF_ERROR);
-    }
-    *name = view(value);
-    return nullptr;
-}
-
-char* RedisReader::read_user(const ngx_str_t& word, const ngx_str_t& value, std::string* user) const {
-    *user = view(value);
-    return value.len != 0 ? nullptr : refuse(cf, cmd, "\"%V\" names nobody; accepted is a user", &word);
-}
-
-char* RedisReader::read_password(const ngx_str_t& word, ngx_str_t value, std::string* password) const {
-    std::string name;
-    if (char* wrong = read_file_name(word, value, &name)) {
-        return wrong;
-    }
-    const ngx_str_t file = ngx_str(name);
-    std::string content;
-    ngx_file_info_t info;
-    const ngx_err_t error = read_file(file, kLongestPassword, &content, &info);
-    if (error != 0 && error != EFBIG) {
-        ngx_conf_log_error(
-            NGX_LOG_EMERG, cf, error,
-            "\"%V\": \"%V\" cannot be read; accepted is a file with the password in its first line",
-            &cmd->name, &word);
-        return static_cast<char*>(NGX_CONF_ERROR);
-    }
-    const std::string_view line = std::string_view(content).substr(0, content.find_first_of("\r\n"));
-    if (line.empty() || error == EFBIG) {
-        return refuse(cf, cmd,
-                      "\"%V\" has no password; accepted is a file with the password in its first line, of at "
-                      "most %uz bytes",
-                      &word, kLongestPassword);
-    }
-    if ((ngx_file_access(&info) & S_IROTH) != 0) {
-        ngx_conf_log_error(NGX_LOG_WARN, cf, 0,
-                           "\"%V\": every user may read the password in \"%V\"; give the "
-                           "file mode 600",
-                           &cmd->name, &word);
-    }
-    *password = line;
-    explicit_bzero(content.data(), content.size());
-    return nullptr;
-}
-
-char* RedisReader::read_prefix(const ngx_str_t& word, const ngx_str_t& value) const {
-    const std::string_view text = view(value);
-    const auto is_wrong = [](char c) { return c <= ' ' || c > '~' || c == '{' || c == '}'; };
-    if (text.size() > 64 || std::any_of(text.begin(), text.end(), is_wrong)) {
-        return refuse(cf, cmd,
-                      "\"%V\" is not a prefix; accepted are up to 64 visible ASCII characters without braces",
-                      &word);
-    }
-    server->options.prefix = text;
-    return nullptr;
-}
-
-// The options that only a connection with TLS has.
-char* RedisReader::read_tls_word(const ngx_str_t& word, bool* taken) {
-    ngx_str_t value = {};
-    *taken = true;
-    tls_word = word;
-    if (option(word, "ca", &value)) {
-        return read_file_name(word, value, &files.ca);
-    }
-    if (option(word, "cert", &value)) {
-        return read_file_name(word, value, &files.certificate);
-    }
-    if (option(word, "key", &value)) {
-        return read_file_name(word, value, &files.key);
-    }
-    if (option(word, "sni", &value)) {
-        if (value.len == 0 || value.len > 253) {
-            return refuse(cf, cmd, "\"%V\" is not a name; accepted is the name in the server's certificate",
-                          &word);
+// Refuses options that contradict the URL or another option.
+char* RedisReader::check(const redis::Address& address) const {
+    for (const char* option : {"sentinel_user", "sentinel_password_file"}) {
+        const ngx_str_t word = given(option);
+        if (address.primary.empty() && word.len != 0) {
+            return refuse(cf, cmd, "\"%V\" requires redis+sentinel://", &word);
         }
-        server->settings.server_name = view(value);
-        return nullptr;
     }
-    if (option(word, "verify", &value)) {
-        files.verify = view(value) == "on";
-        return files.verify || view(value) == "off"
-                   ? nullptr
-                   : refuse(cf, cmd, "\"%V\" is not known; accepted are on or off", &word);
+    const ngx_str_t database = given("db");
+    if (!address.seeds.empty() && address.primary.empty() && database.len != 0) {
+        return refuse(cf, cmd, "\"%V\" cannot be used with redis+cluster://, a cluster has no databases",
+                      &database);
     }
-    tls_word = {};
-    *taken = false;
-    return nullptr;
+    const struct {
+        const char* option;
+        bool is_in_url;
+    } options[] = {{"user", !address.user.empty()},
+                   {"password_file", !address.password.empty()},
+                   {"db", address.database != 0}};
+    for (const auto& row : options) {
+        const ngx_str_t word = given(row.option);
+        if (row.is_in_url && word.len != 0) {
+            return refuse(cf, cmd, "\"%V\" is duplicate, the URL has the same", &word);
+        }
+    }
+    return check_tls(address);
 }
 
-char* RedisReader::read_word(const ngx_str_t& word) {
-    ngx_str_t value = {};
-    std::uint64_t number = 0;
-    if (option(word, "timeout", &value)) {
-        return read_timeout(word, value);
-    }
-    if (option(word, "connect_timeout", &value)) {
-        return read_time(word, value, &server->settings.connect_timeout);
-    }
-    if (option(word, "prefix", &value)) {
-        return read_prefix(word, value);
-    }
-    if (option(word, "password_file", &value)) {
-        password_word = word;
-        return read_password(word, value, &server->settings.address.password);
-    }
-    if (option(word, "user", &value)) {
-        user_word = word;
-        return read_user(word, value, &server->settings.address.user);
-    }
-    if (option(word, "sentinel_password_file", &value)) {
-        sentinel_word = word;
-        return read_password(word, value, &server->sentinels.address.password);
-    }
-    if (option(word, "sentinel_user", &value)) {
-        sentinel_word = word;
-        return read_user(word, value, &server->sentinels.address.user);
-    }
-    if (option(word, "batch", &value)) {
-        if (!parse_number(view(value), kMostBatch, &number) || number == 0) {
-            return refuse(cf, cmd, "\"%V\" is out of range; accepted are numbers from 1 to %uL", &word,
-                          kMostBatch);
+char* RedisReader::check_tls(const redis::Address& address) const {
+    for (const char* option : {"ca", "cert", "key", "sni", "verify"}) {
+        const ngx_str_t word = given(option);
+        if (!address.tls && word.len != 0) {
+            return refuse(cf, cmd, "\"%V\" requires TLS, a URL with rediss", &word);
         }
-        server->options.batch = static_cast<std::uint32_t>(number);
-        return nullptr;
     }
-    if (option(word, "db", &value)) {
-        if (!parse_number(view(value), 65535, &number)) {
-            return refuse(cf, cmd, "\"%V\" is out of range; accepted are numbers from 0 to 65535", &word);
-        }
-        db_word = word;
-        server->settings.address.database = static_cast<std::uint32_t>(number);
-        return nullptr;
+    if (!files.verify && is_given("ca")) {
+        return refuse(cf, cmd, "\"verify=off\" cannot be used with \"ca=\"");
     }
-    bool taken = false;
-    char* wrong = read_tls_word(word, &taken);
-    if (taken) {
-        return wrong;
-    }
-    const std::string shown = shown_word(view(word));
-    return refuse(cf, cmd, "%s is not known; accepted are %s", shown.c_str(), kRedisOptions);
-}
-
-// What contradicts the URL or another option.
-char* RedisReader::check(const ngx_str_t& url) const {
-    redis::Address address;
-    if (const char* wrong = redis::parse_address(view(url), &address)) {
-        return refuse(cf, cmd, "\"%s\" is not a URL: %s; %s", masked(url).c_str(), wrong,
-                      redis::kAddressAccepted);
-    }
-    if (address.primary.empty() && sentinel_word.len != 0) {
-        return refuse(cf, cmd, "\"%V\" is for Sentinels; it is accepted with redis+sentinel://",
-                      &sentinel_word);
-    }
-    if (!address.seeds.empty() && address.primary.empty() && db_word.len != 0) {
-        return refuse(cf, cmd, "\"%V\" contradicts the URL: a cluster has no databases; accepted is none",
-                      &db_word);
-    }
-    const bool user = !address.user.empty() && user_word.len != 0;
-    const bool password = !address.password.empty() && password_word.len != 0;
-    const bool database = address.database != 0 && db_word.len != 0;
-    if (user || password || database) {
-        return refuse(cf, cmd, "\"%V\" repeats what the URL says; accepted is one of them",
-                      user       ? &user_word
-                      : password ? &password_word
-                                 : &db_word);
-    }
-    if (!address.tls && tls_word.len != 0) {
-        return refuse(cf, cmd, "\"%V\" is an option of TLS; it is accepted with rediss://", &tls_word);
-    }
-    if (!files.verify && !files.ca.empty()) {
-        return refuse(cf, cmd, "\"verify=off\" contradicts ca=; accepted is one of them");
-    }
-    if (files.certificate.empty() != files.key.empty()) {
-        return refuse(cf, cmd, "\"%s\" is missing; accepted are cert= and key= together",
-                      files.key.empty() ? "key=" : "cert=");
+    if (is_given("cert") != is_given("key")) {
+        const bool has_key = is_given("key");
+        return refuse(cf, cmd, "\"%s=\" requires \"%s=\"", has_key ? "key" : "cert",
+                      has_key ? "cert" : "key");
     }
     return nullptr;
 }
 
-// The module's part of the configuration that is being replaced; null if there is none.
+// The module's configuration that a reload replaces; null if there is none.
 const ngx_http_rate_limit_main_conf_t* replaced_conf(ngx_conf_t* cf) {
     const ngx_cycle_t* old = cf->cycle->old_cycle;
     const bool had_module = old != nullptr && old->conf_ctx != nullptr && old->modules != nullptr &&
@@ -317,15 +286,17 @@ const ngx_http_rate_limit_main_conf_t* replaced_conf(ngx_conf_t* cf) {
                       : nullptr;
 }
 
-// The addresses that a host had in the configuration that is being replaced; empty if it was not in there.
+// The addresses that a host had in the configuration that a reload replaces; empty if it was not in there.
 std::vector<std::string> addresses_before(ngx_conf_t* cf, const std::string& host) {
     const ngx_http_rate_limit_main_conf_t* conf = replaced_conf(cf);
-    auto** servers = conf != nullptr ? static_cast<RedisServer**>(conf->servers.elts) : nullptr;
-    for (ngx_uint_t i = 0; conf != nullptr && i < conf->servers.nelts; i++) {
-        if (servers[i]->settings.address.host == host) {
-            return servers[i]->addresses;
+    if (conf == nullptr) {
+        return {};
+    }
+    for (const RedisServer* server : pointers<RedisServer>(conf->servers)) {
+        if (server->settings.address.host == host) {
+            return server->addresses;
         }
-        for (const redis::Seed& seed : servers[i]->settings.address.seeds) {
+        for (const redis::Seed& seed : server->settings.address.seeds) {
             if (seed.host == host) {
                 return seed.addresses;
             }
@@ -334,8 +305,7 @@ std::vector<std::string> addresses_before(ngx_conf_t* cf, const std::string& hos
     return {};
 }
 
-// Looks up the hosts of the URL. Whether nginx starts without the address of one is for
-// check_redis_hosts() to say, once the zones are known.
+// Resolves the hosts of the URL. A host without an address is no error yet: see check_redis_hosts().
 void RedisReader::find_hosts() const {
     redis::Address& address = server->settings.address;
     const auto find = [&](const std::string& host, std::vector<std::string>* addresses) {
@@ -358,33 +328,22 @@ void RedisReader::find_hosts() const {
     }
 }
 
-char* RedisReader::finish(const ngx_str_t& url) const {
-    if (char* wrong = check(url)) {
-        return wrong;
-    }
+char* RedisReader::make_tls() const {
     redis::Settings& settings = server->settings;
-    redis::parse_address(view(url), &settings.address);
-    find_hosts();
-    if (settings.address.tls) {
-        std::string wrong;
-        settings.tls = redis::make_tls(files, &wrong);
-        if (settings.tls == nullptr) {
-            return refuse(cf, cmd, "%s; accepted are files in PEM", wrong.c_str());
-        }
-        if (settings.server_name.empty()) {
-            settings.server_name = settings.address.host;
-        }
+    std::string wrong;
+    settings.tls = redis::make_tls(files, &wrong);
+    if (settings.tls == nullptr) {
+        return refuse(cf, cmd, "%s; files must be in PEM", wrong.c_str());
     }
-    warn_of_timeout();
-    server->options.budget = static_cast<Micros>(settings.timeout) * 1000;
-    settings.probe_key = server->options.prefix + "probe";
-    settings.name = view(server->name);
-    settings.script = kScript;
-    settings.most_reply = kReply;
-    settings.probe = redis::format_command({"SET", settings.probe_key, "1", "PX", "1"});
-    settings.probe_in_handshake = !settings.address.primary.empty();
-    settings.consequence = &server->consequence;
-    settings.journal = &server->journal;
+    if (settings.server_name.empty()) {
+        settings.server_name = settings.address.host;
+    }
+    return nullptr;
+}
+
+// Sets what the connections for background calls and to Sentinels share with the connections for requests.
+void derive_settings(RedisServer* server) {
+    redis::Settings& settings = server->settings;
     server->background = settings;
     settings.spare = true;
     server->background.consequence = &server->background_consequence;
@@ -404,14 +363,42 @@ char* RedisReader::finish(const ngx_str_t& url) const {
     sentinels.journal = settings.journal;
     server->background_sentinels = sentinels;
     server->background_sentinels.quiet = true;
+}
+
+// Reads the URL, and completes the settings with it.
+char* RedisReader::finish(const ngx_str_t& url) const {
+    redis::Address address;
+    if (const char* wrong = redis::parse_address(view(url), &address)) {
+        return refuse(cf, cmd, "invalid URL \"%s\": %s; %s", masked(url).c_str(), wrong,
+                      redis::kAddressAccepted);
+    }
+    if (char* wrong = check(address)) {
+        return wrong;
+    }
+    redis::Settings& settings = server->settings;
+    redis::parse_address(view(url), &settings.address);
+    find_hosts();
+    if (settings.address.tls) {
+        if (char* wrong = make_tls()) {
+            return wrong;
+        }
+    }
+    warn_of_timeout();
+    server->options.budget = static_cast<Micros>(settings.timeout) * 1000;
+    settings.probe_key = server->options.prefix + "probe";
+    settings.name = view(server->name);
+    settings.script = kScript;
+    settings.most_reply = kReply;
+    settings.probe = redis::format_command({"SET", settings.probe_key, "1", "PX", "1"});
+    settings.probe_in_handshake = !settings.address.primary.empty();
+    settings.consequence = &server->consequence;
+    settings.journal = &server->journal;
+    derive_settings(server);
     return nullptr;
 }
 
 bool is_name(std::string_view text) {
-    const auto fits = [](char c) {
-        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
-               c == '-' || c == '.';
-    };
+    const auto fits = [](char c) { return is_letter_or_digit(c) || c == '_' || c == '-' || c == '.'; };
     return !text.empty() && std::all_of(text.begin(), text.end(), fits);
 }
 
@@ -431,15 +418,14 @@ RedisServer* make_server(ngx_conf_t* cf) {
 char* read_redis(ngx_conf_t* cf, ngx_command_t* cmd, ngx_http_rate_limit_main_conf_t* conf) {
     ngx_str_t* words = words_of(cf);
     if (cf->args->nelts < 3) {
-        return refuse(cf, cmd, "a name or a URL is missing; accepted is %s", kRedisForm);
+        return refuse(cf, cmd, "requires a name and a URL: %s", kRedisForm);
     }
     if (!is_name(view(words[1]))) {
-        return refuse(cf, cmd,
-                      "\"%s\" is not a name of letters, digits, \"_\", \"-\" and \".\"; accepted is %s",
+        return refuse(cf, cmd, "invalid name \"%s\", it must be letters, digits, \"_\", \"-\" and \".\": %s",
                       masked(words[1]).c_str(), kRedisForm);
     }
     if (find_redis(conf, words[1]) != nullptr) {
-        return refuse(cf, cmd, "\"%V\" is defined twice; accepted is each name once", &words[1]);
+        return refuse(cf, cmd, "name \"%V\" is duplicate", &words[1]);
     }
     RedisServer* server = make_server(cf);
     auto** slot = static_cast<RedisServer**>(ngx_array_push(&conf->servers));
@@ -448,17 +434,10 @@ char* read_redis(ngx_conf_t* cf, ngx_command_t* cmd, ngx_http_rate_limit_main_co
     }
     *slot = server;
     server->name = words[1];
-    server->file = cf->conf_file->file.name;
-    server->line = cf->conf_file->line;
+    set_place(cf, server);
     server->options.prefix = "rate_limit:";
-    RedisReader reader = {cf, cmd, server};
-    for (ngx_uint_t i = 3; i < cf->args->nelts; i++) {
-        if (char* wrong = reader.read_word(words[i])) {
-            return wrong;
-        }
-    }
-    // After unknown words, since this shows words whole.
-    if (char* wrong = refuse_repeated(cf, cmd, 3)) {
+    RedisReader reader = {{cf, cmd, 3}, server};
+    if (char* wrong = read_options(&reader, kRedisOptions)) {
         return wrong;
     }
     if (char* wrong = reader.finish(words[2])) {
@@ -471,30 +450,26 @@ char* read_redis(ngx_conf_t* cf, ngx_command_t* cmd, ngx_http_rate_limit_main_co
 
 bool check_redis_hosts(ngx_conf_t* cf, const ngx_http_rate_limit_main_conf_t& conf,
                        const RedisServer& server) {
-    auto** zones = static_cast<Zone**>(conf.zones.elts);
     bool used = false;
     bool closed = true;  // every zone that uses the server fails closed
-    for (ngx_uint_t i = 0; i < conf.zones.nelts; i++) {
-        if (zones[i]->redis == &server) {
+    for (const Zone* zone : pointers<Zone>(conf.zones)) {
+        if (zone->redis == &server) {
             used = true;
-            closed = closed && zones[i]->on_error == OnError::kClosed && !zones[i]->shadow;
+            closed = closed && zone->on_error == OnError::kClosed && !zone->shadow;
         }
     }
     const bool refused = used && closed && !server.has_address;
     for (const std::string& host : server.unresolved) {
         if (refused) {
-            ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
-                          "\"rate_limit_redis\": host \"%s\" of \"%V\" has no address, and every zone that "
-                          "uses \"%V\" has on_error=closed; accepted are names that resolve in %V:%ui",
-                          host.c_str(), &server.name, &server.name, &server.file, server.line);
-            return false;
+            return refuse_at(cf, "rate_limit_redis", server,
+                             "host \"%s\" of \"%V\" has no address, it must be a name that resolves, since "
+                             "every zone that uses \"%V\" has on_error=closed",
+                             host.c_str(), &server.name, &server.name);
         }
-        ngx_log_error(NGX_LOG_WARN, cf->log, 0,
-                      "\"rate_limit_redis\": host \"%s\" of \"%V\" has no address now; it is looked up again "
-                      "while nginx runs%s in %V:%ui",
-                      host.c_str(), &server.name,
-                      server.has_address ? "" : ", and until then its zones go by on_error", &server.file,
-                      server.line);
+        warn_at(cf, "rate_limit_redis", server,
+                "host \"%s\" of \"%V\" has no address now; nginx resolves it again while it runs%s",
+                host.c_str(), &server.name,
+                server.has_address ? "" : ", and on_error decides requests until then");
     }
     return true;
 }

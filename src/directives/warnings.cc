@@ -1,9 +1,9 @@
-// Looks at what other modules have configured beside our directives.
+// Warnings about directives that have no effect, or another effect than it seems, because of other modules.
 //
-// Modules keep their configuration to themselves. What is needed here stands in the first words of it, which
-// are the same in nginx 1.22 to 1.31. A pointer among them is followed only into the memory of the
-// configuration, and believed only if it leads to an array that the other module would have made. With an
-// nginx that has it otherwise, a warning is missing, and nothing else happens.
+// Modules do not export their configuration. The warnings need its first machine words, whose layout is the
+// same in nginx 1.22 to 1.31. A pointer among these words is followed only if it points into the memory pool
+// of the configuration, and an array is used only if it has the element size that the module would use. In an
+// nginx with another layout, a warning is missing and nothing else happens.
 #include "directives/warnings.h"
 
 #include <algorithm>
@@ -11,25 +11,13 @@
 
 #include "directives/configuration.h"
 #include "nginx/api_settings.h"
+#include "nginx/collections.h"
 #include "nginx/key.h"
 
 namespace rate_limit {
 namespace {
 
-// Warnings that show only when all is read name the place themselves.
-template <class Directive, class... Arguments>
-void warn_at(ngx_conf_t* cf, const char* name, const Directive& directive, const char* format,
-             Arguments... arguments) {
-    u_char text[NGX_MAX_CONF_ERRSTR];
-    u_char* end = ngx_snprintf(text, sizeof(text), format, arguments...);
-    ngx_str_t message = {static_cast<std::size_t>(end - text), text};
-    ngx_log_error(NGX_LOG_WARN, cf->log, 0, "\"%s\": %V in %V:%ui", name, &message, &directive.file,
-                  directive.line);
-}
-
-const char* name_of(const AppliedLimit& limit) { return limit.shadow ? "rate_limit_shadow" : "rate_limit"; }
-
-// The configuration that the module of this name has among those of all modules; null if there is none.
+// The configuration of the module of this name, as machine words; null if there is no such module.
 const uintptr_t* words_of_module(ngx_conf_t* cf, void** confs, std::string_view name) {
     for (ngx_module_t** module = cf->cycle->modules; *module != nullptr; module++) {
         if ((*module)->type == NGX_HTTP_MODULE && name == (*module)->name) {
@@ -39,7 +27,7 @@ const uintptr_t* words_of_module(ngx_conf_t* cf, void** confs, std::string_view 
     return nullptr;
 }
 
-// Whether so many bytes there are memory of the configuration.
+// Whether `size` bytes at an address are memory of the pool.
 bool is_in_pool(const ngx_pool_t* pool, const void* address, std::size_t size) {
     const auto at = reinterpret_cast<uintptr_t>(address);
     if (at == 0 || at % sizeof(uintptr_t) != 0) {
@@ -59,7 +47,7 @@ bool is_in_pool(const ngx_pool_t* pool, const void* address, std::size_t size) {
     return false;
 }
 
-// The array of elements of this size that a word leads to; null if it does not.
+// The array that a word points to; null unless it is an array of elements of this size.
 const ngx_array_t* array_at(ngx_conf_t* cf, uintptr_t word, std::size_t size) {
     const auto* array = reinterpret_cast<const ngx_array_t*>(word);
     const bool is_array = is_in_pool(cf->pool, array, sizeof(ngx_array_t)) && array->pool == cf->pool &&
@@ -68,7 +56,7 @@ const ngx_array_t* array_at(ngx_conf_t* cf, uintptr_t word, std::size_t size) {
     return is_array ? array : nullptr;
 }
 
-// What the rewrite module does with a request, as words of which some are the functions that do it.
+// The compiled script of the rewrite module, as machine words; some of them are pointers to functions.
 struct Script {
     const uintptr_t* words = nullptr;
     std::size_t count = 0;
@@ -77,7 +65,7 @@ struct Script {
         return words[index] == reinterpret_cast<uintptr_t>(code);
     }
 
-    // The code at this word; null if it would go beyond the end.
+    // The code at this word; null if the script ends before the code does.
     template <class Code>
     const Code* at(std::size_t index) const {
         return (count - index) * sizeof(uintptr_t) >= sizeof(Code)
@@ -100,7 +88,7 @@ const ngx_http_script_if_code_t* if_at(const Script& script, std::size_t index) 
     return script.is(index, ngx_http_script_if_code) ? script.at<ngx_http_script_if_code_t>(index) : nullptr;
 }
 
-// Whether a request may leave the script here, to go on with its next phase.
+// Whether the script may end here, so that the request continues with the next phase.
 bool may_leave(const Script& script, std::size_t index) {
 #if (NGX_PCRE)
     if (script.is(index, ngx_http_script_regex_start_code)) {
@@ -111,10 +99,10 @@ bool may_leave(const Script& script, std::size_t index) {
     return script.is(index, ngx_http_script_break_code);
 }
 
-// Whether what begins and ends at these words answers each request by a `return`: one that stands in no `if`,
-// and that no request leaves before.
+// Whether the script between two words answers each request with a `return`: one outside of any `if`, before
+// which the script cannot end.
 bool always_returns(const Script& script, std::size_t begin, std::size_t end) {
-    std::size_t inner_end = begin;  // of the `if` that was entered last
+    std::size_t inner_end = begin;  // the end of the last `if`
     for (std::size_t i = begin; i < std::min(end, script.count); i++) {
         if (i >= inner_end && script.is(i, ngx_http_script_return_code)) {
             return true;
@@ -138,7 +126,7 @@ bool has_return(const Script& script) {
     return false;
 }
 
-// The first limit whose directive stands in a place, and is not inherited; null if there is none.
+// The first limit that this level has itself and does not inherit; null if there is none.
 const AppliedLimit* own_limit(const ngx_http_rate_limit_loc_conf_t& conf, void** context) {
     for (const ngx_array_t* limits : {conf.limits, conf.shadows}) {
         if (limits != nullptr && limits->nelts != 0) {
@@ -153,13 +141,13 @@ const AppliedLimit* own_limit(const ngx_http_rate_limit_loc_conf_t& conf, void**
 
 void warn_of_return(ngx_conf_t* cf, const ngx_http_rate_limit_loc_conf_t& conf, void** context) {
     if (const AppliedLimit* limit = own_limit(conf, context)) {
-        warn_at(cf, name_of(*limit), *limit,
+        warn_at(cf, directive_of(*limit), *limit,
                 "zone \"%V\" has no effect here: \"return\" answers each request before limits are checked",
                 &limit->zone_name);
     }
 }
 
-// Limits in a location, a server or an `if` that answers by `return`.
+// Warns of limits in a location, a server or an `if` that answers with `return`.
 void warn_of_returns(ngx_conf_t* cf, const ngx_http_rate_limit_loc_conf_t& conf) {
     const Script script = script_of(cf, conf.context.loc_conf);
     if (always_returns(script, 0, script.count)) {
@@ -184,10 +172,10 @@ bool has_basic_authentication(ngx_conf_t* cf, void** confs) {
     return is_in_pool(cf->pool, realm, sizeof(*realm)) && view(realm->value) != "off";
 }
 
-// Whether auth_request asks somebody here.
+// Whether auth_request is on here.
 bool has_auth_request(ngx_conf_t* cf, void** confs) {
     const uintptr_t* words = words_of_module(cf, confs, "ngx_http_auth_request_module");
-    return words != nullptr && words[0] != 0;  // the length of an address
+    return words != nullptr && words[0] != 0;  // the length of the URI
 }
 
 bool has_access_rule(ngx_conf_t* cf, void** confs) {
@@ -196,10 +184,9 @@ bool has_access_rule(ngx_conf_t* cf, void** confs) {
            has_auth_request(cf, confs);
 }
 
-// Whether other modules than nginx's own decide who has access.
+// Whether modules other than nginx's own check access.
 bool has_other_access_modules(ngx_conf_t* cf, void** confs) {
-    const auto* cmcf =
-        static_cast<ngx_http_core_main_conf_t*>(ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module));
+    const ngx_http_core_main_conf_t* cmcf = core_main_conf_of(cf);
     std::size_t known = 0;
     for (const char* name :
          {"ngx_http_access_module", "ngx_http_auth_basic_module", "ngx_http_auth_request_module"}) {
@@ -218,7 +205,7 @@ bool needs_client_certificate([[maybe_unused]] ngx_conf_t* cf, [[maybe_unused]] 
 #endif
 }
 
-// Whether only this machine reaches an address.
+// Whether only this machine can reach an address.
 bool is_local(const sockaddr* address) {
     if (address->sa_family == AF_INET) {
         const auto* v4 = reinterpret_cast<const sockaddr_in*>(address);
@@ -233,20 +220,19 @@ bool is_local(const sockaddr* address) {
 }
 
 bool serves(const ngx_http_conf_addr_t& address, const ngx_http_core_srv_conf_t* server) {
-    auto** servers = static_cast<ngx_http_core_srv_conf_t**>(address.servers.elts);
-    return std::find(servers, servers + address.servers.nelts, server) != servers + address.servers.nelts;
+    const auto servers = pointers<ngx_http_core_srv_conf_t>(address.servers);
+    return std::find(servers.begin(), servers.end(), server) != servers.end();
 }
 
-// Whether only this machine reaches a server.
+// Whether only this machine can reach a server.
 bool is_local_server(ngx_conf_t* cf, const ngx_http_core_srv_conf_t* server) {
-    const auto* cmcf =
-        static_cast<ngx_http_core_main_conf_t*>(ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module));
-    const auto* ports =
-        cmcf->ports != nullptr ? static_cast<ngx_http_conf_port_t*>(cmcf->ports->elts) : nullptr;
-    for (ngx_uint_t i = 0; ports != nullptr && i < cmcf->ports->nelts; i++) {
-        const auto* addresses = static_cast<const ngx_http_conf_addr_t*>(ports[i].addrs.elts);
-        for (ngx_uint_t j = 0; j < ports[i].addrs.nelts; j++) {
-            if (serves(addresses[j], server) && !is_local(addresses[j].opt.sockaddr)) {
+    const ngx_http_core_main_conf_t* cmcf = core_main_conf_of(cf);
+    if (cmcf->ports == nullptr) {
+        return true;
+    }
+    for (const ngx_http_conf_port_t& port : elements<ngx_http_conf_port_t>(*cmcf->ports)) {
+        for (const ngx_http_conf_addr_t& address : elements<ngx_http_conf_addr_t>(port.addrs)) {
+            if (serves(address, server) && !is_local(address.opt.sockaddr)) {
                 return false;
             }
         }
@@ -254,8 +240,8 @@ bool is_local_server(ngx_conf_t* cf, const ngx_http_core_srv_conf_t* server) {
     return true;
 }
 
-// An API that writes for everybody. An `if` with a `return`, or a module that is not known here, may be a
-// rule.
+// Warns of an API with write=on and no access rule. An `if` with a `return` may be an access rule, and so may
+// a module that is not known here.
 void warn_of_open_api(ngx_conf_t* cf, const ngx_http_rate_limit_loc_conf_t& conf) {
     const auto* api = static_cast<const ApiSettings*>(conf.api);
     const ngx_http_conf_ctx_t& context = conf.context;
@@ -274,47 +260,47 @@ void warn_of_open_api(ngx_conf_t* cf, const ngx_http_rate_limit_loc_conf_t& conf
         return;
     }
     const auto* name = reinterpret_cast<const char*>(api->directive.data);
-    warn_at(cf, name, *api,
-            "\"write=on\" lets everybody change rates and reset clients, since no allow, deny, auth_basic or "
-            "auth_request holds here");
+    warn_at(
+        cf, name, *api,
+        "\"write=on\" lets any client change rates and reset clients, since the location has no allow, deny, "
+        "auth_basic or auth_request");
 }
 
-// What auth_request_set has, as nginx's module keeps it.
+// A variable of auth_request_set, as nginx's module stores it.
 struct SetVariable {
     ngx_int_t index;
     ngx_http_complex_value_t value;
     ngx_http_set_variable_pt set_handler;
 };
 
-// The variables that auth_request sets here; null if there are none.
+// The variables of auth_request_set here; null if there are none.
 const ngx_array_t* set_variables(ngx_conf_t* cf, void** confs) {
-    constexpr std::size_t kWords = 3;  // an address of two words, and the variables
+    constexpr std::size_t kWords = 3;  // a URI of two words, and the variables
     const uintptr_t* words = words_of_module(cf, confs, "ngx_http_auth_request_module");
     return is_in_pool(cf->pool, words, kWords * sizeof(uintptr_t)) && has_auth_request(cf, confs)
                ? array_at(cf, words[kWords - 1], sizeof(SetVariable))
                : nullptr;
 }
 
-// Whether a variable is in a text, or is a source of a rate_limit_key that is. These refer only to earlier
-// ones.
+// Whether a text contains a variable, directly or as a source of a rate_limit_key. One pass finds all keys,
+// as a key refers only to earlier keys.
 bool depends_on(const ngx_http_rate_limit_main_conf_t& conf, std::string_view text, std::string_view name) {
     std::vector<std::string_view> names = {name};
-    auto** keys = static_cast<ClientKey**>(conf.keys.elts);
-    for (ngx_uint_t i = 0; i < conf.keys.nelts; i++) {
-        const auto* sources = static_cast<const KeySource*>(keys[i]->sources.elts);
-        const bool depends = std::any_of(sources, sources + keys[i]->sources.nelts, [&](const auto& source) {
+    for (const ClientKey* key : pointers<ClientKey>(conf.keys)) {
+        const auto sources = elements<const KeySource>(key->sources);
+        const bool depends = std::any_of(sources.begin(), sources.end(), [&](const auto& source) {
             const auto same = [&](std::string_view other) { return same_letters(view(source.name), other); };
             return source.kind == KeySource::Kind::kVariable && std::any_of(names.begin(), names.end(), same);
         });
         if (depends) {
-            names.push_back(view(keys[i]->name));
+            names.push_back(view(key->name));
         }
     }
     return std::any_of(names.begin(), names.end(), [&](auto one) { return has_variable(text, one); });
 }
 
-// A key that auth_request would set: it asks after limits are checked. A location that is reached from
-// another one only may find it set there.
+// Warns of keys with a variable of auth_request_set: auth_request runs after limits are checked. There is no
+// warning in a location that only internal redirects reach, since the variable may be set before.
 void warn_of_late_keys(ngx_conf_t* cf, const ngx_http_rate_limit_main_conf_t& conf,
                        const ngx_http_rate_limit_loc_conf_t& here) {
     void** context = here.context.loc_conf;
@@ -323,21 +309,19 @@ void warn_of_late_keys(ngx_conf_t* cf, const ngx_http_rate_limit_main_conf_t& co
     if (set == nullptr || here.limits == nullptr || location->named || location->internal == 1) {
         return;
     }
-    const auto* cmcf =
-        static_cast<ngx_http_core_main_conf_t*>(ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module));
+    const ngx_http_core_main_conf_t* cmcf = core_main_conf_of(cf);
     const auto* variables = static_cast<const ngx_http_variable_t*>(cmcf->variables.elts);
-    auto** limits = static_cast<AppliedLimit**>(here.limits->elts);
-    for (ngx_uint_t i = 0; i < here.limits->nelts * set->nelts; i++) {
-        AppliedLimit& limit = *limits[i / set->nelts];
-        const auto index =
-            static_cast<ngx_uint_t>(static_cast<const SetVariable*>(set->elts)[i % set->nelts].index);
-        if (!limit.warned && index < cmcf->variables.nelts &&
-            depends_on(conf, view(limit.zone->key.value), view(variables[index].name))) {
-            limit.warned = true;
-            warn_at(cf, name_of(limit), limit,
-                    "the key of zone \"%V\" has \"$%V\", which is still empty when limits are checked: "
-                    "auth_request_set sets it afterwards",
-                    &limit.zone_name, &variables[index].name);
+    for (AppliedLimit* limit : pointers<AppliedLimit>(*here.limits)) {
+        for (const SetVariable& variable : elements<const SetVariable>(*set)) {
+            const auto index = static_cast<ngx_uint_t>(variable.index);
+            if (!limit->warned && index < cmcf->variables.nelts &&
+                depends_on(conf, view(limit->zone->key.value), view(variables[index].name))) {
+                limit->warned = true;
+                warn_at(cf, directive_of(*limit), *limit,
+                        "the key of zone \"%V\" has \"$%V\", which is still empty when limits are checked: "
+                        "auth_request_set sets it afterwards",
+                        &limit->zone_name, &variables[index].name);
+            }
         }
     }
 }
@@ -345,11 +329,10 @@ void warn_of_late_keys(ngx_conf_t* cf, const ngx_http_rate_limit_main_conf_t& co
 }  // namespace
 
 void warn_of_mistakes(ngx_conf_t* cf, const ngx_http_rate_limit_main_conf_t& conf) {
-    auto** locations = static_cast<ngx_http_rate_limit_loc_conf_t**>(conf.locations.elts);
-    for (ngx_uint_t i = 0; i < conf.locations.nelts; i++) {
-        warn_of_returns(cf, *locations[i]);
-        warn_of_open_api(cf, *locations[i]);
-        warn_of_late_keys(cf, conf, *locations[i]);
+    for (const auto* location : pointers<ngx_http_rate_limit_loc_conf_t>(conf.locations)) {
+        warn_of_returns(cf, *location);
+        warn_of_open_api(cf, *location);
+        warn_of_late_keys(cf, conf, *location);
     }
 }
 

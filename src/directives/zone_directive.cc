@@ -1,8 +1,8 @@
 // The directive rate_limit_zone.
 #include <algorithm>
-#include <iterator>
 
-#include "directives/configuration.h"
+#include "directives/options.h"
+#include "nginx/collections.h"
 #include "nginx/shared_state.h"
 
 namespace rate_limit {
@@ -13,237 +13,182 @@ constexpr std::uint32_t kDefaultVariableLog = 100;
 constexpr Micros kDefaultDenyFor = kSecond;
 
 constexpr char kZoneForm[] = "KEY zone=NAME:SIZE rate=RATES [option=value ...]";
-constexpr char kZoneOptions[] =
-    "zone=, rate=, algorithm=, burst=, capacity=, buckets=, align=, min_interval=, count=, redis=, sync=, "
-    "on_error=, deny_cache=, rates= and log=";
-constexpr char kAlgorithmsAccepted[] =
-    "token_bucket, leaky_bucket, gcra, fixed_window, sliding_window, sliding_buckets or sliding_log";
-
-constexpr const char* kZoneOptionNames[] = {"zone",    "rate",     "algorithm", "burst",        "capacity",
-                                            "buckets", "align",    "count",     "min_interval", "rates",
-                                            "log",     "on_error", "redis",     "deny_cache",   "sync"};
 
 // A rate_limit_zone while it is being read.
-struct ZoneReader {
-    ngx_conf_t* cf;
-    ngx_command_t* cmd;
+struct ZoneReader : DirectiveReader {
     Zone* zone;
-    ngx_str_t zone_word = {};  // zone=NAME:SIZE, whole
-    ngx_str_t rate_word = {};  // what follows rate=
-    ngx_str_t burst_word = {}, capacity_word = {}, buckets_word = {}, align_word = {}, rates_word = {},
-              log_word = {}, on_error_word = {}, deny_cache_word = {}, sync_word = {};
-    std::size_t size = 0;
+    std::size_t size = 0;  // of zone=, bytes
     std::uint64_t rates = kDefaultVariableRates;
     std::uint64_t log = kDefaultVariableLog;
 
-    char* read_word(ngx_str_t* word);
-    char* read_name(ngx_str_t value);
-    char* read_number(const ngx_str_t& word, const ngx_str_t& value, std::uint64_t least, std::uint64_t most,
-                      std::uint64_t* number) const;
-    char* read_choice(const ngx_str_t& word, const ngx_str_t& value, const char* no, const char* yes,
-                      bool* flag) const;
-    char* read_on_error(const ngx_str_t& word, const ngx_str_t& value);
-    char* read_deny_cache(const ngx_str_t& word, ngx_str_t value);
-    char* read_sync(const ngx_str_t& word, ngx_str_t value);
-    char* read_rate();
+    char* set_rate() const;
     void warn_of_repeated_rate() const;
-    char* check_options() const;
+    char* check_name(ngx_http_rate_limit_main_conf_t* conf) const;
+    char* check_algorithm() const;
+    char* check_variable_rate() const;
     char* check_sync() const;
-    char* check_store() const;
-    char* unused(const ngx_str_t& word, const char* users) const;
+    char* check_memory_zone() const;
+    char* check_redis_zone() const;
     char* check_size() const;
 };
 
-char* ZoneReader::read_number(const ngx_str_t& word, const ngx_str_t& value, std::uint64_t least,
-                              std::uint64_t most, std::uint64_t* number) const {
-    if (!parse_number(view(value), most, number) || *number < least) {
-        return refuse(cf, cmd, "\"%V\" is out of range; accepted are numbers from %uL to %uL", &word, least,
-                      most);
-    }
-    return nullptr;
-}
-
-char* ZoneReader::read_choice(const ngx_str_t& word, const ngx_str_t& value, const char* no, const char* yes,
-                              bool* flag) const {
-    *flag = view(value) == yes;
-    if (!*flag && view(value) != no) {
-        return refuse(cf, cmd, "\"%V\" is not known; accepted are %s or %s", &word, no, yes);
-    }
-    return nullptr;
-}
-
-char* ZoneReader::read_name(ngx_str_t value) {
-    const std::string_view text = view(value);
+Parsed read_zone(ZoneReader* reader, const OptionValue& value) {
+    const std::string_view text = view(value.text);
     const std::size_t colon = text.rfind(':');
     if (colon == std::string_view::npos || colon == 0) {
-        return refuse(cf, cmd,
-                      "\"%V\" has no name or no size; accepted is zone=NAME:SIZE, such as zone=api:10m",
-                      &zone_word);
+        return Parsed::kInvalid;
     }
-    zone->name = ngx_str(text.substr(0, colon));
-    zone->label = view(zone->name);
-    for (const char c : view(zone->name)) {
-        if (c <= ' ' || c > '~' || c == '"' || c == '\\') {
-            return refuse(cf, cmd,
-                          "\"%V\": a zone's name is made of visible ASCII without quotes and backslashes",
-                          &zone_word);
-        }
+    const std::string_view name = text.substr(0, colon);
+    const auto is_wrong = [](char c) { return c <= ' ' || c > '~' || c == '"' || c == '\\'; };
+    if (std::any_of(name.begin(), name.end(), is_wrong)) {
+        refuse(reader->cf, reader->cmd,
+               "invalid zone name in \"%V\", it must be visible ASCII characters without quotes and "
+               "backslashes",
+               &value.word);
+        return Parsed::kRefused;
     }
-    ngx_str_t size_word = ngx_str(text.substr(colon + 1));
-    const ssize_t bytes = ngx_parse_size(&size_word);
+    reader->zone->name = ngx_str(name);
+    reader->zone->label = name;
+    ngx_str_t size_text = ngx_str(text.substr(colon + 1));
+    const ssize_t bytes = ngx_parse_size(&size_text);
     if (bytes == NGX_ERROR) {
-        return refuse(cf, cmd, "\"%V\": \"%V\" is not a size; accepted are sizes such as 512k or 10m",
-                      &zone_word, &size_word);
+        refuse(reader->cf, reader->cmd,
+               "invalid size \"%V\" in \"%V\", it must be a size such as 512k or 10m", &size_text,
+               &value.word);
+        return Parsed::kRefused;
     }
-    size = static_cast<std::size_t>(bytes);
-    return nullptr;
+    reader->size = static_cast<std::size_t>(bytes);
+    return Parsed::kOk;
 }
 
-char* ZoneReader::read_word(ngx_str_t* word) {
-    Policy& policy = zone->policy;
-    ngx_str_t value = {};
-    std::uint64_t number = 0;
-    char* wrong = nullptr;
-    if (option(*word, "zone", &value)) {
-        zone_word = *word;
-        return read_name(value);
-    }
-    if (option(*word, "rate", &value)) {
-        rate_word = value;
-        return nullptr;
-    }
-    if (option(*word, "algorithm", &value)) {
-        if (!parse_algorithm(view(value), &policy.algorithm)) {
-            return refuse(cf, cmd, "\"%V\" is not known; accepted are %s", word, kAlgorithmsAccepted);
-        }
-        return nullptr;
-    }
-    if (option(*word, "burst", &value)) {
-        burst_word = *word;
-        wrong = read_number(*word, value, 0, kMaxBurst, &number);
-        policy.burst = static_cast<std::uint32_t>(number);
-        return wrong;
-    }
-    if (option(*word, "capacity", &value)) {
-        capacity_word = *word;
-        wrong = read_number(*word, value, 1, kMaxCount, &number);
-        policy.capacity = static_cast<std::uint32_t>(number);
-        return wrong;
-    }
-    if (option(*word, "buckets", &value)) {
-        buckets_word = *word;
-        wrong = read_number(*word, value, kMinBuckets, kMaxBuckets, &number);
-        policy.buckets = static_cast<std::uint32_t>(number);
-        return wrong;
-    }
-    if (option(*word, "rates", &value)) {
-        rates_word = *word;
-        return read_number(*word, value, 1, kMaxRates, &rates);
-    }
-    if (option(*word, "log", &value)) {
-        log_word = *word;
-        return read_number(*word, value, 1, kMaxLogEntries, &log);
-    }
-    if (option(*word, "align", &value)) {
-        align_word = *word;
-        return read_choice(*word, value, "clock", "first", &policy.align_first);
-    }
-    if (option(*word, "count", &value)) {
-        return read_choice(*word, value, "allowed", "all", &policy.count_all);
-    }
-    if (option(*word, "on_error", &value)) {
-        return read_on_error(*word, value);
-    }
-    if (option(*word, "redis", &value)) {
-        zone->redis_name = value;
-        return value.len != 0
-                   ? nullptr
-                   : refuse(cf, cmd, "\"%V\" names no server; accepted is a name of rate_limit_redis", word);
-    }
-    if (option(*word, "deny_cache", &value)) {
-        return read_deny_cache(*word, value);
-    }
-    if (option(*word, "sync", &value)) {
-        return read_sync(*word, value);
-    }
-    if (option(*word, "min_interval", &value)) {
-        const ngx_int_t milliseconds = ngx_parse_time(&value, 0);
-        if (milliseconds == NGX_ERROR || milliseconds == 0 || milliseconds > kMaxPeriod / 1000) {
-            return refuse(cf, cmd,
-                          "\"%V\" is not a time; accepted are times from 1ms to 366d, such as 200ms or 2s",
-                          word);
-        }
-        policy.min_interval = static_cast<Micros>(milliseconds) * 1000;
-        return nullptr;
-    }
-    return refuse(cf, cmd, "\"%V\" is not an option; accepted are %s", word, kZoneOptions);
+Parsed read_rate(ZoneReader* reader, const OptionValue& value) {
+    reader->zone->rate_text = value.text;
+    return value.text.len != 0 ? Parsed::kOk : Parsed::kInvalid;
 }
 
-char* ZoneReader::read_on_error(const ngx_str_t& word, const ngx_str_t& value) {
-    on_error_word = word;
-    if (view(value) == "open") {
-        zone->on_error = OnError::kOpen;
-    } else if (view(value) == "closed") {
-        zone->on_error = OnError::kClosed;
-    } else if (view(value) == "local") {
-        zone->on_error = OnError::kLocal;
+Parsed read_algorithm(ZoneReader* reader, const OptionValue& value) {
+    if (parse_algorithm(view(value.text), &reader->zone->policy.algorithm)) {
+        return Parsed::kOk;
+    }
+    std::string accepted = algorithm_name(Algorithm{0});
+    for (unsigned i = 1; i < kAlgorithms; i++) {
+        accepted.append(i + 1 < kAlgorithms ? ", " : " or ")
+            .append(algorithm_name(static_cast<Algorithm>(i)));
+    }
+    reader->refuse_value(value, accepted.c_str());
+    return Parsed::kRefused;
+}
+
+Parsed read_align(ZoneReader* reader, const OptionValue& value) {
+    return value.read_choice("clock", "first", &reader->zone->policy.align_first);
+}
+
+Parsed read_count(ZoneReader* reader, const OptionValue& value) {
+    return value.read_choice("allowed", "all", &reader->zone->policy.count_all);
+}
+
+Parsed read_on_error(ZoneReader* reader, const OptionValue& value) {
+    if (view(value.text) == "open") {
+        reader->zone->on_error = OnError::kOpen;
+    } else if (view(value.text) == "closed") {
+        reader->zone->on_error = OnError::kClosed;
+    } else if (view(value.text) == "local") {
+        reader->zone->on_error = OnError::kLocal;
     } else {
-        return refuse(cf, cmd, "\"%V\" is not known; accepted are open, closed or local", &word);
+        return Parsed::kInvalid;
     }
-    return nullptr;
+    return Parsed::kOk;
 }
 
-char* ZoneReader::read_deny_cache(const ngx_str_t& word, ngx_str_t value) {
-    constexpr ngx_int_t kMost = 3'600'000;
-    deny_cache_word = word;
-    if (view(value) == "off") {
-        zone->deny_for = 0;
-        return nullptr;
-    }
-    const ngx_int_t milliseconds = ngx_parse_time(&value, 0);
-    if (milliseconds == NGX_ERROR || milliseconds < 1 || milliseconds > kMost) {
-        return refuse(cf, cmd, "\"%V\" is not a time; accepted are times from 1ms to 1h, or off", &word);
-    }
-    zone->deny_for = static_cast<Micros>(milliseconds) * 1000;
-    return nullptr;
+Parsed read_redis(ZoneReader* reader, const OptionValue& value) {
+    reader->zone->redis_name = value.text;
+    return value.text.len != 0 ? Parsed::kOk : Parsed::kInvalid;
 }
 
-char* ZoneReader::read_sync(const ngx_str_t& word, ngx_str_t value) {
-    constexpr ngx_int_t kLeast = 10;
-    constexpr ngx_int_t kMost = 3'600'000;
-    sync_word = word;
-    const ngx_int_t milliseconds = ngx_parse_time(&value, 0);
-    if (milliseconds == NGX_ERROR || milliseconds < kLeast || milliseconds > kMost) {
-        return refuse(cf, cmd, "\"%V\" is not a time; accepted are times from 10ms to 1h", &word);
-    }
-    zone->sync = static_cast<ngx_msec_t>(milliseconds);
-    zone->policy.debt = true;
-    return nullptr;
+Parsed read_deny_cache(ZoneReader* reader, const OptionValue& value) {
+    std::uint64_t milliseconds = 0;
+    const Parsed parsed = view(value.text) == "off" ? Parsed::kOk : value.read_milliseconds(&milliseconds);
+    reader->zone->deny_for = static_cast<Micros>(milliseconds) * 1000;
+    return parsed;
 }
 
-char* ZoneReader::read_rate() {
-    zone->rate_text = rate_word;
-    if (ngx_strlchr(rate_word.data, rate_word.data + rate_word.len, '$') != nullptr) {
+Parsed read_sync(ZoneReader* reader, const OptionValue& value) {
+    std::uint64_t milliseconds = 0;
+    const Parsed parsed = value.read_milliseconds(&milliseconds);
+    reader->zone->sync = static_cast<ngx_msec_t>(milliseconds);
+    reader->zone->policy.debt = true;
+    return parsed;
+}
+
+Parsed read_min_interval(ZoneReader* reader, const OptionValue& value) {
+    std::uint64_t milliseconds = 0;
+    const Parsed parsed = value.read_milliseconds(&milliseconds);
+    reader->zone->policy.min_interval = static_cast<Micros>(milliseconds) * 1000;
+    return parsed;
+}
+
+template <std::uint32_t Policy::*kMember>
+Parsed read_policy_number(ZoneReader* reader, const OptionValue& value) {
+    return value.read_number(&(reader->zone->policy.*kMember));
+}
+
+template <std::uint64_t ZoneReader::*kMember>
+Parsed read_own_number(ZoneReader* reader, const OptionValue& value) {
+    return value.read_number(&(reader->*kMember));
+}
+
+constexpr Option<ZoneReader> kZoneOptions[] = {
+    {"zone", "NAME:SIZE", "the name of the zone, and the memory for the state of all clients",
+     "NAME:SIZE, such as zone=api:10m", read_zone},
+    {"rate", "RATES", "one rate, or several rates separated by commas",
+     "rates such as 10r/s or 100r/m,1000r/h, or a variable", read_rate},
+    {"algorithm", "NAME", "how requests are counted", nullptr, read_algorithm},
+    {"burst", "N", "number of requests beyond the first that may come at once", kNumberAccepted,
+     read_policy_number<&Policy::burst>, 0, kMaxBurst},
+    {"capacity", "N", "number of tokens that a client can save up", kNumberAccepted,
+     read_policy_number<&Policy::capacity>, 1, kMaxCount},
+    {"buckets", "N", "number of sub-windows", kNumberAccepted, read_policy_number<&Policy::buckets>,
+     kMinBuckets, kMaxBuckets},
+    {"align", "clock|first", "windows start on the clock, or with a client's first request", "clock or first",
+     read_align},
+    {"min_interval", "TIME", "minimum time between two admitted requests of a client",
+     "a time from 1ms to 366d, such as 200ms or 2s", read_min_interval, 1, kMaxPeriod / 1000},
+    {"count", "allowed|all", "all: rejected requests count too", "allowed or all", read_count},
+    {"redis", "NAME", "the state is in the Redis with this name", "a name of rate_limit_redis", read_redis},
+    {"sync", "TIME", "requests are decided from shared memory and never wait for Redis",
+     "a time from 10ms to 1h", read_sync, 10, kHourMilliseconds},
+    {"on_error", "open|closed|local", "the fallback for a request whose limit cannot be decided",
+     "open, closed or local", read_on_error},
+    {"deny_cache", "TIME|off", "maximum time for which shared memory remembers a rejection",
+     "a time from 1ms to 1h, or off", read_deny_cache, 1, kHourMilliseconds},
+    {"rates", "N", "maximum number of rates in a value", kNumberAccepted, read_own_number<&ZoneReader::rates>,
+     1, kMaxRates},
+    {"log", "N", "maximum count in a value", kNumberAccepted, read_own_number<&ZoneReader::log>, 1,
+     kMaxLogEntries},
+};
+
+char* ZoneReader::set_rate() const {
+    ngx_str_t text = zone->rate_text;
+    if (view(text).find('$') != std::string_view::npos) {
         zone->rate = pool_new<ngx_http_complex_value_t>(cf->pool);
         zone->rates = pool_new<RateMemo>(cf->pool);
-        if (zone->rate == nullptr || zone->rates == nullptr ||
-            !compile_value(cf, cmd, &rate_word, zone->rate)) {
+        if (zone->rate == nullptr || zone->rates == nullptr || !compile_value(cf, cmd, &text, zone->rate)) {
             return static_cast<char*>(NGX_CONF_ERROR);
         }
         zone->layout =
             layout_of(zone->policy, static_cast<std::uint32_t>(rates), static_cast<std::uint32_t>(log));
         return nullptr;
     }
-    const char* wrong = parse_rates(view(rate_word), &zone->policy.rates);
+    const char* wrong = parse_rates(view(text), &zone->policy.rates);
     if (wrong != nullptr) {
-        return refuse(cf, cmd, "rate \"%V\" is wrong: %s; %s", &rate_word, wrong, kRatesAccepted);
+        return refuse(cf, cmd, "invalid rate \"%V\": %s; %s", &text, wrong, kRatesAccepted);
     }
     warn_of_repeated_rate();
     zone->configured = zone->policy.rates;
     zone->layout = layout_of(zone->policy);
     if (zone->layout.log_entries > kMaxLogEntries) {
-        return refuse(cf, cmd, "rate \"%V\" is too large for sliding_log; accepted are counts up to %uD",
-                      &rate_word, kMaxLogEntries);
+        return refuse(cf, cmd, "rate \"%V\" is too large for sliding_log, its count must be from 1 to %uD",
+                      &text, kMaxLogEntries);
     }
     return nullptr;
 }
@@ -255,89 +200,124 @@ void ZoneReader::warn_of_repeated_rate() const {
             return rate.count == list.rates[i].count && rate.period == list.rates[i].period;
         };
         if (std::any_of(list.rates, list.rates + i, same)) {
-            warn(cf, cmd, "\"rate=%V\" has the same rate twice, which limits no more than once", &rate_word);
+            warn(cf, cmd, "\"rate=%V\" has a duplicate rate, which has no effect", &zone->rate_text);
             return;
         }
     }
 }
 
-char* ZoneReader::unused(const ngx_str_t& word, const char* users) const {
-    return refuse(cf, cmd, "\"%V\" is not an option of %s; it is accepted with %s", &word,
-                  algorithm_name(zone->policy.algorithm), users);
+// Whether another module has shared memory of this name.
+bool is_taken(ngx_conf_t* cf, const ngx_str_t& name) {
+    for (const ngx_shm_zone_t& zone : elements<const ngx_shm_zone_t>(cf->cycle->shared_memory)) {
+        if (view(zone.shm.name) == view(name) && zone.tag != &ngx_http_rate_limit_module) {
+            return true;
+        }
+    }
+    return false;
 }
 
-char* ZoneReader::check_options() const {
+char* ZoneReader::check_name(ngx_http_rate_limit_main_conf_t* conf) const {
+    if (find_zone(conf, zone->name) != nullptr) {
+        return refuse(cf, cmd, "zone \"%V\" is duplicate", &zone->name);
+    }
+    if (is_taken(cf, zone->name)) {
+        return refuse(cf, cmd, "zone \"%V\" is a zone of another module, it must be a name of no other zone",
+                      &zone->name);
+    }
+    return nullptr;
+}
+
+// Refuses options that the algorithm does not use.
+char* ZoneReader::check_algorithm() const {
     const Algorithm algorithm = zone->policy.algorithm;
-    if (burst_word.len != 0 && algorithm != Algorithm::kLeakyBucket && algorithm != Algorithm::kGcra) {
-        return unused(burst_word, "leaky_bucket and gcra");
+    const struct {
+        const char* option;
+        bool is_used;
+        const char* users;
+    } options[] = {
+        {"burst", algorithm == Algorithm::kLeakyBucket || algorithm == Algorithm::kGcra,
+         "leaky_bucket or gcra"},
+        {"capacity", algorithm == Algorithm::kTokenBucket, "token_bucket"},
+        {"buckets", algorithm == Algorithm::kSlidingBuckets, "sliding_buckets"},
+        {"align", algorithm == Algorithm::kFixedWindow, "fixed_window"},
+    };
+    for (const auto& row : options) {
+        const ngx_str_t word = given(row.option);
+        if (word.len != 0 && !row.is_used) {
+            return refuse(cf, cmd, "\"%V\" requires the algorithm %s, not %s", &word, row.users,
+                          algorithm_name(algorithm));
+        }
     }
-    if (capacity_word.len != 0 && algorithm != Algorithm::kTokenBucket) {
-        return unused(capacity_word, "token_bucket");
-    }
-    if (buckets_word.len != 0 && algorithm != Algorithm::kSlidingBuckets) {
-        return unused(buckets_word, "sliding_buckets");
-    }
-    if (align_word.len != 0 && algorithm != Algorithm::kFixedWindow) {
-        return unused(align_word, "fixed_window");
-    }
-    if (rates_word.len != 0 && (zone->rate == nullptr || algorithm == Algorithm::kSlidingLog)) {
-        return refuse(cf, cmd,
-                      "\"%V\" is accepted where rate= is a variable and the algorithm is not sliding_log",
+    return check_variable_rate();
+}
+
+// Refuses options for a variable rate if the rate is fixed or the algorithm does not use them.
+char* ZoneReader::check_variable_rate() const {
+    const bool is_log = zone->policy.algorithm == Algorithm::kSlidingLog;
+    const ngx_str_t rates_word = given("rates");
+    if (rates_word.len != 0 && (zone->rate == nullptr || is_log)) {
+        return refuse(cf, cmd, "\"%V\" requires a variable in rate= and an algorithm other than sliding_log",
                       &rates_word);
     }
-    if (log_word.len != 0 && (zone->rate == nullptr || algorithm != Algorithm::kSlidingLog)) {
-        return refuse(cf, cmd,
-                      "\"%V\" is accepted where rate= is a variable and the algorithm is sliding_log",
+    const ngx_str_t log_word = given("log");
+    if (log_word.len != 0 && (zone->rate == nullptr || !is_log)) {
+        return refuse(cf, cmd, "\"%V\" requires a variable in rate= and the algorithm sliding_log",
                       &log_word);
     }
     return nullptr;
 }
 
-// What a zone that reconciles with Redis now and then has no use for.
+// Refuses what a zone with sync= cannot have.
 char* ZoneReader::check_sync() const {
+    const ngx_str_t sync = given("sync");
     if (zone->policy.algorithm == Algorithm::kSlidingLog) {
         return refuse(cf, cmd,
-                      "\"%V\" is not an option of sliding_log, since the time of every request would have to "
-                      "travel; accepted are all other algorithms, such as sliding_buckets",
-                      &sync_word);
+                      "\"%V\" requires an algorithm other than sliding_log, such as sliding_buckets: "
+                      "sliding_log would send the time of every request",
+                      &sync);
     }
-    if (on_error_word.len != 0 || deny_cache_word.len != 0) {
-        return refuse(cf, cmd, "\"%V\" has no meaning with sync=, where no request waits for Redis",
-                      on_error_word.len != 0 ? &on_error_word : &deny_cache_word);
+    for (const char* option : {"on_error", "deny_cache"}) {
+        const ngx_str_t word = given(option);
+        if (word.len != 0) {
+            return refuse(cf, cmd, "\"%V\" cannot be used with \"%V\", since no request waits for Redis",
+                          &word, &sync);
+        }
     }
     return nullptr;
 }
 
-// What only a zone in Redis has, or cannot have.
-char* ZoneReader::check_store() const {
-    if (zone->redis_name.len == 0) {
-        if (sync_word.len != 0) {
-            return refuse(cf, cmd, "\"%V\" is accepted with redis=", &sync_word);
+// Refuses what only a zone in Redis can have.
+char* ZoneReader::check_memory_zone() const {
+    for (const char* option : {"sync", "deny_cache"}) {
+        const ngx_str_t word = given(option);
+        if (word.len != 0) {
+            return refuse(cf, cmd, "\"%V\" requires \"redis=\"", &word);
         }
-        if (zone->on_error == OnError::kLocal) {
-            return refuse(cf, cmd, "\"%V\" is accepted with redis=; a zone in memory has open or closed",
-                          &on_error_word);
-        }
-        if (deny_cache_word.len != 0) {
-            return refuse(cf, cmd, "\"%V\" is accepted with redis=", &deny_cache_word);
-        }
-        return nullptr;
     }
-    if (sync_word.len != 0) {
+    if (zone->on_error == OnError::kLocal) {
+        return refuse(cf, cmd,
+                      "\"on_error=local\" requires \"redis=\"; without it, it must be open or closed");
+    }
+    return nullptr;
+}
+
+// Refuses what a zone in Redis cannot have.
+char* ZoneReader::check_redis_zone() const {
+    if (is_given("sync")) {
         if (char* wrong = check_sync()) {
             return wrong;
         }
     }
-    if (zone->policy.count_all && deny_cache_word.len != 0 && zone->deny_for != 0) {
+    const ngx_str_t deny_cache = given("deny_cache");
+    if (zone->policy.count_all && deny_cache.len != 0 && zone->deny_for != 0) {
         return refuse(cf, cmd,
-                      "\"%V\" contradicts count=all, which counts each rejected request; accepted is off",
-                      &deny_cache_word);
-    }
-    if (zone->policy.count_all) {
-        zone->deny_for = 0;
+                      "\"%V\" cannot be used with \"count=all\", which counts each rejected request; it must "
+                      "be off",
+                      &deny_cache);
     }
     if (view(zone->name).find_first_of("{}") != std::string_view::npos) {
-        return refuse(cf, cmd, "\"%V\": with redis= a zone's name is accepted without braces", &zone_word);
+        const ngx_str_t word = given("zone");
+        return refuse(cf, cmd, "\"redis=\" requires a zone name without braces, not \"%V\"", &word);
     }
     return nullptr;
 }
@@ -345,33 +325,16 @@ char* ZoneReader::check_store() const {
 char* ZoneReader::check_size() const {
     const std::size_t least = zone_least_size(*zone);
     if (size < least) {
+        const ngx_str_t word = given("zone");
         return refuse(cf, cmd,
-                      "\"%V\" is too small; accepted are sizes from %uzk for this rate and algorithm",
-                      &zone_word, (least + 1023) / 1024);
+                      "\"%V\" is too small, its size must be at least %uzk for this rate and algorithm",
+                      &word, (least + 1023) / 1024);
     }
     return nullptr;
 }
 
-bool is_zone_option(const ngx_str_t& word) {
-    ngx_str_t value;
-    return std::any_of(std::begin(kZoneOptionNames), std::end(kZoneOptionNames),
-                       [&](const char* name) { return option(word, name, &value); });
-}
-
-// Whether another module has shared memory of this name.
-bool is_taken(ngx_conf_t* cf, const ngx_str_t& name) {
-    for (ngx_list_part_t* part = &cf->cycle->shared_memory.part; part != nullptr; part = part->next) {
-        const auto* zones = static_cast<ngx_shm_zone_t*>(part->elts);
-        for (ngx_uint_t i = 0; i < part->nelts; i++) {
-            if (view(zones[i].shm.name) == view(name) && zones[i].tag != &ngx_http_rate_limit_module) {
-                return true;
-            }
-        }
-    }
-    return false;
-}
-
-// A key that is one variable is read without making text of it first.
+// Finds the index of the variable if a key is one variable: such a key is evaluated without a copy. The index
+// is NGX_ERROR for any other key. False if there is no memory.
 bool find_key_variable(ngx_conf_t* cf, std::string_view key, ngx_int_t* index) {
     *index = NGX_ERROR;
     if (key.size() < 2 || key[0] != '$' || !is_variable_name(key.substr(1))) {
@@ -382,57 +345,53 @@ bool find_key_variable(ngx_conf_t* cf, std::string_view key, ngx_int_t* index) {
     return *index != NGX_ERROR;
 }
 
-// Whether a key is the bytes of an address. nginx does not tell letters of variables apart by their case.
+// Whether a key is the bytes of an address. Names of variables are case-insensitive in nginx.
 bool is_binary_address(std::string_view key) {
     return same_letters(key, "$binary_remote_addr") || same_letters(key, "${binary_remote_addr}");
 }
 
-char* read_zone(ngx_conf_t* cf, ngx_command_t* cmd, ngx_http_rate_limit_main_conf_t* conf) {
+// Reads and checks all but the key. Returns null, or NGX_CONF_ERROR after an error was logged.
+char* read_zone_options(ZoneReader* reader, ngx_http_rate_limit_main_conf_t* conf) {
+    if (char* wrong = read_options(reader, kZoneOptions)) {
+        return wrong;
+    }
+    for (const char* required : {"zone", "rate"}) {
+        if (!reader->is_given(required)) {
+            return refuse(reader->cf, reader->cmd, "requires \"%s=\" after \"%V\": %s", required,
+                          &words_of(reader->cf)[1], kZoneForm);
+        }
+    }
+    char* wrong = reader->check_name(conf);
+    if (wrong == nullptr) {
+        wrong = reader->set_rate();
+    }
+    if (wrong == nullptr) {
+        wrong = reader->check_algorithm();
+    }
+    if (wrong == nullptr) {
+        wrong = reader->is_given("redis") ? reader->check_redis_zone() : reader->check_memory_zone();
+    }
+    if (reader->is_given("redis") && reader->zone->policy.count_all) {
+        reader->zone->deny_for = 0;
+    }
+    return wrong != nullptr ? wrong : reader->check_size();
+}
+
+char* read_zone_directive(ngx_conf_t* cf, ngx_command_t* cmd, ngx_http_rate_limit_main_conf_t* conf) {
     auto* zone = pool_new<Zone>(cf->pool);
     if (zone == nullptr) {
         return static_cast<char*>(NGX_CONF_ERROR);
     }
-    zone->file = cf->conf_file->file.name;
-    zone->line = cf->conf_file->line;
+    set_place(cf, zone);
     ngx_str_t* words = words_of(cf);
-    if (cf->args->nelts < 2 || words[1].len == 0 || is_zone_option(words[1])) {
-        return refuse(cf, cmd, "the key is missing before \"%V\"; accepted is %s",
-                      &words[cf->args->nelts < 2 ? 0 : 1], kZoneForm);
-    }
-    if (char* wrong = refuse_repeated(cf, cmd, 2)) {
-        return wrong;
+    if (cf->args->nelts < 2 || words[1].len == 0 || find_option(kZoneOptions, words[1]) != nullptr) {
+        return refuse(cf, cmd, "requires a key before \"%V\": %s", &words[cf->args->nelts < 2 ? 0 : 1],
+                      kZoneForm);
     }
     zone->deny_for = kDefaultDenyFor;
     zone->by_address = is_binary_address(view(words[1]));
-    ZoneReader reader = {cf, cmd, zone};
-    for (ngx_uint_t i = 2; i < cf->args->nelts; i++) {
-        char* wrong = reader.read_word(&words[i]);
-        if (wrong != nullptr) {
-            return wrong;
-        }
-    }
-    if (reader.zone_word.len == 0 || reader.rate_word.len == 0) {
-        return refuse(cf, cmd, "%s is missing after \"%V\"; accepted is %s",
-                      reader.zone_word.len == 0 ? "zone=" : "rate=", &words[1], kZoneForm);
-    }
-    if (find_zone(conf, zone->name) != nullptr) {
-        return refuse(cf, cmd, "zone \"%V\" is defined twice; accepted is each name once", &zone->name);
-    }
-    if (is_taken(cf, zone->name)) {
-        return refuse(cf, cmd, "zone \"%V\" is another module's; accepted are names that no other zone has",
-                      &zone->name);
-    }
-    char* wrong = reader.read_rate();
-    if (wrong == nullptr) {
-        wrong = reader.check_options();
-    }
-    if (wrong == nullptr) {
-        wrong = reader.check_store();
-    }
-    if (wrong == nullptr) {
-        wrong = reader.check_size();
-    }
-    if (wrong != nullptr) {
+    ZoneReader reader = {{cf, cmd, 2}, zone};
+    if (char* wrong = read_zone_options(&reader, conf)) {
         return wrong;
     }
     auto** slot = static_cast<Zone**>(ngx_array_push(&conf->zones));
@@ -443,8 +402,8 @@ char* read_zone(ngx_conf_t* cf, ngx_command_t* cmd, ngx_http_rate_limit_main_con
     }
     *slot = zone;
     if (view(words[1]).find('$') == std::string_view::npos) {
-        warn(cf, cmd, "key \"%V\" of zone \"%V\" has no variable: all clients together have one quota",
-             &words[1], &zone->name);
+        warn(cf, cmd, "key \"%V\" of zone \"%V\" has no variable: all clients share one quota", &words[1],
+             &zone->name);
     }
     return NGX_CONF_OK;
 }
@@ -453,5 +412,5 @@ char* read_zone(ngx_conf_t* cf, ngx_command_t* cmd, ngx_http_rate_limit_main_con
 }  // namespace rate_limit
 
 extern "C" char* ngx_http_rate_limit_zone(ngx_conf_t* cf, ngx_command_t* cmd, void* conf) {
-    return rate_limit::read_zone(cf, cmd, static_cast<ngx_http_rate_limit_main_conf_t*>(conf));
+    return rate_limit::read_zone_directive(cf, cmd, static_cast<ngx_http_rate_limit_main_conf_t*>(conf));
 }

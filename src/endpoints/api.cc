@@ -1,7 +1,7 @@
 // The directive of the API, and which call a request is.
 #include "endpoints/api.h"
 
-#include "directives/configuration.h"
+#include "directives/options.h"
 #include "nginx/request.h"
 #include "nginx/shared_state.h"
 
@@ -197,6 +197,24 @@ bool is_permitted(ngx_http_request_t* r, Call call, ngx_int_t* answer) {
     return true;
 }
 
+// A rate_limit_api or rate_limit_dashboard while it is being read.
+struct ApiReader : DirectiveReader {
+    ApiSettings* settings;
+};
+
+Parsed read_write(ApiReader* reader, const OptionValue& value) {
+    return value.read_switch(&reader->settings->write);
+}
+
+Parsed read_keys(ApiReader* reader, const OptionValue& value) {
+    return value.read_switch(&reader->settings->keys);
+}
+
+constexpr Option<ApiReader> kApiOptions[] = {
+    {"write", "on|off", "whether clients can be reset and rates can be changed", "on or off", read_write},
+    {"keys", "on|off", "whether the keys of clients are shown", "on or off", read_keys},
+};
+
 }  // namespace
 
 const ApiSettings& api_settings(ngx_http_request_t* r) {
@@ -263,38 +281,24 @@ ngx_int_t handle_api(ngx_http_request_t* r) {
 char* read_api_settings(ngx_conf_t* cf, ngx_command_t* cmd, ngx_http_rate_limit_loc_conf_t* conf,
                         ngx_http_handler_pt handler) {
     if (conf->api != nullptr) {
-        return refuse(cf, cmd, "it follows an earlier one; accepted is one in a location");
+        return refuse(cf, cmd, "is duplicate in this location");
     }
     auto* settings = pool_new<ApiSettings>(cf->pool);
     std::uint64_t id = 0;
     if (settings == nullptr || !read_instance_id(&id)) {
         return static_cast<char*>(NGX_CONF_ERROR);
     }
-    if (char* wrong = refuse_repeated(cf, cmd, 1)) {
+    ApiReader reader = {{cf, cmd, 1}, settings};
+    if (char* wrong = read_options(&reader, kApiOptions)) {
         return wrong;
-    }
-    for (ngx_uint_t i = 1; i < cf->args->nelts; i++) {
-        const ngx_str_t& word = words_of(cf)[i];
-        ngx_str_t value = {};
-        const bool write = option(word, "write", &value);
-        if ((!write && !option(word, "keys", &value)) || (view(value) != "on" && view(value) != "off")) {
-            return refuse(cf, cmd, "\"%V\" is not an option; accepted are write=on|off and keys=on|off",
-                          &word);
-        }
-        (write ? settings->write : settings->keys) = view(value) == "on";
     }
     settings->handler = handler;
     settings->context = static_cast<ngx_http_conf_ctx_t*>(cf->ctx)->loc_conf;
     settings->directive = cmd->name;
-    settings->file = cf->conf_file->file.name;
-    settings->line = cf->conf_file->line;
+    set_place(cf, settings);
     conf->api = settings;
-    auto* main = static_cast<ngx_http_rate_limit_main_conf_t*>(
-        ngx_http_conf_get_module_main_conf(cf, ngx_http_rate_limit_module));
-    main->observed = 1;
-    auto* core =
-        static_cast<ngx_http_core_loc_conf_t*>(ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module));
-    core->handler = handler;
+    main_conf_of(cf)->observed = 1;
+    core_loc_conf_of(cf)->handler = handler;
     return NGX_CONF_OK;
 }
 

@@ -72,12 +72,11 @@ bool is_folder(const ngx_http_core_loc_conf_t& core) {
 }  // namespace rate_limit
 
 extern "C" char* ngx_http_rate_limit_dashboard(ngx_conf_t* cf, ngx_command_t* cmd, void* conf) {
-    auto* core =
-        static_cast<ngx_http_core_loc_conf_t*>(ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module));
+    ngx_http_core_loc_conf_t* core = rate_limit::core_loc_conf_of(cf);
     if (!rate_limit::is_folder(*core)) {
         return rate_limit::refuse(cf, cmd,
-                                  "location \"%V\" is not one for a page and all below it; accepted is a "
-                                  "location that ends in / and is neither exact nor a regular expression",
+                                  "invalid location \"%V\", it must end in / and be neither exact nor a "
+                                  "regular expression",
                                   &core->name);
     }
     core->auto_redirect = 1;  // of what lacks the last slash

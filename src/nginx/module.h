@@ -86,7 +86,6 @@ char *ngx_http_rate_limit_metrics(ngx_conf_t *cf, ngx_command_t *cmd, void *conf
 char *ngx_http_rate_limit_dashboard(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 char *ngx_http_rate_limit_status(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 char *ngx_http_rate_limit_word(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
-char *ngx_http_rate_limit_flag(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 
 
 #ifdef __cplusplus

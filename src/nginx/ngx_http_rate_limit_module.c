@@ -24,6 +24,13 @@ static ngx_conf_enum_t  ngx_http_rate_limit_body_words[] = {
 };
 
 
+static ngx_conf_enum_t  ngx_http_rate_limit_dry_run_words[] = {
+    { ngx_string("on"), 1 },
+    { ngx_string("off"), 0 },
+    { ngx_null_string, 0 }
+};
+
+
 static ngx_conf_enum_t  ngx_http_rate_limit_log_level_words[] = {
     { ngx_string("info"), NGX_LOG_INFO },
     { ngx_string("notice"), NGX_LOG_NOTICE },
@@ -109,10 +116,10 @@ static ngx_command_t  ngx_http_rate_limit_commands[] = {
 
     { ngx_string("rate_limit_dry_run"),
       NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_HTTP_LOC_CONF|NGX_CONF_ANY,
-      ngx_http_rate_limit_flag,
+      ngx_http_rate_limit_word,
       NGX_HTTP_LOC_CONF_OFFSET,
       offsetof(ngx_http_rate_limit_loc_conf_t, dry_run),
-      NULL },
+      &ngx_http_rate_limit_dry_run_words },
 
     { ngx_string("rate_limit_log_level"),
       NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_HTTP_LOC_CONF|NGX_CONF_ANY,

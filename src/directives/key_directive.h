@@ -1,0 +1,11 @@
+// Checks of rate_limit_key that need the whole configuration.
+#pragma once
+
+#include "directives/configuration.h"
+
+namespace rate_limit {
+
+// False after an error was logged.
+bool resolve_keys(ngx_conf_t* cf, const ngx_http_rate_limit_main_conf_t& conf);
+
+}  // namespace rate_limit

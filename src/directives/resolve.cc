@@ -1,0 +1,173 @@
+// Checks that need the whole configuration: names of zones, Redis servers and variables, and limits that do
+// not fit their zone.
+#include "directives/jwt_directive.h"
+#include "directives/key_directive.h"
+#include "directives/redis_directive.h"
+#include "directives/warnings.h"
+#include "memory/table_check.h"
+#include "nginx/collections.h"
+#include "nginx/shadow.h"
+
+namespace rate_limit {
+namespace {
+
+// The names of zones or servers, for messages.
+template <class Named>
+std::string names_of(const ngx_array_t& array) {
+    std::string names;
+    for (const Named* named : pointers<Named>(array)) {
+        names.append(names.empty() ? "" : ", ").append(view(named->name));
+    }
+    constexpr std::size_t kLongest = 512;  // bytes
+    return names.empty() ? "(none is defined)" : names.substr(0, kLongest);
+}
+
+// Refuses options of rate_limit that the algorithm of the zone does not use.
+bool check_algorithm(ngx_conf_t* cf, const AppliedLimit& limit) {
+    const Algorithm algorithm = limit.policy.algorithm;
+    const bool leaky = algorithm == Algorithm::kLeakyBucket;
+    const char* wrong = nullptr;
+    const char* users = "leaky_bucket";
+    if (limit.has_burst && !leaky && algorithm != Algorithm::kGcra) {
+        wrong = "burst=";
+        users = "leaky_bucket or gcra";
+    } else if (limit.has_delay && !leaky) {
+        wrong = limit.delay == kNoDelay ? "nodelay" : "delay=";
+    }
+    return wrong == nullptr ||
+           refuse_at(cf, directive_of(limit), limit, "\"%s\" requires the algorithm %s, zone \"%V\" has %s",
+                     wrong, users, &limit.zone_name, algorithm_name(algorithm));
+}
+
+bool resolve_limit(ngx_conf_t* cf, const ngx_http_rate_limit_main_conf_t& conf, AppliedLimit* limit) {
+    limit->zone = find_zone(&conf, limit->zone_name);
+    if (limit->zone == nullptr) {
+        return refuse_at(cf, directive_of(*limit), *limit,
+                         "unknown zone \"%V\", it must be a zone of rate_limit_zone: %s", &limit->zone_name,
+                         names_of<Zone>(conf.zones).c_str());
+    }
+    if (limit->cost != nullptr) {
+        const ngx_str_t name = ngx_str(unknown_variable(cf, limit->cost->value));
+        if (name.len != 0) {
+            return refuse_at(cf, directive_of(*limit), *limit, "unknown variable \"$%V\" in \"cost=%V\", %s",
+                             &name, &limit->cost->value, kVariableAccepted);
+        }
+    }
+    limit->zone->shadow = limit->zone->shadow || limit->shadow;
+    limit->policy = limit->zone->policy;
+    if (!check_algorithm(cf, *limit)) {
+        return false;
+    }
+    if (limit->has_burst) {
+        limit->policy.burst = limit->burst;
+    }
+    if (limit->policy.algorithm == Algorithm::kLeakyBucket) {
+        limit->policy.delay = limit->has_delay ? limit->delay : 0;
+    }
+    limit->single = is_single(limit->policy, limit->zone->layout);
+    return true;
+}
+
+bool resolve_limits(ngx_conf_t* cf, const ngx_http_rate_limit_main_conf_t& conf) {
+    for (AppliedLimit* limit : pointers<AppliedLimit>(conf.limits)) {
+        if (!resolve_limit(cf, conf, limit)) {
+            return false;
+        }
+    }
+    for (const AppliedLimit* limit : pointers<AppliedLimit>(conf.limits)) {
+        if (limit->zone->shadow && !limit->shadow) {
+            return refuse_at(cf, directive_of(*limit), *limit,
+                             "zone \"%V\" is also used by rate_limit_shadow, it must be a zone that no "
+                             "rate_limit_shadow uses",
+                             &limit->zone_name);
+        }
+    }
+    return true;
+}
+
+bool resolve_redis(ngx_conf_t* cf, const ngx_http_rate_limit_main_conf_t& conf, Zone* zone) {
+    zone->redis = find_redis(&conf, zone->redis_name);
+    if (zone->redis == nullptr) {
+        return refuse_at(cf, "rate_limit_zone", *zone,
+                         "unknown name in \"redis=%V\" of zone \"%V\", it must be a name of "
+                         "rate_limit_redis: %s",
+                         &zone->redis_name, &zone->name, names_of<RedisServer>(conf.servers).c_str());
+    }
+    // Requests that ask a Redis report its errors; requests of zones that send unsent counts do not ask.
+    zone->redis->background.quiet = zone->redis->background.quiet && !needs_unsent_counts(*zone);
+    zone->redis->counts_instances = zone->redis->counts_instances || zone->on_error == OnError::kLocal;
+    return true;
+}
+
+bool resolve_zone(ngx_conf_t* cf, const ngx_http_rate_limit_main_conf_t& conf, Zone* zone) {
+    if (zone->redis_name.len != 0 && !resolve_redis(cf, conf, zone)) {
+        return false;
+    }
+    const ngx_http_complex_value_t* values[] = {&zone->key, zone->rate};
+    for (const ngx_http_complex_value_t* value : values) {
+        const ngx_str_t name = value != nullptr ? ngx_str(unknown_variable(cf, value->value)) : ngx_str_t();
+        if (name.len != 0) {
+            return refuse_at(cf, "rate_limit_zone", *zone,
+                             "unknown variable \"$%V\" in \"%V\" of zone \"%V\", %s", &name, &value->value,
+                             &zone->name, kVariableAccepted);
+        }
+    }
+    zone_plan_memory(zone);
+    return true;
+}
+
+// Gives a zone the largest burst of its limits, and its limits the highest level that the zone allows.
+void share_bursts(const ngx_http_rate_limit_main_conf_t& conf) {
+    for (const AppliedLimit* limit : pointers<AppliedLimit>(conf.limits)) {
+        std::uint32_t& ceiling = limit->zone->policy.ceiling;
+        ceiling = ngx_max(ceiling, limit->policy.burst + 1);
+    }
+    for (AppliedLimit* limit : pointers<AppliedLimit>(conf.limits)) {
+        limit->policy.ceiling = limit->zone->policy.ceiling;
+        // The zone's own policy charges what any of its limits has admitted.
+        std::uint32_t& burst = limit->zone->policy.burst;
+        burst = ngx_max(burst, limit->policy.burst);
+    }
+}
+
+// The only limit of a location; null if the location has no limit, several limits or shadows.
+AppliedLimit* lone_limit(const ngx_http_rate_limit_loc_conf_t& conf) {
+    const bool lone = conf.limits != nullptr && conf.limits->nelts == 1 && !has_shadows(conf);
+    return lone ? *static_cast<AppliedLimit**>(conf.limits->elts) : nullptr;
+}
+
+// False after an error was logged.
+bool resolve_configuration(ngx_conf_t* cf) {
+    const ngx_http_rate_limit_main_conf_t& conf = *main_conf_of(cf);
+    if (!resolve_keys(cf, conf) || !resolve_tokens(cf, conf)) {
+        return false;
+    }
+    for (Zone* zone : pointers<Zone>(conf.zones)) {
+        if (!resolve_zone(cf, conf, zone)) {
+            return false;
+        }
+    }
+    if (!resolve_limits(cf, conf)) {
+        return false;
+    }
+    for (RedisServer* server : pointers<RedisServer>(conf.servers)) {
+        server->observed = conf.observed != 0;
+        if (!check_redis_hosts(cf, conf, *server)) {
+            return false;
+        }
+        describe_consequence(conf, server);
+    }
+    share_bursts(conf);
+    for (auto* location : pointers<ngx_http_rate_limit_loc_conf_t>(conf.locations)) {
+        location->lone_limit = lone_limit(*location);
+    }
+    warn_of_mistakes(cf, conf);
+    return true;
+}
+
+}  // namespace
+}  // namespace rate_limit
+
+extern "C" ngx_int_t ngx_http_rate_limit_check_configuration(ngx_conf_t* cf) {
+    return rate_limit::resolve_configuration(cf) ? NGX_OK : NGX_ERROR;
+}
