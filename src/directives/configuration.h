@@ -76,6 +76,11 @@ inline ngx_http_rate_limit_main_conf_t* main_conf_of(ngx_conf_t* cf) {
         ngx_http_conf_get_module_main_conf(cf, ngx_http_rate_limit_module));
 }
 
+inline ngx_http_rate_limit_main_conf_t* main_conf_of(ngx_http_request_t* r) {
+    return static_cast<ngx_http_rate_limit_main_conf_t*>(
+        ngx_http_get_module_main_conf(r, ngx_http_rate_limit_module));
+}
+
 inline ngx_http_core_main_conf_t* core_main_conf_of(ngx_conf_t* cf) {
     return static_cast<ngx_http_core_main_conf_t*>(
         ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module));

@@ -1,7 +1,8 @@
-// The directive of the API, and which call a request is.
+// The directive rate_limit_api, and the dispatch of a request to its call.
 #include "endpoints/api.h"
 
 #include "directives/options.h"
+#include "nginx/headers.h"
 #include "nginx/request.h"
 #include "nginx/shared_state.h"
 
@@ -11,7 +12,8 @@ namespace {
 constexpr const char* kCalls =
     "the calls are check, remaining, reset, health, zones and zones/NAME, after the path of the location";
 
-// Says that a GET which changes something comes from a program, or from a page of the same origin.
+// A GET that changes state must have this header. A browser sends it to another origin only if that origin
+// allows it.
 constexpr std::string_view kApiHeader = "X-Rate-Limit-Api";
 
 enum class Call : std::uint8_t { kNone, kCheck, kRemaining, kReset, kHealth, kZones, kZone };
@@ -70,24 +72,21 @@ std::string_view allow_of(Call call) {
 // Calls `visit` with the value of each header of this name.
 template <class Visit>
 void for_each_header(ngx_http_request_t* r, std::string_view name, Visit visit) {
-    for (ngx_list_part_t* part = &r->headers_in.headers.part; part != nullptr; part = part->next) {
-        auto* headers = static_cast<ngx_table_elt_t*>(part->elts);
-        for (ngx_uint_t i = 0; i < part->nelts; i++) {
-            if (same_letters(view(headers[i].key), name)) {
-                visit(view(headers[i].value));
-            }
+    for (const ngx_table_elt_t& header : request_headers(*r)) {
+        if (same_letters(view(header.key), name)) {
+            visit(view(header.value));
         }
     }
 }
 
-// Cuts the port off a host if that is the one that goes without saying.
+// Removes the port from a host if it is the default port of the scheme.
 std::string_view without_port(std::string_view host, std::string_view port) {
     return host.size() > port.size() && host.substr(host.size() - port.size()) == port
                ? host.substr(0, host.size() - port.size())
                : host;
 }
 
-// Whether an Origin is the host that was asked.
+// Whether the header Origin names the host of the request.
 bool is_own_origin(std::string_view origin, std::string_view host) {
     for (const auto& [scheme, port] : {std::pair<std::string_view, std::string_view>("http://", ":80"),
                                        std::pair<std::string_view, std::string_view>("https://", ":443")}) {
@@ -99,19 +98,19 @@ bool is_own_origin(std::string_view origin, std::string_view host) {
     return false;
 }
 
-// Whether what a browser says of the page that sent this names no other site. HTTP/3 has no Host to compare;
-// there the browser's own word has to do.
+// False if Sec-Fetch-Site or Origin names another site. HTTP/3 has no Host to compare with Origin, so
+// Sec-Fetch-Site decides alone.
 bool is_same_origin(ngx_http_request_t* r) {
     bool same = true;
-    bool said = false;  // by the browser
+    bool stated = false;  // by Sec-Fetch-Site
     const std::string_view host =
         r->headers_in.host != nullptr ? view(r->headers_in.host->value) : std::string_view();
     for_each_header(r, "Sec-Fetch-Site", [&](std::string_view site) {
-        said = same_letters(site, "same-origin");
-        same = same && (said || same_letters(site, "none"));
+        stated = same_letters(site, "same-origin");
+        same = same && (stated || same_letters(site, "none"));
     });
     for_each_header(r, "Origin", [&](std::string_view origin) {
-        same = same && (host.empty() ? said : is_own_origin(origin, host));
+        same = same && (host.empty() ? stated : is_own_origin(origin, host));
     });
     return same;
 }
@@ -120,11 +119,11 @@ bool is_read(const ngx_http_request_t* r) { return (r->method & (NGX_HTTP_GET | 
 
 bool changes_state(const ngx_http_request_t* r, Call call) { return call == Call::kCheck || !is_read(r); }
 
-// Whether no other site's page can have made a browser send this, which everything that changes state
-// requires. With any method but GET and HEAD a browser says which origin the page has. With those it may say
-// nothing (an image, a link or a form, where there is no TLS), but it adds a header like this one to a
-// request to another site only if that site allows it (a CORS preflight), which the API never does. A
-// subrequest is the configuration's own.
+// Whether no page of another site can have made a browser send this request. All calls that change state
+// require it. For methods other than GET and HEAD, a browser sends the origin of the page. For GET and HEAD,
+// it may send no origin (an image, a link or a form without TLS). But it adds kApiHeader to a request to
+// another site only after a CORS preflight, which the API never allows. A subrequest comes from the
+// configuration.
 bool is_own(ngx_http_request_t* r) {
     bool marked = !is_read(r) || r != r->main;
     for_each_header(r, kApiHeader, [&](std::string_view) { marked = true; });
@@ -159,8 +158,8 @@ ngx_int_t call_client(ngx_http_request_t* r, Call call, Zone* zone, const ApiArg
     }
 }
 
-// The call in a path that is not below its location, which is by a regular expression or for a single call. A
-// path that was rewritten may begin without a slash.
+// The call in a path that is not below the path of its location: the location is a regular expression, or is
+// for a single call. After a rewrite, the path may begin without a slash.
 std::string_view last_part(std::string_view path) {
     const std::size_t zones = path.rfind("/zones/");
     if (zones != std::string_view::npos) {
@@ -170,7 +169,7 @@ std::string_view last_part(std::string_view path) {
     return last != std::string_view::npos ? path.substr(last + 1) : path;
 }
 
-// Whether the request may do what it asks for; if not, it has been answered and `*answer` says how.
+// Whether the call is permitted. If not, a response was sent, and `*answer` is the result of the handler.
 bool is_permitted(ngx_http_request_t* r, Call call, ngx_int_t* answer) {
     if ((r->method & methods_of(call)) == 0) {
         *answer = add_answer_header(r, "Allow", allow_of(call))
@@ -260,10 +259,8 @@ ngx_int_t handle_api(ngx_http_request_t* r) {
     if (target.call == Call::kHealth || target.call == Call::kZones) {
         return call_without_zone(r, target.call);
     }
-    const auto* conf = static_cast<ngx_http_rate_limit_main_conf_t*>(
-        ngx_http_get_module_main_conf(r, ngx_http_rate_limit_module));
     const std::string_view name = of_client ? std::string_view(arguments.zone) : target.zone;
-    Zone* zone = find_zone(conf, ngx_str(name));
+    Zone* zone = find_zone(main_conf_of(r), ngx_str(name));
     if (zone == nullptr) {
         return send_api_problem(
             r, NGX_HTTP_NOT_FOUND,

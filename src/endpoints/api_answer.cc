@@ -1,9 +1,10 @@
-// Sends JSON.
+// Responses of the API: JSON, problem documents and headers.
 #include <jansson.h>
 
 #include <cstdlib>
 
 #include "endpoints/api.h"
+#include "nginx/headers.h"
 
 namespace rate_limit {
 namespace {
@@ -32,7 +33,7 @@ const char* title_of(ngx_uint_t status) {
     return "Error";
 }
 
-// What every answer has: it is true at this moment only, and nothing but what it says it is.
+// The headers of every response: it must not be cached, and its type must not be guessed.
 bool add_common_headers(ngx_http_request_t* r) {
     return add_answer_header(r, "Cache-Control", "no-store") &&
            add_answer_header(r, "X-Content-Type-Options", "nosniff");
@@ -59,15 +60,7 @@ ngx_int_t send(ngx_http_request_t* r, ngx_uint_t status, const json_t* json, std
 }  // namespace
 
 bool add_answer_header(ngx_http_request_t* r, std::string_view name, std::string_view value) {
-    auto* header = static_cast<ngx_table_elt_t*>(ngx_list_push(&r->headers_out.headers));
-    if (header == nullptr) {
-        return false;
-    }
-    *header = {};
-    header->hash = 1;
-    header->key = ngx_str(name);
-    header->value = ngx_str(value);
-    return true;
+    return add_header(r, name, value) != nullptr;
 }
 
 json_t* json_seconds(Micros micros) {

@@ -1,8 +1,10 @@
-// What the API tells of zones and of Redis.
+// The JSON of the calls zones and health.
 #include <jansson.h>
 
+#include "directives/configuration.h"
 #include "endpoints/api.h"
 #include "nginx/clock.h"
+#include "nginx/collections.h"
 #include "nginx/counters.h"
 #include "nginx/shared_state.h"
 
@@ -11,9 +13,9 @@ namespace {
 
 using identity::Json;
 
-constexpr std::size_t kMostLimited = 20;  // clients that are told of a zone
+constexpr std::size_t kMostLimited = 20;  // clients listed for a zone
 
-// What is not UTF-8, as a configuration may be, is escaped.
+// A JSON string. Text that is not UTF-8 is escaped: the configuration may contain any bytes.
 json_t* text_of(std::string_view text) {
     json_t* string = json_stringn(text.data(), text.size());
     return string != nullptr ? string : json_string(escaped_key(text).c_str());
@@ -22,11 +24,6 @@ json_t* text_of(std::string_view text) {
 json_t* number_of(std::uint64_t number) { return json_integer(static_cast<json_int_t>(number)); }
 
 void put(json_t* object, const char* name, json_t* value) { json_object_set_new(object, name, value); }
-
-const ngx_http_rate_limit_main_conf_t& main_conf(ngx_http_request_t* r) {
-    return *static_cast<ngx_http_rate_limit_main_conf_t*>(
-        ngx_http_get_module_main_conf(r, ngx_http_rate_limit_module));
-}
 
 const char* on_error_name(OnError on_error) {
     switch (on_error) {
@@ -94,7 +91,7 @@ void put_counters(const Zone& zone, json_t* object) {
     put(dry_run, "delayed", number_of(totals.dry_run_delayed));
     put(object, "dryRun", dry_run);
     if (zone.shadow) {
-        const auto& shadows = totals.shadows;  // by what the live limits said, and the candidate
+        const auto& shadows = totals.shadows;  // [admitted by the live limits][admitted by the shadow]
         json_t* shadow = json_object();
         put(shadow, "allowed", number_of(shadows[0][1] + shadows[1][1]));
         put(shadow, "rejected", number_of(shadows[0][0] + shadows[1][0]));
@@ -182,14 +179,13 @@ json_t* redis_object(const RedisServer& server) {
     return object;
 }
 
-// Whether any zone is in a Redis.
+// Whether a zone uses a Redis. Sets `*closed` if requests of such a zone fail closed.
 bool is_used(const ngx_http_rate_limit_main_conf_t& conf, const RedisServer* server, bool* closed) {
     bool used = false;
-    auto** zones = static_cast<Zone**>(conf.zones.elts);
-    for (ngx_uint_t i = 0; i < conf.zones.nelts; i++) {
-        used = used || zones[i]->redis == server;
-        *closed = *closed || (zones[i]->redis == server && asks_redis(*zones[i]) &&
-                              zones[i]->on_error == OnError::kClosed);
+    for (const Zone* zone : pointers<Zone>(conf.zones)) {
+        used = used || zone->redis == server;
+        *closed =
+            *closed || (zone->redis == server && asks_redis(*zone) && zone->on_error == OnError::kClosed);
     }
     return used;
 }
@@ -204,24 +200,22 @@ std::string print_instance() {
 }  // namespace
 
 Json describe_zones(ngx_http_request_t* r) {
-    const ngx_http_rate_limit_main_conf_t& conf = main_conf(r);
+    const ngx_http_rate_limit_main_conf_t& conf = *main_conf_of(r);
     json_t* object = json_object();
     put(object, "instance", text_of(print_instance()));
     put(object, "time", json_seconds(wall_clock() / 1000 * 1000));
     put(object, "write", json_boolean(api_settings(r).write));
     put(object, "keys", json_boolean(api_settings(r).keys));
     json_t* list = json_array();
-    auto** zones = static_cast<Zone**>(conf.zones.elts);
-    for (ngx_uint_t i = 0; i < conf.zones.nelts; i++) {
-        json_array_append_new(list, zone_object(zones[i]));
+    for (Zone* zone : pointers<Zone>(conf.zones)) {
+        json_array_append_new(list, zone_object(zone));
     }
     put(object, "zones", list);
     list = json_array();
-    auto** servers = static_cast<RedisServer**>(conf.servers.elts);
-    for (ngx_uint_t i = 0; i < conf.servers.nelts; i++) {
+    for (const RedisServer* server : pointers<RedisServer>(conf.servers)) {
         bool closed = false;
-        if (is_used(conf, servers[i], &closed)) {
-            json_array_append_new(list, redis_object(*servers[i]));
+        if (is_used(conf, server, &closed)) {
+            json_array_append_new(list, redis_object(*server));
         }
     }
     put(object, "redis", list);
@@ -237,15 +231,14 @@ Json describe_zone(ngx_http_request_t* r, Zone* zone) {
 }
 
 Json describe_health(ngx_http_request_t* r, bool* healthy) {
-    const ngx_http_rate_limit_main_conf_t& conf = main_conf(r);
+    const ngx_http_rate_limit_main_conf_t& conf = *main_conf_of(r);
     json_t* states = json_object();
     *healthy = true;
-    auto** servers = static_cast<RedisServer**>(conf.servers.elts);
-    for (ngx_uint_t i = 0; i < conf.servers.nelts; i++) {
+    for (const RedisServer* server : pointers<RedisServer>(conf.servers)) {
         bool closed = false;
-        if (is_used(conf, servers[i], &closed)) {
-            const bool up = is_up(*servers[i]);
-            const std::string name(view(servers[i]->name));
+        if (is_used(conf, server, &closed)) {
+            const bool up = is_up(*server);
+            const std::string name(view(server->name));
             put(states, name.c_str(), json_string(up ? "UP" : "DOWN"));
             *healthy = *healthy && (up || !closed);
         }

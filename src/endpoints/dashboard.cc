@@ -1,22 +1,15 @@
-// The location that shows a page for people, and answers the calls of the API that the page makes.
+// The dashboard: a page, and the API calls that the page makes.
 #include "directives/configuration.h"
 #include "endpoints/api.h"
 #include "endpoints/dashboard_text.h"
+#include "nginx/headers.h"
 
 namespace rate_limit {
 namespace {
 
 bool add_headers(ngx_http_request_t* r) {
-    auto* tag = static_cast<ngx_table_elt_t*>(ngx_list_push(&r->headers_out.headers));
-    if (tag == nullptr) {
-        return false;
-    }
-    *tag = {};
-    tag->hash = 1;
-    tag->key = ngx_str("ETag");
-    tag->value = ngx_str(kPageTag);
-    r->headers_out.etag = tag;
-    return add_answer_header(r, "Content-Security-Policy", kPagePolicy) &&
+    r->headers_out.etag = add_header(r, "ETag", kPageTag);
+    return r->headers_out.etag != nullptr && add_answer_header(r, "Content-Security-Policy", kPagePolicy) &&
            add_answer_header(r, "X-Content-Type-Options", "nosniff") &&
            add_answer_header(r, "Referrer-Policy", "no-referrer") &&
            add_answer_header(r, "Cache-Control", "no-cache");
@@ -53,12 +46,12 @@ ngx_int_t send_page(ngx_http_request_t* r) {
     return ngx_http_output_filter(r, &chain);
 }
 
-// The page is at the location itself, and the API below it.
+// The page is at the path of the location, and the API is below it.
 ngx_int_t handle_dashboard(ngx_http_request_t* r) {
     return api_path(r).empty() ? send_page(r) : handle_api(r);
 }
 
-// Whether requests for all that is below a location come to it, as its name says.
+// Whether a location receives all requests below its path, and its path ends in a slash.
 bool is_folder(const ngx_http_core_loc_conf_t& core) {
 #if (NGX_PCRE)
     if (core.regex != nullptr) {
@@ -79,7 +72,7 @@ extern "C" char* ngx_http_rate_limit_dashboard(ngx_conf_t* cf, ngx_command_t* cm
                                   "regular expression",
                                   &core->name);
     }
-    core->auto_redirect = 1;  // of what lacks the last slash
+    core->auto_redirect = 1;  // of a path without the last slash
     return rate_limit::read_api_settings(cf, cmd, static_cast<ngx_http_rate_limit_loc_conf_t*>(conf),
                                          rate_limit::handle_dashboard);
 }

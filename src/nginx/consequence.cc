@@ -1,7 +1,8 @@
-// What it means for requests that a Redis cannot be asked, in words for the log.
+// The consequence of a Redis that cannot be asked, for log lines.
 #include <algorithm>
 #include <functional>
 
+#include "nginx/collections.h"
 #include "nginx/zone.h"
 
 namespace rate_limit {
@@ -12,19 +13,18 @@ constexpr std::size_t kLongestNames = 200;  // bytes
 
 using IsMeant = std::function<bool(const Zone&)>;
 
-// "zone a: ", "zones a, b: " or "zones a, b and 12 more: "; empty if there is none. Names that are too long
-// are only counted.
+// "zone a: ", "zones a, b: " or "zones a, b and 12 more: "; empty if no zone is meant. From the first name
+// that does not fit on, zones are only counted.
 std::string list_zones(const ngx_http_rate_limit_main_conf_t& conf, const IsMeant& is_meant) {
-    auto** zones = static_cast<Zone**>(conf.zones.elts);
     std::string names;
     std::size_t named = 0;
     std::size_t all = 0;
-    for (ngx_uint_t i = 0; i < conf.zones.nelts; i++) {
-        if (!is_meant(*zones[i])) {
+    for (const Zone* zone : pointers<Zone>(conf.zones)) {
+        if (!is_meant(*zone)) {
             continue;
         }
         all++;
-        const std::string_view name = view(zones[i]->name);
+        const std::string_view name = view(zone->name);
         if (named + 1 == all && named < kMostNames && names.size() + name.size() <= kLongestNames) {
             names += (named++ == 0 ? "" : ", ") + std::string(name);
         }

@@ -11,7 +11,7 @@ namespace {
 
 ngx_http_output_header_filter_pt next_filter;
 
-// The numbers below 100, with two digits each.
+// The numbers from 0 to 99, with two digits each.
 constexpr char kPairs[] =
     "0001020304050607080910111213141516171819202122232425262728293031323334353637383940414243444546474849"
     "505152535455565758596061626364656667686970717273747576777879808182838485868788899091929394959697989"
@@ -28,8 +28,8 @@ bool has_letter(const ngx_table_elt_t& header, char small) {
     return header.key.len != 0 && (header.key.data[0] | 0x20) == small;
 }
 
-// Whether a header has a name that will be set.
-bool gives_way(const ngx_table_elt_t& header, bool legacy, bool ietf, bool retry) {
+// Whether the filter will set a header of the same name.
+bool is_replaced(const ngx_table_elt_t& header, bool legacy, bool ietf, bool retry) {
     const std::string_view name = view(header.key);
     if (has_letter(header, 'x')) {
         return legacy &&
@@ -39,31 +39,20 @@ bool gives_way(const ngx_table_elt_t& header, bool legacy, bool ietf, bool retry
                                        (ietf && (same_letters(name, kPolicy) || same_letters(name, kQuota))));
 }
 
-// Whoever set a header before that will be set gives way.
+// Removes headers that the filter will set, whoever has set them before.
 void hide_others(ngx_http_request_t* r, bool legacy, bool ietf, bool retry) {
-    for (ngx_list_part_t* part = &r->headers_out.headers.part; part != nullptr; part = part->next) {
-        auto* headers = static_cast<ngx_table_elt_t*>(part->elts);
-        for (ngx_uint_t i = 0; i < part->nelts; i++) {
-            if (gives_way(headers[i], legacy, ietf, retry)) {
-                headers[i].hash = 0;
-            }
+    for (ngx_table_elt_t& header : elements<ngx_table_elt_t>(r->headers_out.headers)) {
+        if (is_replaced(header, legacy, ietf, retry)) {
+            header.hash = 0;
         }
     }
 }
 
-bool add_header(ngx_http_request_t* r, std::string_view name, const u_char* text, const u_char* end) {
-    auto* header = static_cast<ngx_table_elt_t*>(ngx_list_push(&r->headers_out.headers));
-    if (header == nullptr) {
-        return false;
-    }
-    *header = {};
-    header->hash = 1;
-    header->key = ngx_str(name);
-    header->value = {static_cast<std::size_t>(end - text), const_cast<u_char*>(text)};
-    return true;
+std::string_view text_between(const u_char* text, const u_char* end) {
+    return {reinterpret_cast<const char*>(text), static_cast<std::size_t>(end - text)};
 }
 
-// Adds the headers that are one number each; that of kRetryAfter only on a rejection.
+// Adds the headers that are numbers: X-RateLimit-* if `legacy`, Retry-After if `retry`.
 bool add_numbers(ngx_http_request_t* r, const RequestState& state, const Decision& decision, bool legacy,
                  bool retry) {
     auto* end = static_cast<u_char*>(ngx_pnalloc(r->pool, 4 * kLongestNumber));
@@ -72,7 +61,8 @@ bool add_numbers(ngx_http_request_t* r, const RequestState& state, const Decisio
     }
     const auto add = [&](std::string_view name, Micros number) {
         end += kLongestNumber;
-        return add_header(r, name, print_number(static_cast<uint64_t>(number), end), end);
+        return add_header(r, name, text_between(print_number(static_cast<uint64_t>(number), end), end)) !=
+               nullptr;
     };
     return (!legacy || (add(kLimit, decision.limit) && add(kRemaining, decision.remaining) &&
                         add(kReset, seconds_up(state.decided_at + decision.reset_after)))) &&
@@ -110,7 +100,7 @@ bool add_policies(ngx_http_request_t* r, const RequestState& state) {
                               static_cast<int64_t>(seconds_up(window_of(*limit.policy, rate))));
         }
     }
-    return add_header(r, kPolicy, text, at);
+    return add_header(r, kPolicy, text_between(text, at)) != nullptr;
 }
 
 bool add_ietf(ngx_http_request_t* r, const RequestState& state, const Limit& limit) {
@@ -120,14 +110,14 @@ bool add_ietf(ngx_http_request_t* r, const RequestState& state, const Limit& lim
         return false;
     }
     u_char* at = print_quoted_name(text, text + size, limit, limit.decision.rate);
-    // sliding_window forgets the last request only after two windows, but what remains has to last for one.
+    // sliding_window remembers a request for up to two windows, but the remaining quota is for one window.
     const Micros window = window_of(*limit.policy, limit.policy->rates.rates[limit.decision.rate]);
     at = ngx_slprintf(at, text + size, ";r=%uD;t=%L", limit.decision.remaining,
                       static_cast<int64_t>(seconds_up(ngx_min(limit.decision.reset_after, window))));
-    return add_header(r, kQuota, text, at);
+    return add_header(r, kQuota, text_between(text, at)) != nullptr;
 }
 
-// Out of line, so that answers without any of these do not pay for it.
+// Not inline, so that responses without these headers do not pay for it.
 [[gnu::noinline]] bool add_headers(ngx_http_request_t* r, const RequestState& state) {
     const Limit& limit = state.limits[state.binding];
     const bool legacy = (state.headers & NGX_HTTP_RATE_LIMIT_HEADERS_LEGACY) != 0;
@@ -152,7 +142,7 @@ u_char* print_number(uint64_t number, u_char* end) {
         end -= 2;
         std::memcpy(end, kPairs + pair * 2, 2);
     };
-    // Most numbers fit 32 bits, which are divided sooner.
+    // Most numbers fit 32 bits, whose division is faster.
     for (; number > 0xffffffff; number /= 100) {
         put_pair(static_cast<unsigned>(number % 100));
     }
@@ -166,6 +156,17 @@ u_char* print_number(uint64_t number, u_char* end) {
     }
     *--end = static_cast<u_char>('0' + rest);
     return end;
+}
+
+ngx_table_elt_t* add_header(ngx_http_request_t* r, std::string_view name, std::string_view value) {
+    auto* header = static_cast<ngx_table_elt_t*>(ngx_list_push(&r->headers_out.headers));
+    if (header != nullptr) {
+        *header = {};
+        header->hash = 1;
+        header->key = ngx_str(name);
+        header->value = ngx_str(value);
+    }
+    return header;
 }
 
 void add_header_filter() {

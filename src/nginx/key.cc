@@ -1,38 +1,31 @@
-// The value of a rate_limit_key: the first of its sources that yields one, marked with where it came from.
+// The value of a rate_limit_key: the value of the first source that has one, after the name of the source.
 #include "nginx/key.h"
 
 #include "identity/request_text.h"
+#include "nginx/headers.h"
 #include "nginx/jwt.h"
 
 namespace rate_limit {
 namespace {
 
-// Calls `visit` with the value of every header of this name.
-template <class Visit>
-void for_each_header(ngx_http_request_t* r, const ngx_str_t& name, Visit visit) {
-    for (const ngx_list_part_t* part = &r->headers_in.headers.part; part != nullptr; part = part->next) {
-        const auto* headers = static_cast<const ngx_table_elt_t*>(part->elts);
-        for (ngx_uint_t i = 0; i < part->nelts; i++) {
-            if (identity::same_header(view(headers[i].key), view(name))) {
-                visit(view(headers[i].value));
-            }
+std::string_view header_of(const ngx_http_request_t& r, const ngx_str_t& name) {
+    identity::Found found;
+    for (const ngx_table_elt_t& header : request_headers(r)) {
+        if (identity::same_header(view(header.key), view(name))) {
+            found.value = view(header.value);
+            found.count++;
         }
     }
-}
-
-std::string_view header_of(ngx_http_request_t* r, const ngx_str_t& name) {
-    identity::Found found;
-    for_each_header(r, name, [&](std::string_view text) {
-        found.value = text;
-        found.count++;
-    });
     return identity::trim(found.only());
 }
 
-std::string_view cookie_of(ngx_http_request_t* r, const ngx_str_t& name) {
+std::string_view cookie_of(const ngx_http_request_t& r, const ngx_str_t& name) {
     identity::Found found;
-    for_each_header(r, ngx_string("cookie"),
-                    [&](std::string_view text) { identity::find_cookie(text, view(name), &found); });
+    for (const ngx_table_elt_t& header : request_headers(r)) {
+        if (identity::same_header(view(header.key), "cookie")) {
+            identity::find_cookie(view(header.value), view(name), &found);
+        }
+    }
     return found.only();
 }
 
@@ -60,7 +53,7 @@ ngx_int_t set_value(ngx_http_request_t* r, std::string_view label, std::string_v
     return NGX_OK;
 }
 
-// The client's own address, which nginx's realip module may have taken from a trusted proxy.
+// Sets the client's address, which the realip module may have replaced.
 ngx_int_t set_address(ngx_http_request_t* r, const KeySource& source, ngx_http_variable_value_t* value) {
     const sockaddr* address = r->connection->sockaddr;
     char name[identity::kLongestAddress];
@@ -83,9 +76,9 @@ std::string_view text_of(ngx_http_request_t* r, const KeySource& source,
                          char (&number)[identity::kLongestNumber]) {
     switch (source.kind) {
         case KeySource::Kind::kHeader:
-            return header_of(r, source.name);
+            return header_of(*r, source.name);
         case KeySource::Kind::kCookie:
-            return cookie_of(r, source.name);
+            return cookie_of(*r, source.name);
         case KeySource::Kind::kArgument:
             return argument_of(r, source.name);
         case KeySource::Kind::kClaim:
@@ -99,15 +92,14 @@ std::string_view text_of(ngx_http_request_t* r, const KeySource& source,
 
 ngx_int_t get_client_key(ngx_http_request_t* r, ngx_http_variable_value_t* value, uintptr_t data) {
     const auto& client = *reinterpret_cast<const ClientKey*>(data);
-    const auto* sources = static_cast<const KeySource*>(client.sources.elts);
-    for (ngx_uint_t i = 0; i < client.sources.nelts; i++) {
-        if (sources[i].kind == KeySource::Kind::kAddress) {
-            return set_address(r, sources[i], value);
+    for (const KeySource& source : elements<const KeySource>(client.sources)) {
+        if (source.kind == KeySource::Kind::kAddress) {
+            return set_address(r, source, value);
         }
         char number[identity::kLongestNumber];
-        const std::string_view text = text_of(r, sources[i], number);
+        const std::string_view text = text_of(r, source, number);
         if (!text.empty()) {
-            return set_value(r, view(sources[i].label), text, value);
+            return set_value(r, view(source.label), text, value);
         }
     }
     value->not_found = 1;

@@ -1,9 +1,11 @@
-// Makes a worker's clients when it starts, or when they are first needed, and ends them with it.
+// Creates a worker's Redis clients when the worker starts or first needs them, and closes them when it exits.
 #include "nginx/redis.h"
 
+#include <algorithm>
 #include <new>
 
 #include "nginx/background.h"
+#include "nginx/collections.h"
 #include "nginx/event_loop.h"
 #include "nginx/shadow.h"
 #include "redis/client.h"
@@ -14,18 +16,15 @@
 namespace rate_limit {
 namespace {
 
-// The master tells old workers to leave 100 ms after it has started new ones. So long old workers serve.
+// On reload, the master stops old workers 100 ms after it has started new ones. Old workers serve until then.
 constexpr redis::Milliseconds kOpenWithin = 80;
 
 bool is_opening(void* self) {
     const auto* conf = static_cast<const ngx_http_rate_limit_main_conf_t*>(self);
-    auto** servers = static_cast<RedisServer**>(conf->servers.elts);
-    for (ngx_uint_t i = 0; i < conf->servers.nelts; i++) {
-        if (servers[i]->batcher != nullptr && servers[i]->batcher->router().opening()) {
-            return true;
-        }
-    }
-    return false;
+    const auto servers = pointers<RedisServer>(conf->servers);
+    return std::any_of(servers.begin(), servers.end(), [](const RedisServer* server) {
+        return server->batcher != nullptr && server->batcher->router().opening();
+    });
 }
 
 void debug_send([[maybe_unused]] std::size_t groups, [[maybe_unused]] std::size_t keys) {
@@ -49,10 +48,9 @@ RedisServer::~RedisServer() {
 }
 
 RedisServer* find_redis(const ngx_http_rate_limit_main_conf_t* conf, const ngx_str_t& name) {
-    auto** servers = static_cast<RedisServer**>(conf->servers.elts);
-    for (ngx_uint_t i = 0; i < conf->servers.nelts; i++) {
-        if (view(servers[i]->name) == view(name)) {
-            return servers[i];
+    for (RedisServer* server : pointers<RedisServer>(conf->servers)) {
+        if (view(server->name) == view(name)) {
+            return server;
         }
     }
     return nullptr;
@@ -97,9 +95,8 @@ CheckBatcher* redis_batcher(RedisServer* server) {
 }
 
 void open_redis(ngx_http_rate_limit_main_conf_t* conf) {
-    auto** zones = static_cast<Zone**>(conf->zones.elts);
-    for (ngx_uint_t i = 0; i < conf->zones.nelts; i++) {
-        CheckBatcher* batcher = asks_redis(*zones[i]) ? redis_batcher(zones[i]->redis) : nullptr;
+    for (const Zone* zone : pointers<Zone>(conf->zones)) {
+        CheckBatcher* batcher = asks_redis(*zone) ? redis_batcher(zone->redis) : nullptr;
         if (batcher != nullptr) {
             batcher->router().open();
         }
@@ -108,14 +105,12 @@ void open_redis(ngx_http_rate_limit_main_conf_t* conf) {
 }
 
 void close_redis(ngx_http_rate_limit_main_conf_t* conf) {
-    auto** zones = static_cast<Zone**>(conf->zones.elts);
-    for (ngx_uint_t i = 0; i < conf->zones.nelts; i++) {
-        zones[i]->batcher = nullptr;
+    for (Zone* zone : pointers<Zone>(conf->zones)) {
+        zone->batcher = nullptr;
     }
-    auto** servers = static_cast<RedisServer**>(conf->servers.elts);
-    for (ngx_uint_t i = 0; i < conf->servers.nelts; i++) {
-        delete servers[i]->batcher;
-        servers[i]->batcher = nullptr;
+    for (RedisServer* server : pointers<RedisServer>(conf->servers)) {
+        delete server->batcher;
+        server->batcher = nullptr;
     }
 }
 

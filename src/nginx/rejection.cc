@@ -1,6 +1,10 @@
-// The answer to a rejected request: a problem document for programs, nginx's own page or error_page for the
-// rest.
+// The response to a rejected request: a problem document, nginx's own page or error_page.
 #include "nginx/rejection.h"
+
+#include <algorithm>
+
+#include "identity/request_text.h"
+#include "nginx/headers.h"
 
 namespace rate_limit {
 namespace {
@@ -8,24 +12,15 @@ namespace {
 constexpr std::string_view kProblemType = "application/problem+json";
 constexpr ngx_int_t kProxyAuthRequired = 407;  // nginx has a name for this status since 1.29.7
 
-std::string_view trim(std::string_view text) {
-    while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) {
-        text.remove_prefix(1);
-    }
-    while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) {
-        text.remove_suffix(1);
-    }
-    return text;
-}
-
+// Cuts the first part off a list, without blanks around it.
 std::string_view cut(std::string_view* rest, char mark) {
     const std::size_t at = rest->find(mark);
     const std::string_view part = rest->substr(0, at);
     rest->remove_prefix(at == std::string_view::npos ? rest->size() : at + 1);
-    return trim(part);
+    return identity::trim(part);
 }
 
-// Whether a media range names JSON and is not refused by q=0.
+// Whether a media range of Accept names JSON and does not have q=0.
 bool is_json(std::string_view range) {
     const std::string_view type = cut(&range, ';');
     const std::string_view suffix = "+json";
@@ -42,18 +37,13 @@ bool is_json(std::string_view range) {
     return json;
 }
 
-bool accepts_json(ngx_http_request_t* r) {
-    for (ngx_list_part_t* part = &r->headers_in.headers.part; part != nullptr; part = part->next) {
-        auto* headers = static_cast<ngx_table_elt_t*>(part->elts);
-        for (ngx_uint_t i = 0; i < part->nelts; i++) {
-            if (!same_letters(view(headers[i].key), "Accept")) {
-                continue;
-            }
-            std::string_view ranges = view(headers[i].value);
-            while (!ranges.empty()) {
-                if (is_json(cut(&ranges, ','))) {
-                    return true;
-                }
+bool accepts_json(const ngx_http_request_t& r) {
+    for (const ngx_table_elt_t& header : request_headers(r)) {
+        std::string_view ranges =
+            same_letters(view(header.key), "Accept") ? view(header.value) : std::string_view();
+        while (!ranges.empty()) {
+            if (is_json(cut(&ranges, ','))) {
+                return true;
             }
         }
     }
@@ -66,22 +56,19 @@ bool has_error_page(ngx_http_request_t* r, ngx_uint_t status) {
     if (core->error_pages == nullptr || (r->error_page && !core->recursive_error_pages)) {
         return false;
     }
-    const auto* pages = static_cast<ngx_http_err_page_t*>(core->error_pages->elts);
-    for (ngx_uint_t i = 0; i < core->error_pages->nelts; i++) {
-        if (static_cast<ngx_uint_t>(pages[i].status) == status) {
-            return true;
-        }
-    }
-    return false;
+    const auto pages = elements<ngx_http_err_page_t>(*core->error_pages);
+    return std::any_of(pages.begin(), pages.end(), [&](const ngx_http_err_page_t& page) {
+        return static_cast<ngx_uint_t>(page.status) == status;
+    });
 }
 
-// Whether `satisfy any` takes a status that an access handler returns for "ask the next module". Since
-// nginx 1.31.0, 407 is one of them.
+// Whether nginx, under `satisfy any`, asks the next module after an access handler has returned this status.
+// Since nginx 1.31.0, it does so for 407.
 bool can_be_satisfied(ngx_int_t status) {
     return status == NGX_HTTP_FORBIDDEN || status == NGX_HTTP_UNAUTHORIZED || status == kProxyAuthRequired;
 }
 
-// Zones' names need no escaping: they have neither quotes nor backslashes.
+// The names of zones need no escaping: they have no quotes and backslashes.
 bool print_problem(ngx_http_request_t* r, const RequestState& state, ngx_uint_t status, ngx_str_t* body) {
     std::size_t size = 256;
     for (std::uint32_t i = 0; i < state.count; i++) {
@@ -116,9 +103,9 @@ ngx_int_t send_problem(ngx_http_request_t* r, const RequestState& state, ngx_uin
     if (!print_problem(r, state, status, &body.value)) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
-    // In a location that an error_page led to, nginx would send the status of that error.
+    // In a location that error_page has redirected to, nginx would send the status of the first error.
     r->err_status = status;
-    // The client is not to send a body that it asked about.
+    // A client with "Expect: 100-continue" must not send its body.
     r->expect_tested = 1;
     ngx_str_t type = ngx_str(kProblemType);
     return ngx_http_send_response(r, status, &type, &body);
@@ -133,12 +120,12 @@ ngx_int_t reject(ngx_http_request_t* r, const RequestState& state) {
         return rc;
     }
     if (conf->body != NGX_HTTP_RATE_LIMIT_BODY_OFF && !has_error_page(r, conf->status) &&
-        (conf->body == NGX_HTTP_RATE_LIMIT_BODY_PROBLEM || accepts_json(r))) {
+        (conf->body == NGX_HTTP_RATE_LIMIT_BODY_PROBLEM || accepts_json(*r))) {
         rc = send_problem(r, state, conf->status);
     } else if (!can_be_satisfied(rc)) {
         return rc;
     }
-    // Under `satisfy any` another module could turn such a status into an admission: answer here.
+    // Under `satisfy any`, another module could admit the request after such a status: respond here.
     ngx_http_finalize_request(r, rc);
     return NGX_DONE;
 }
