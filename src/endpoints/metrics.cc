@@ -1,9 +1,10 @@
-// The location that tells numbers, as Prometheus reads them.
+// The directive rate_limit_metrics: metrics in the Prometheus text format.
 #include <initializer_list>
 #include <string>
 
+#include "directives/configuration.h"
+#include "nginx/collections.h"
 #include "nginx/counters.h"
-#include "nginx/module.h"
 
 namespace rate_limit {
 namespace {
@@ -15,7 +16,7 @@ struct Label {
 
 using Labels = std::initializer_list<Label>;
 
-// Backslashes, quotes and newlines of a value are escaped.
+// Prints NAME="VALUE". Backslashes, quotes and newlines are escaped.
 void print_label(const Label& label, std::string* text) {
     *text += std::string(text->back() == '{' ? "" : ",") + label.name + "=\"";
     for (const char c : label.value) {
@@ -27,7 +28,7 @@ void print_label(const Label& label, std::string* text) {
     *text += '"';
 }
 
-// Millionths as Prometheus reads numbers: 0.00025.
+// Prints a number of millionths in decimal notation, such as 0.00025.
 std::string print_millionths(std::uint64_t number) {
     std::string text = std::to_string(number % 1'000'000);
     text = std::to_string(number / 1'000'000) + "." + std::string(6 - text.size(), '0') + text;
@@ -40,7 +41,7 @@ std::string print_millionths(std::uint64_t number) {
 
 std::string print_number(std::uint64_t number) { return std::to_string(number); }
 
-// One metric: its first lines with its first value.
+// One metric. Its HELP and TYPE lines are printed before its first value, and not at all without a value.
 class Metric {
   public:
     Metric(std::string* text, const char* name, const char* type, const char* help)
@@ -48,7 +49,7 @@ class Metric {
 
     void add(Labels labels, std::uint64_t value) { add("", labels, nullptr, print_number(value)); }
 
-    // `print` makes text of bounds and of the sum, which are in the same unit.
+    // `print` prints the bounds and the sum, which have the same unit.
     template <class Bound, unsigned kBounds>
     void add_histogram(Labels labels, const Bound (&bounds)[kBounds], const HistogramTotals<kBounds>& totals,
                        std::string (*print)(std::uint64_t)) {
@@ -85,7 +86,7 @@ class Metric {
     bool begun_ = false;
 };
 
-// A configuration's zones, or servers, each with what was counted, read once.
+// A zone or a server, and its counters, which are read once for all metrics.
 template <class Owner, class Totals>
 struct Read {
     const Owner* owner;
@@ -98,13 +99,65 @@ using ReadServer = Read<RedisServer, RedisTotals>;
 
 template <class Owner, class Totals>
 std::vector<Read<Owner, Totals>> read_all(const ngx_array_t& owners, Totals (*read)(const Owner&)) {
-    auto** all = static_cast<Owner**>(owners.elts);
     std::vector<Read<Owner, Totals>> list;
-    for (ngx_uint_t i = 0; i < owners.nelts; i++) {
-        list.push_back({all[i], view(all[i]->name), read(*all[i])});
+    for (const Owner* owner : pointers<Owner>(owners)) {
+        list.push_back({owner, view(owner->name), read(*owner)});
     }
     return list;
 }
+
+// Prints the metrics of all zones or of all servers. The label `kind` has the name of each.
+template <class Owner>
+class Printer {
+  public:
+    Printer(const char* kind, const std::vector<Owner>& owners, std::string* text)
+        : kind_(kind), owners_(owners), text_(text) {}
+
+    // A metric with one value for each owner for which `applies` is true.
+    template <class Value, class Applies>
+    void print(const char* name, const char* type, const char* help, Value value, Applies applies) const {
+        Metric metric(text_, name, type, help);
+        for (const Owner& owner : owners_) {
+            if (applies(*owner.owner)) {
+                metric.add({{kind_, owner.name}}, value(owner));
+            }
+        }
+    }
+    template <class Value>
+    void print(const char* name, const char* type, const char* help, Value value) const {
+        print(name, type, help, value, [](const auto&) { return true; });
+    }
+
+    // A metric with a value for each of several values of a label. `applies` tells whether an owner can have
+    // a value; other values are printed only if they were counted.
+    template <class Counts, class Applies>
+    void print_by(const char* label, const char* (*name_of)(unsigned), unsigned first, unsigned end,
+                  const char* name, const char* help, Counts counts, Applies applies) const {
+        Metric metric(text_, name, "counter", help);
+        for (const Owner& owner : owners_) {
+            for (unsigned i = first; i < end; i++) {
+                const std::uint64_t count = counts(owner)[i];
+                if (count != 0 || applies(*owner.owner, i)) {
+                    metric.add({{kind_, owner.name}, {label, name_of(i)}}, count);
+                }
+            }
+        }
+    }
+
+    template <class Bound, unsigned kBounds, class Totals>
+    void print_histogram(const char* name, const char* help, const Bound (&bounds)[kBounds], Totals totals,
+                         std::string (*print)(std::uint64_t)) const {
+        Metric metric(text_, name, "histogram", help);
+        for (const Owner& owner : owners_) {
+            metric.add_histogram({{kind_, owner.name}}, bounds, totals(owner), print);
+        }
+    }
+
+  private:
+    const char* kind_;
+    const std::vector<Owner>& owners_;
+    std::string* text_;
+};
 
 void print_requests(const std::vector<ReadZone>& zones, std::string* text) {
     Metric requests(text, "rate_limiter_requests_total", "counter",
@@ -117,17 +170,14 @@ void print_requests(const std::vector<ReadZone>& zones, std::string* text) {
         add("true", zone.totals.allowed);
         add("false", zone.totals.rejected);
     }
-    Metric delayed(text, "rate_limiter_delayed_total", "counter", "Admitted requests that a zone delayed.");
-    for (const ReadZone& zone : zones) {
-        delayed.add({{"zone", zone.name}}, zone.totals.delayed);
-    }
-    Metric aborted(text, "rate_limiter_aborted_total", "counter",
-                   "Requests that ended while they waited for Redis or for their turn; they are charged.");
-    for (const ReadZone& zone : zones) {
-        aborted.add({{"zone", zone.name}}, zone.totals.aborted);
-    }
+    const Printer<ReadZone> printer("zone", zones, text);
+    printer.print("rate_limiter_delayed_total", "counter", "Admitted requests that a zone delayed.",
+                  [](const ReadZone& zone) { return zone.totals.delayed; });
+    printer.print("rate_limiter_aborted_total", "counter",
+                  "Requests that ended while they waited for Redis or were delayed; they are charged.",
+                  [](const ReadZone& zone) { return zone.totals.aborted; });
     Metric dry_run(text, "rate_limiter_dry_run_total", "counter",
-                   "Requests that a zone would have rejected or delayed but for rate_limit_dry_run.");
+                   "Requests that a zone would have rejected or delayed without rate_limit_dry_run.");
     for (const ReadZone& zone : zones) {
         dry_run.add({{"zone", zone.name}, {"outcome", "rejected"}}, zone.totals.dry_run_rejected);
         dry_run.add({{"zone", zone.name}, {"outcome", "delayed"}}, zone.totals.dry_run_delayed);
@@ -148,7 +198,7 @@ void print_bypasses(const std::vector<ReadZone>& zones, std::string* text) {
 void print_shadows(const std::vector<ReadZone>& zones, std::string* text) {
     constexpr const char* kWords[] = {"rejected", "allowed"};
     Metric shadows(text, "rate_limiter_shadow_total", "counter",
-                   "Requests by what the live limits did and what a candidate would have done.");
+                   "Requests by the decision of the live limits and the decision of a candidate.");
     for (const ReadZone& zone : zones) {
         for (unsigned live = 0; zone.owner->shadow && live < 2; live++) {
             for (unsigned candidate = 0; candidate < 2; candidate++) {
@@ -159,9 +209,9 @@ void print_shadows(const std::vector<ReadZone>& zones, std::string* text) {
     }
 }
 
-// Whether a zone's requests can be decided so.
-bool may_be_decided_by(const Zone& zone, DecidedBy decided_by) {
-    switch (decided_by) {
+// Whether requests of a zone can be decided there.
+bool may_be_decided_by(const Zone& zone, unsigned decided_by) {
+    switch (static_cast<DecidedBy>(decided_by)) {
         case DecidedBy::kMemory:
             return !asks_redis(zone);
         case DecidedBy::kRedis:
@@ -176,108 +226,73 @@ bool may_be_decided_by(const Zone& zone, DecidedBy decided_by) {
 }
 
 void print_decisions(const std::vector<ReadZone>& zones, std::string* text) {
-    Metric stores(text, "rate_limiter_store_total", "counter", "Requests that a zone decided, by who did.");
-    for (const ReadZone& zone : zones) {
-        for (unsigned i = 0; i < kDeciders; i++) {
-            const auto decided_by = static_cast<DecidedBy>(i);
-            if (may_be_decided_by(*zone.owner, decided_by) || zone.totals.decided_by[i] != 0) {
-                stores.add({{"zone", zone.name}, {"store", decided_by_name(decided_by)}},
-                           zone.totals.decided_by[i]);
-            }
-        }
-    }
-    Metric errors(text, "rate_limiter_errors_total", "counter",
-                  "Requests that were not decided by whom a zone asks first, by the reason.");
-    for (const ReadZone& zone : zones) {
-        for (Reason reason = 0; reason < kReasons; reason++) {
-            if (may_have_reason(*zone.owner, reason) || zone.totals.reasons[reason] != 0) {
-                errors.add({{"zone", zone.name}, {"reason", reason_name(reason)}},
-                           zone.totals.reasons[reason]);
-            }
-        }
-    }
-    Metric checks(text, "rate_limiter_check_seconds", "histogram",
-                  "Time from the first question to the decision, waiting for Redis included.");
-    for (const ReadZone& zone : zones) {
-        checks.add_histogram({{"zone", zone.name}}, kTimeBoundsMicros, zone.totals.checks, print_millionths);
-    }
+    const Printer<ReadZone> printer("zone", zones, text);
+    printer.print_by(
+        "store", [](unsigned i) { return decided_by_name(static_cast<DecidedBy>(i)); }, 0, kDeciders,
+        "rate_limiter_store_total", "Requests that a zone decided, by the place of the decision.",
+        [](const ReadZone& zone) { return zone.totals.decided_by; }, may_be_decided_by);
+    printer.print_by(
+        "reason", [](unsigned i) { return reason_name(static_cast<Reason>(i)); }, 0, kReasons,
+        "rate_limiter_errors_total", "Requests that were not decided as configured, by the reason.",
+        [](const ReadZone& zone) { return zone.totals.reasons; },
+        [](const Zone& zone, unsigned reason) { return may_have_reason(zone, static_cast<Reason>(reason)); });
+    printer.print_histogram(
+        "rate_limiter_check_seconds", "Duration of a decision, including the wait for Redis.",
+        kTimeBoundsMicros, [](const ReadZone& zone) -> const auto& { return zone.totals.checks; },
+        print_millionths);
 }
 
 void print_tables(const std::vector<ReadZone>& zones, std::string* text) {
-    Metric keys(text, "rate_limiter_keys", "gauge", "Clients that a zone remembers in shared memory.");
-    for (const ReadZone& zone : zones) {
-        if (zone.owner->table != nullptr) {
-            keys.add({{"zone", zone.name}}, zone.owner->table->clients());
-        }
-    }
-    Metric evictions(text, "rate_limiter_evictions_total", "counter",
-                     "Clients that were forgotten before they were back at their full quota.");
-    for (const ReadZone& zone : zones) {
-        if (zone.owner->table != nullptr) {
-            evictions.add({{"zone", zone.name}}, zone.owner->table->evictions());
-        }
-    }
-    Metric overshoot(
-        text, "rate_limiter_sync_overshoot_total", "counter",
-        "Requests that this instance admitted beyond the limit, as Redis found when it was told.");
-    for (const ReadZone& zone : zones) {
-        if (zone.owner->sync != 0 && zone.owner->table != nullptr) {
-            overshoot.add({{"zone", zone.name}}, zone.owner->table->overshoot());
-        }
-    }
-    Metric lost(text, "rate_limiter_sync_lost_total", "counter",
-                "Requests that Redis was not told of, because their client was forgotten before.");
-    for (const ReadZone& zone : zones) {
-        if (zone.owner->sync != 0 && zone.owner->table != nullptr) {
-            lost.add({{"zone", zone.name}}, zone.owner->table->lost());
-        }
-    }
+    const auto has_table = [](const Zone& zone) { return zone.table != nullptr; };
+    const auto is_synced = [](const Zone& zone) { return zone.sync != 0 && zone.table != nullptr; };
+    const Printer<ReadZone> printer("zone", zones, text);
+    printer.print(
+        "rate_limiter_keys", "gauge", "Clients that a zone stores in shared memory.",
+        [](const ReadZone& zone) { return zone.owner->table->clients(); }, has_table);
+    printer.print(
+        "rate_limiter_evictions_total", "counter",
+        "Clients that were evicted before their full quota was back.",
+        [](const ReadZone& zone) { return zone.owner->table->evictions(); }, has_table);
+    printer.print(
+        "rate_limiter_sync_overshoot_total", "counter",
+        "Requests that this instance admitted beyond the limit, as found when they were reported to Redis.",
+        [](const ReadZone& zone) { return zone.owner->table->overshoot(); }, is_synced);
+    printer.print(
+        "rate_limiter_sync_lost_total", "counter",
+        "Requests that were never reported to Redis, because their client was evicted before.",
+        [](const ReadZone& zone) { return zone.owner->table->lost(); }, is_synced);
 }
 
 void print_health(const std::vector<ReadServer>& servers, std::string* text) {
-    Metric up(text, "rate_limiter_redis_up", "gauge",
-              "Whether a Redis answers: 1 unless it was silent for three seconds, or the breaker of a worker "
-              "is open.");
-    for (const ReadServer& server : servers) {
-        up.add({{"redis", server.name}}, is_up(*server.owner) ? 1 : 0);
-    }
-    Metric open(text, "rate_limiter_breaker_open", "gauge", "Workers whose breaker is open.");
-    for (const ReadServer& server : servers) {
-        open.add({{"redis", server.name}}, open_breakers(*server.owner));
-    }
-    Metric opened(text, "rate_limiter_breaker_opened_total", "counter", "How often a breaker has opened.");
-    for (const ReadServer& server : servers) {
-        opened.add({{"redis", server.name}}, server.totals.opened);
-    }
-    Metric instances(text, "rate_limiter_instances", "gauge",
-                     "Instances of nginx that share a Redis, as last heard.");
-    for (const ReadServer& server : servers) {
-        if (server.owner->counts_instances) {
-            instances.add({{"redis", server.name}}, server.owner->membership()->share().instances);
-        }
-    }
+    const Printer<ReadServer> printer("redis", servers, text);
+    printer.print("rate_limiter_redis_up", "gauge",
+                  "0 if a Redis has not answered for three seconds or a worker has an open breaker, else 1.",
+                  [](const ReadServer& server) { return is_up(*server.owner) ? 1U : 0U; });
+    printer.print("rate_limiter_breaker_open", "gauge", "Workers with an open breaker.",
+                  [](const ReadServer& server) { return open_breakers(*server.owner); });
+    printer.print("rate_limiter_breaker_opened_total", "counter", "How often a breaker has opened.",
+                  [](const ReadServer& server) { return server.totals.opened; });
+    printer.print(
+        "rate_limiter_instances", "gauge", "Instances of nginx that share a Redis, as last reported.",
+        [](const ReadServer& server) { return server.owner->membership()->share().instances; },
+        [](const RedisServer& server) { return server.counts_instances; });
 }
 
 void print_calls(const std::vector<ReadServer>& servers, std::string* text) {
-    Metric errors(text, "rate_limiter_redis_errors_total", "counter",
-                  "Calls for requests that failed, or had to be repeated, by the reason.");
-    for (const ReadServer& server : servers) {
-        for (unsigned i = 1; i < redis::kErrors; i++) {
-            errors.add({{"redis", server.name}, {"reason", redis::error_name(static_cast<redis::Error>(i))}},
-                       server.totals.errors[i]);
-        }
-    }
-    Metric round_trips(text, "rate_limiter_redis_round_trip_seconds", "histogram",
-                       "Time from a call for requests to its reply.");
-    for (const ReadServer& server : servers) {
-        round_trips.add_histogram({{"redis", server.name}}, kTimeBoundsMicros, server.totals.round_trips,
-                                  print_millionths);
-    }
-    Metric batches(text, "rate_limiter_batch_size", "histogram", "Requests that one call asked for.");
-    for (const ReadServer& server : servers) {
-        batches.add_histogram({{"redis", server.name}}, kBatchBoundsGroups, server.totals.batches,
-                              print_number);
-    }
+    const Printer<ReadServer> printer("redis", servers, text);
+    printer.print_by(
+        "reason", [](unsigned i) { return redis::error_name(static_cast<redis::Error>(i)); }, 1,
+        redis::kErrors, "rate_limiter_redis_errors_total",
+        "Calls for requests that failed or had to be retried, by the reason.",
+        [](const ReadServer& server) { return server.totals.errors; },
+        [](const RedisServer&, unsigned) { return true; });
+    printer.print_histogram(
+        "rate_limiter_redis_round_trip_seconds", "Time from a call for requests to its reply.",
+        kTimeBoundsMicros, [](const ReadServer& server) -> const auto& { return server.totals.round_trips; },
+        print_millionths);
+    printer.print_histogram(
+        "rate_limiter_batch_size", "Requests in one call.", kBatchBoundsGroups,
+        [](const ReadServer& server) -> const auto& { return server.totals.batches; }, print_number);
 }
 
 std::string print_metrics(const ngx_http_rate_limit_main_conf_t& conf) {
@@ -298,41 +313,23 @@ ngx_int_t send_metrics(ngx_http_request_t* r) {
     if ((r->method & (NGX_HTTP_GET | NGX_HTTP_HEAD)) == 0) {
         return NGX_HTTP_NOT_ALLOWED;
     }
-    const ngx_int_t discarded = ngx_http_discard_request_body(r);
-    if (discarded != NGX_OK) {
-        return discarded;
-    }
-    const auto* conf = static_cast<ngx_http_rate_limit_main_conf_t*>(
-        ngx_http_get_module_main_conf(r, ngx_http_rate_limit_module));
-    const std::string text = print_metrics(*conf);
-    ngx_buf_t* buffer = ngx_create_temp_buf(r->pool, text.size() + 1);
-    if (buffer == nullptr) {
+    const std::string text = print_metrics(*main_conf_of(r));
+    ngx_http_complex_value_t body = {};
+    body.value.len = text.size();
+    body.value.data = static_cast<u_char*>(ngx_pnalloc(r->pool, text.size()));
+    if (body.value.data == nullptr) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
-    buffer->last = ngx_cpymem(buffer->last, text.data(), text.size());
-    buffer->last_buf = r == r->main ? 1 : 0;
-    buffer->last_in_chain = 1;
-    ngx_str_set(&r->headers_out.content_type, "text/plain; version=0.0.4; charset=utf-8");
-    r->headers_out.content_type_len = r->headers_out.content_type.len;
-    r->headers_out.status = NGX_HTTP_OK;
-    r->headers_out.content_length_n = static_cast<off_t>(text.size());
-    const ngx_int_t sent = ngx_http_send_header(r);
-    if (sent == NGX_ERROR || sent > NGX_OK || r->header_only) {
-        return sent;
-    }
-    ngx_chain_t chain = {buffer, nullptr};
-    return ngx_http_output_filter(r, &chain);
+    ngx_memcpy(body.value.data, text.data(), text.size());
+    ngx_str_t type = ngx_string("text/plain; version=0.0.4; charset=utf-8");
+    return ngx_http_send_response(r, NGX_HTTP_OK, &type, &body);
 }
 
 }  // namespace
 }  // namespace rate_limit
 
 extern "C" char* ngx_http_rate_limit_metrics(ngx_conf_t* cf, ngx_command_t*, void*) {
-    auto* core =
-        static_cast<ngx_http_core_loc_conf_t*>(ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module));
-    core->handler = rate_limit::send_metrics;
-    auto* conf = static_cast<ngx_http_rate_limit_main_conf_t*>(
-        ngx_http_conf_get_module_main_conf(cf, ngx_http_rate_limit_module));
-    conf->observed = 1;
+    rate_limit::core_loc_conf_of(cf)->handler = rate_limit::send_metrics;
+    rate_limit::main_conf_of(cf)->observed = 1;
     return NGX_CONF_OK;
 }
