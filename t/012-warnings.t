@@ -147,7 +147,7 @@ is patch('20r/h'), 200, 'the API sets a live rate';
 is +(reload('6r/h', '7r/h'))[0], 0, 'a reload with an unchanged rate: no warning';
 my ($count, $line, $force) = reload('9r/h', '7r/h');
 is "$count $force", '1 20', 'a reload with another rate: a warning, and the live rate stays in force';
-like $line, qr{\[error\] \S+ "rate_limit_zone": "rate=9r/h" of zone "a" has no effect: the live rate 20r/h stays in force until DELETE zones/a of rate_limit_api ends it in \S+:\d+$}, 'in one line';
+like $line, qr{\[error\] \S+ "rate_limit_zone": "rate=9r/h" of zone "a" has no effect: the live rate 20r/h applies until DELETE zones/a of rate_limit_api ends it in \S+:\d+$}, 'in one line';
 is +(reload('20r/h', '7r/h'))[0], 0, 'a configured rate that equals the live rate: no warning';
 is +(reload('$arg_rate', '7r/h'))[0], 1, 'a variable rate has no effect either';
 is $nginx->request(method => 'DELETE', path => '/api/zones/a')->{status}, 200, 'the API returns to the configured rate';

@@ -1,4 +1,4 @@
-// Reads what the API is asked for.
+// Reads the arguments of API calls.
 #include "core/rate.h"
 #include "endpoints/api.h"
 #include "identity/address.h"
@@ -15,8 +15,8 @@ int digit_of(char c) {
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-// Decodes two hexadecimal digits after each `mark`; false if there are none. Whether a lone `mark` is meant
-// is up to `is_escape`.
+// Decodes escapes: a mark of `mark` bytes, for which `is_escape` is true, and two hexadecimal digits. False
+// for a mark without two digits.
 template <class IsEscape>
 bool decode(std::string_view text, std::size_t mark, IsEscape is_escape, std::string* decoded) {
     decoded->clear();
@@ -41,7 +41,7 @@ bool decode_percent(std::string_view text, std::string* decoded) {
         text, 1, [](std::string_view mark) { return mark == "%"; }, decoded);
 }
 
-// Undoes what the log does to a name.
+// Decodes the escapes that the log writes, see print_escaped().
 bool decode_logged(std::string_view text, std::string* decoded) {
     return decode(
         text, 2, [](std::string_view mark) { return mark == "\\x"; }, decoded);
@@ -60,7 +60,7 @@ const char* accepted(ApiTakes takes) {
     }
 }
 
-// Takes in one argument; false if it is wrong.
+// Reads one argument; false if it is wrong.
 bool read_argument(std::string_view name, const std::string& value, ApiArguments* arguments,
                    std::string* wrong) {
     if (name == "zone") {
@@ -116,7 +116,8 @@ void name_client(const Zone& zone, ApiArguments* arguments) {
     } else {
         decode_logged(written, &arguments->key);
     }
-    // A digest stands for the name that it is of; what only looks like one has a digest of its own.
+    // An argument in the form of a digest names the client with this digest. A client whose key has that form
+    // is named by the digest of its key.
     NameRoom room;
     arguments->shown = arguments->key;
     if (!is_digest(arguments->key)) {

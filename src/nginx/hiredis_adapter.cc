@@ -1,4 +1,4 @@
-// hiredis on nginx's events: the one file that knows both.
+// Connects hiredis to nginx's events. No other file includes both.
 #include <hiredis/async.h>
 #include <poll.h>
 
@@ -11,7 +11,7 @@
 namespace rate_limit {
 namespace {
 
-// What nginx takes an event's data for when it logs the event in a debug build: the head of a connection.
+// In a debug build, nginx logs an event and expects the head of a connection as the data of the event.
 struct Identity {
     void* data = nullptr;
     ngx_event_t* read = nullptr;
@@ -19,7 +19,7 @@ struct Identity {
     ngx_socket_t fd = static_cast<ngx_socket_t>(-1);
 };
 
-// A timer, or something to do at the end of a turn. All of a process are in one list.
+// A timer, or a task for the end of the current turn of the event loop. One list has all alarms of a process.
 class NginxAlarm final : public redis::Alarm {
   public:
     NginxAlarm(redis::Loop::Handler handler, void* self, bool timer, bool holds)
@@ -69,7 +69,7 @@ class NginxAlarm final : public redis::Alarm {
 
     void hold(bool holds) override { event_.cancelable = holds ? 0 : 1; }
 
-    // Rings one alarm that is due; false if there is none.
+    // Calls the handler of one alarm that is due; false if there is none.
     static bool ring_due() {
         for (NginxAlarm* alarm = first; alarm != nullptr; alarm = alarm->next_) {
             if (alarm->due()) {
@@ -105,14 +105,14 @@ class NginxAlarm final : public redis::Alarm {
 
 NginxAlarm* NginxAlarm::first = nullptr;
 
-// A context of hiredis and nginx's connection for its socket. hiredis owns the socket.
+// A hiredis context and nginx's connection of its socket. hiredis owns the socket.
 struct Attachment {
     redisAsyncContext* context;
     ngx_connection_t* connection;
-    ngx_event_t flush;  // writes what has gathered, at the end of a turn
-    bool* freed;        // set if the context goes away under a handler
-    bool writing;
-    Attachment* next;  // in the list of all
+    ngx_event_t flush;  // writes the collected output at the end of a turn
+    bool* freed;        // set if a handler frees the context; null outside of handlers
+    bool writing;       // hiredis is writing to the socket
+    Attachment* next;   // in the list of all
     Attachment* previous;
 };
 
@@ -120,8 +120,8 @@ Attachment* first_attachment = nullptr;
 
 Attachment* attachment_of(void* data) { return static_cast<Attachment*>(data); }
 
-// hiredis asks for readiness again with every packet; nginx's events stay as they are until deleted. Level
-// triggered, because hiredis does not read until there is nothing left.
+// hiredis requests the event again after every packet, and nginx keeps an event until it is deleted. Events
+// are level-triggered, because hiredis may leave data in the socket.
 void add_event(ngx_event_t* event, ngx_int_t kind) {
     if (!event->active) {
         ngx_add_event(event, kind, NGX_LEVEL_EVENT);
@@ -138,8 +138,8 @@ void add_read(void* data) { add_event(attachment_of(data)->connection->read, NGX
 void delete_read(void* data) { delete_event(attachment_of(data)->connection->read, NGX_READ_EVENT); }
 void delete_write(void* data) { delete_event(attachment_of(data)->connection->write, NGX_WRITE_EVENT); }
 
-// What is sent in one turn of the loop leaves in one write at its end. Only a socket that is still
-// connecting, or that has just taken less than it was given, is waited for.
+// Collects the output of one turn of the event loop in one write at its end. Waits for a write event only if
+// the socket is still connecting or has just accepted only a part of the output.
 void add_write(void* data) {
     Attachment* attachment = attachment_of(data);
     const bool connected = (attachment->context->c.flags & REDIS_CONNECTED) != 0;
@@ -179,7 +179,7 @@ void clean_up(void* data) {
     ngx_free(attachment);
 }
 
-// Errors of TLS are kept in a queue that all of a process' connections share.
+// All connections of a process share OpenSSL's error queue, so it is cleared before and after a read.
 void handle_read(ngx_event_t* event) {
     auto* attachment = attachment_of(static_cast<ngx_connection_t*>(event->data)->data);
     const bool tls = attachment->context->c.privctx != nullptr;
@@ -216,7 +216,7 @@ void handle_write(ngx_event_t* event) {
 
 void handle_flush(ngx_event_t* event) {
     Attachment* attachment = attachment_of(static_cast<ngx_connection_t*>(event->data)->data);
-    // If the socket is being waited for, what has gathered leaves then.
+    // If a write event is pending, its handler writes the output.
     if (!attachment->connection->write->active) {
         write_now(attachment);
     }
@@ -230,7 +230,7 @@ bool is_attached(const Attachment* attachment) {
     return each != nullptr;
 }
 
-// Writes what has gathered.
+// Writes the collected output of all connections.
 void flush_all() {
     for (Attachment* each = first_attachment; each != nullptr;) {
         if (!each->flush.posted) {
@@ -239,11 +239,11 @@ void flush_all() {
         }
         ngx_delete_posted_event(&each->flush);
         handle_flush(&each->flush);
-        each = first_attachment;  // since that may end connections
+        each = first_attachment;  // handle_flush() may have freed connections
     }
 }
 
-// Waits for the sockets, for a millisecond at the longest, and serves them. False if none was ready.
+// Waits up to a millisecond for the sockets, and handles their events. False if none was ready.
 bool poll_all() {
     std::vector<pollfd> polls;
     std::vector<Attachment*> polled;
@@ -334,7 +334,8 @@ redis::Loop* nginx_loop() {
 }
 
 void run_nginx_loop(redis::Milliseconds most, bool (*busy)(void* self), void* self) {
-    // A turn in which nothing happened counts as a millisecond, even if the clock stands still.
+    // A turn without events counts as a millisecond, so that the loop ends even if the clock does not
+    // advance.
     redis::Milliseconds idle = 0;
     const ngx_msec_t began = ngx_current_msec;
     while (idle < most && ngx_current_msec - began < most && busy(self)) {

@@ -1,4 +1,4 @@
-// Takes the token from a request, lets it be verified, and gives its claims as variables.
+// The token of a request: finds and verifies it, and evaluates the variables of its claims.
 #include "nginx/jwt.h"
 
 #include "identity/request_text.h"
@@ -8,7 +8,7 @@
 namespace rate_limit {
 namespace {
 
-// What follows the word Bearer in the header Authorization.
+// The token after the word Bearer in the header Authorization; empty if there is none.
 std::string_view bearer_token(ngx_http_request_t* r) {
     constexpr std::string_view kScheme = "Bearer";
     if (r->headers_in.authorization == nullptr) {
@@ -45,7 +45,7 @@ identity::Json read_claims(ngx_http_request_t* r) {
     return std::move(result.claims);
 }
 
-// The claims of a request, which live as long as it does; none if its token is not valid.
+// The claims of a request, which live as long as the request; null if its token is not valid.
 identity::Json request_claims(ngx_http_request_t* r) {
     RequestState* state = make_request_state(r, 0);
     if (state == nullptr) {
@@ -62,7 +62,7 @@ ngx_int_t get_claim(ngx_http_request_t* r, ngx_http_variable_value_t* value, uin
     const std::string_view name = view(*reinterpret_cast<ngx_str_t*>(data)).substr(kClaimPrefix.size());
     char number[identity::kLongestNumber];
     std::string_view text = identity::variable_text(request_claims(r), name, number);
-    // What could end a line must not get into a header.
+    // A line end in the value could forge a header.
     const bool usable = !text.empty() && !identity::has_control(text);
     value->not_found = usable ? 0 : 1;
     if (!usable) {

@@ -1,4 +1,4 @@
-// The log lines, in the words of limit_req.
+// The log lines of decisions. Up to the address of the client, they have the format of limit_req.
 #include "nginx/log.h"
 
 #include "identity/address.h"
@@ -16,22 +16,22 @@ u_char* print_wait(u_char* at, u_char* end, Micros wait) {
                         static_cast<int64_t>(milliseconds % 1000));
 }
 
-// What follows the client's address in a line.
+// The part of a line that follows the address of the client.
 struct Details {
     ngx_str_t text;
-    ngx_http_log_handler_pt rest;  // prints what nginx adds: the server, the request and so on
+    ngx_http_log_handler_pt rest;  // prints the text that nginx adds: the server, the request and so on
 };
 
-const Details* details = nullptr;  // of the line that this process is writing
+const Details* details = nullptr;  // null unless this process is writing a line
 
-// Stands in for the request's own handler, which nginx calls after it has written the client's address.
+// Replaces the log handler of the request, which nginx calls after it has written the address of the client.
 u_char* print_details(ngx_http_request_t* r, ngx_http_request_t* current, u_char* at, std::size_t room) {
     u_char* end = ngx_snprintf(at, room, "%V", &details->text);
     return details->rest(r, current, end, room - static_cast<std::size_t>(end - at));
 }
 
-// Logs a line with details behind the client's address: filters for limit_req, such as fail2ban's, expect the
-// address behind the zone.
+// Logs a line with `text` after the address of the client. Filters for limit_req, such as that of fail2ban,
+// expect the address right after the zone.
 template <class... Arguments>
 void log_with_details(ngx_http_request_t* r, ngx_uint_t level, const ngx_str_t& text, const char* format,
                       Arguments... arguments) {

@@ -5,18 +5,18 @@
 
 namespace rate_limit {
 
-constexpr std::size_t kLongestLogged = 128;  // bytes of a client's text that are logged
+constexpr std::size_t kLongestLogged = 128;  // bytes of text from a client that are logged
 
-// Writes text as nginx writes variables to logs: what is not plain ASCII, and quotes and backslashes, as
-// \xHH. `at` has room for four times its size. Returns the end.
+// Writes text as nginx writes variables to logs: quotes, backslashes and all bytes that are not printable
+// ASCII become \xHH. `at` must have room for four times the size of the text. Returns the end.
 u_char* print_escaped(u_char* at, std::string_view text);
 
-// Text of a client as nginx writes variables to logs: what is not plain ASCII as \xHH.
+// Text from a client as print_escaped() writes it, cut after kLongestLogged bytes of input.
 struct LogText {
     explicit LogText(const ngx_str_t& text);
 
-    // A client of a zone, whose name is as shown_name gives it: an address in the usual notation, where the
-    // zone's key is an address.
+    // The name of a client of a zone, as shown_name() returns it. If the key of the zone is an address, the
+    // text is the address in its usual notation.
     LogText(const Zone& zone, std::string_view client);
 
     ngx_str_t escaped = {};

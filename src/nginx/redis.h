@@ -1,4 +1,4 @@
-// Redis servers as the configuration has them, and a worker's way to each.
+// The servers of rate_limit_redis, and a worker's clients of them.
 #pragma once
 
 #include <memory>
@@ -22,47 +22,49 @@ struct RedisServer {
 
     ngx_str_t name = {};
     redis::Settings settings;
-    redis::Settings sentinels;                  // how to speak to Sentinels, if the address has any
-    redis::Settings background;                 // for what no request waits for
-    redis::Settings background_sentinels;       // and how that speaks to Sentinels
-    redis::Consequence consequence;             // once the whole configuration is read
-    redis::Consequence background_consequence;  // of calls that no request waits for
+    redis::Settings sentinels;             // of connections to Sentinels, if the URL has any
+    redis::Settings background;            // of connections for background calls, which no request waits for
+    redis::Settings background_sentinels;  // of connections to Sentinels for background calls
+    redis::Consequence consequence;        // once the whole configuration is read
+    redis::Consequence background_consequence;  // of failed background calls
     redis::Journal journal;                     // of each worker
     CheckBatcher::Options options;
-    std::vector<std::string> addresses;   // numeric, as known when the configuration was read
+    std::vector<std::string> addresses;   // numeric, as resolved when the configuration was read
     std::vector<std::string> unresolved;  // hosts of the URL that had no address then
-    bool has_address = false;             // at least one host of the URL has one
-    ngx_str_t file = {};                  // where the directive stands
+    bool has_address = false;             // at least one host of the URL has an address
+    ngx_str_t file = {};                  // place of the directive
     ngx_uint_t line = 0;
-    CheckBatcher* batcher = nullptr;  // made by each worker when it first needs it
+    CheckBatcher* batcher = nullptr;  // created by each worker on first use
     RedisSharedState* shared = nullptr;
-    bool counts_instances = false;          // that share it
-    bool observed = false;                  // requests' calls are counted
-    std::unique_ptr<RedisCounter> counter;  // of each worker, once it has a batcher
-    Background* work = nullptr;             // of each worker, if there is any
-    Micros look_denied = 0;                 // when this worker was last not let look for a client
+    bool counts_instances = false;          // a zone has on_error=local, which needs the number of instances
+    bool observed = false;                  // calls for requests are counted
+    std::unique_ptr<RedisCounter> counter;  // of each worker; null without a batcher
+    Background* work = nullptr;             // background tasks of each worker; null if there are none
+    Micros look_denied = 0;  // when Redis last refused this worker the permission to look up a client
 
-    // Null unless instances are counted.
+    // Null unless counts_instances.
     Membership* membership() const { return counts_instances ? &shared->membership : nullptr; }
 };
 
 // The server of this name; null if there is none.
 RedisServer* find_redis(const ngx_http_rate_limit_main_conf_t* conf, const ngx_str_t& name);
 
-// Says what it means for the zones of a server that it cannot be asked. Only once all zones are known.
+// Sets the text that log lines have if a server cannot be asked: the consequence for its zones. All zones
+// must be resolved.
 void describe_consequence(const ngx_http_rate_limit_main_conf_t& conf, RedisServer* server);
 
-// This worker's way to a server; null if there is no memory.
+// This worker's batcher of a server; null if memory is exhausted.
 CheckBatcher* redis_batcher(RedisServer* server);
 
-// Connects to every server that a zone asks for each request. Waits until they have answered, but not for
-// long: a worker that starts accepts no connection meanwhile.
+// Connects to every server that decides requests of a zone. Waits for their answers, but only for a short
+// time: the starting worker accepts no connections until then.
 void open_redis(ngx_http_rate_limit_main_conf_t* conf);
 
 // Closes the connections of this worker.
 void close_redis(ngx_http_rate_limit_main_conf_t* conf);
 
-// A way of its own, with settings that are the server's but for some. Null if there is no memory.
+// Creates another client of a server, with settings derived from those of the server. Null if memory is
+// exhausted.
 redis::Router* make_redis_router(const RedisServer& server, const redis::Settings& settings);
 
 }  // namespace rate_limit

@@ -1,4 +1,4 @@
-// Makes boards, and shares them with the workers of an older configuration.
+// Creates the shared state of zones and servers. A reload keeps it, so old and new workers share it.
 #include "nginx/shared_state.h"
 
 #include <sys/random.h>
@@ -9,18 +9,17 @@
 namespace rate_limit {
 namespace {
 
-// Their addresses tell this memory from that of zones.
+// Tags of the shared memory. nginx compares their addresses, which differ from the tag of the tables.
 char zone_tag;
 char redis_tag;
 
-void* board_memory(ngx_shm_zone_t* shm, std::size_t size) {
+void* allocate(ngx_shm_zone_t* shm, std::size_t size) {
     return ngx_slab_calloc(reinterpret_cast<ngx_slab_pool_t*>(shm->shm.addr), size);
 }
 
-// A rate that was changed while nginx runs outlives a reload. Tells if it hides that the configuration has
-// another rate than before: as an error, since `nginx -t` cannot know, and logs leave warnings out by
-// default.
-void warn_of_live_rate(const Zone& zone, const Zone& old, ngx_log_t* log) {
+// A live rate survives a reload. Logs if a changed rate= therefore has no effect. The level is error, since
+// `nginx -t` cannot report this and logs omit warnings by default.
+void log_ignored_rate(const Zone& zone, const Zone& old, ngx_log_t* log) {
     std::uint64_t version = 0;
     RateList live = {};
     if (view(zone.rate_text) == view(old.rate_text) ||
@@ -30,22 +29,21 @@ void warn_of_live_rate(const Zone& zone, const Zone& old, ngx_log_t* log) {
     }
     char text[kLongestRates];
     const ngx_str_t shown = ngx_str({text, print_rates(live, text)});
-    ngx_log_error(
-        NGX_LOG_ERR, log, 0,
-        "\"rate_limit_zone\": \"rate=%V\" of zone \"%V\" has no effect: the live rate %V stays in force "
-        "until DELETE zones/%V of rate_limit_api ends it in %V:%ui",
-        &zone.rate_text, &zone.name, &shown, &zone.name, &zone.file, zone.line);
+    ngx_log_error(NGX_LOG_ERR, log, 0,
+                  "\"rate_limit_zone\": \"rate=%V\" of zone \"%V\" has no effect: the live rate %V applies "
+                  "until DELETE zones/%V of rate_limit_api ends it in %V:%ui",
+                  &zone.rate_text, &zone.name, &shown, &zone.name, &zone.file, zone.line);
 }
 
-ngx_int_t init_zone_board(ngx_shm_zone_t* shm, void* data) {
+ngx_int_t init_zone_state(ngx_shm_zone_t* shm, void* data) {
     auto* zone = static_cast<Zone*>(shm->data);
     if (data != nullptr) {
         const Zone& old = *static_cast<Zone*>(data);
         zone->shared = old.shared;
-        warn_of_live_rate(*zone, old, shm->shm.log);
+        log_ignored_rate(*zone, old, shm->shm.log);
         return NGX_OK;
     }
-    void* memory = board_memory(shm, sizeof(ZoneSharedState));
+    void* memory = allocate(shm, sizeof(ZoneSharedState));
     if (memory == nullptr) {
         return NGX_ERROR;
     }
@@ -53,13 +51,13 @@ ngx_int_t init_zone_board(ngx_shm_zone_t* shm, void* data) {
     return NGX_OK;
 }
 
-ngx_int_t init_redis_board(ngx_shm_zone_t* shm, void* data) {
+ngx_int_t init_redis_state(ngx_shm_zone_t* shm, void* data) {
     auto* server = static_cast<RedisServer*>(shm->data);
     if (data != nullptr) {
         server->shared = static_cast<RedisServer*>(data)->shared;
         return NGX_OK;
     }
-    void* memory = board_memory(shm, sizeof(RedisSharedState));
+    void* memory = allocate(shm, sizeof(RedisSharedState));
     std::uint64_t id = 0;
     if (memory == nullptr || !read_instance_id(&id)) {
         return NGX_ERROR;
@@ -68,9 +66,9 @@ ngx_int_t init_redis_board(ngx_shm_zone_t* shm, void* data) {
     return NGX_OK;
 }
 
-// Room for a board of so many bytes, with what nginx's allocator needs.
+// The size of shared memory for `size` bytes and for nginx's allocator.
 std::size_t memory_for(std::size_t size) {
-    constexpr std::size_t kLeast = 8;  // pages, that nginx gives
+    constexpr std::size_t kLeast = 8;  // pages; nginx requires as many
     return std::max(kLeast, size / ngx_pagesize + 4) * ngx_pagesize;
 }
 
@@ -104,11 +102,11 @@ bool read_instance_id(std::uint64_t* id) {
 }
 
 bool add_shared_state(ngx_conf_t* cf, Zone* zone) {
-    return add(cf, "rate_limit_zone", zone->name, sizeof(ZoneSharedState), &zone_tag, init_zone_board, zone);
+    return add(cf, "rate_limit_zone", zone->name, sizeof(ZoneSharedState), &zone_tag, init_zone_state, zone);
 }
 
 bool add_shared_state(ngx_conf_t* cf, RedisServer* server) {
-    return add(cf, "rate_limit_redis", server->name, sizeof(RedisSharedState), &redis_tag, init_redis_board,
+    return add(cf, "rate_limit_redis", server->name, sizeof(RedisSharedState), &redis_tag, init_redis_state,
                server);
 }
 

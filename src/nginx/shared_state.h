@@ -1,16 +1,17 @@
-// The memory of boards: beside that of zones, since a zone's is all for its clients.
+// Shared memory for the shared state of zones and servers. It is separate from the memory of a zone, which is
+// only for clients.
 #pragma once
 
 #include "nginx/zone.h"
 
 namespace rate_limit {
 
-// Tells this nginx from all others; false if the system has no random numbers. The same in all workers, once
-// it was asked for while the configuration is read.
+// A random number that identifies this instance; false if the system has no random numbers. All workers get
+// the same number if the master calls this function while it reads the configuration.
 bool read_instance_id(std::uint64_t* id);
 
-// Adds the board of a zone, or of a server, to the configuration that is being read; false after an error was
-// logged.
+// Adds the shared state of a zone or of a server to the configuration that is being read; false after an
+// error was logged.
 bool add_shared_state(ngx_conf_t* cf, Zone* zone);
 bool add_shared_state(ngx_conf_t* cf, RedisServer* server);
 

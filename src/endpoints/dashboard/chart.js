@@ -1,4 +1,4 @@
-// Numbers as text, and lines drawn into an <svg>; page.js says of what.
+// Formats numbers and draws lines into an <svg>, for page.js.
 'use strict';
 
 const SHOWN = 120;  // seconds that a chart shows
@@ -33,7 +33,7 @@ function list(counts) {
 
 const sum = numbers => numbers.reduce((total, number) => total + number, 0);
 
-// The value below which a share of a histogram's samples are, as if each bucket were filled evenly. Null without samples.
+// A quantile of a histogram, with linear interpolation within a bucket. Null without samples.
 function quantile(share, bounds, counts) {
     let rest = share * sum(counts);
     if (rest === 0) {
@@ -60,13 +60,13 @@ function draw(name, attributes, text) {
     return made;
 }
 
-// A round number that is not below another, nor far above it.
+// The next round number that is not below a number.
 function ceiling(number) {
     const power = 10 ** Math.floor(Math.log10(Math.max(number, 1)));
     return [1, 1.2, 1.6, 2, 3, 4, 6, 8, 10].map(step => step * power).find(step => step >= number);
 }
 
-// The points of a line. A sample is a mean over some time: one point in its middle, or two if that was long.
+// The points of a line. A sample is a mean over a time span: one point in the middle of the span, or two for a long span.
 function points(samples, name) {
     const runs = [[]];
     for (const sample of samples) {
@@ -92,7 +92,7 @@ function mark(name, x, y) {
     return draw('circle', { class: name, cx: x, cy: y, r: 3.5 });
 }
 
-// Puts labels at the ends of lines, none on another.
+// Puts labels at the ends of lines without overlaps.
 function labels(ends, bottom) {
     const least = 15;
     ends.sort((a, b) => a.y - b.y);
@@ -103,7 +103,7 @@ function labels(ends, bottom) {
     return ends.map(end => draw('text', { class: `${end.name} end`, x: end.x + 9, y: end.at.toFixed(1) }, end.text));
 }
 
-// Draws lines into an <svg>. `full` is for a chart with a time axis, and names at its lines if there is room; `unit` turns a number into text.
+// Draws lines into an <svg>. `full` adds a time axis and, if there is room, the names of the lines; `unit` formats a number.
 function chart(svg, samples, names, now, { full = false, unit = perSecond } = {}) {
     const { clientWidth: width, clientHeight: height } = svg;
     if (width === 0) {
@@ -145,7 +145,7 @@ function chart(svg, samples, names, now, { full = false, unit = perSecond } = {}
     svg.replaceChildren(...parts, ...named ? labels(ends, area.bottom + 4) : []);
 }
 
-// A chart in words.
+// The description of a chart in words, for screen readers.
 function describe(samples, names, unit) {
     const words = names.map(name => {
         const values = samples.map(sample => sample[name]).filter(value => value !== null);

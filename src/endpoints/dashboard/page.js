@@ -1,15 +1,15 @@
-// The page of rate_limit_dashboard: asks the API every second, draws what it says, and passes changes on to it.
+// The page of rate_limit_dashboard: calls the API every second, draws the answers, and sends changes to the API.
 //
-// What the server says may be what a hostile client wrote. It becomes text of elements, never markup.
+// An answer may contain text from a hostile client. The page shows it as text of elements, never as markup.
 'use strict';
 
-const EVERY = 1000;         // milliseconds between two questions
+const EVERY = 1000;         // milliseconds between two calls
 const PATIENCE = 5000;      // milliseconds to wait for an answer
-const RECENT = 10;          // seconds that a percentile or a mean is of
+const RECENT = 10;          // seconds that a percentile or a mean covers
 const SERIES = ['allowed', 'rejected', 'delayed'];
 
-const zones = new Map();    // by name: what is known and shown of a zone
-const servers = new Map();  // by name: the same of a Redis
+const zones = new Map();    // by name: the data and the elements of a zone
+const servers = new Map();  // by name: the data and the elements of a Redis
 const calm = matchMedia('(prefers-reduced-motion: reduce)');
 
 let last = null;            // the last answer
@@ -27,12 +27,12 @@ function copy(template) {
     return element(template).content.firstElementChild.cloneNode(true);
 }
 
-// The element of a copy that shows a value.
+// The element in a copy of a template that shows a value.
 function place(root, name) {
     return root.querySelector(`[data-value="${name}"]`);
 }
 
-// Text that is the same stays: a screen reader would read it again, and a selection would be lost.
+// Does not set equal text again: a screen reader would repeat it, and a selection would be lost.
 function say(target, text) {
     if (target.textContent !== text) {
         target.textContent = text;
@@ -54,7 +54,7 @@ function make(name, text, kind) {
 
 // HISTORY
 
-// What was counted between two answers, for each second; null for all if the counters began anew.
+// The counts per second between two answers; null for all if the counters were reset.
 function rates(before, now, seconds, begunAnew) {
     const fell = begunAnew || Object.keys(now).some(name => now[name] < before[name]);
     return Object.fromEntries(Object.keys(now).map(name => [name, fell ? null : (now[name] - before[name]) / seconds]));
@@ -76,7 +76,7 @@ function remember(known, time, begunAnew) {
     known.time = time;
 }
 
-// What a histogram took in since the oldest of its recent states.
+// The samples that a histogram has gained since the oldest of its recent states.
 function recent(known, name) {
     const [first, now] = [known.states[0][name], known.states.at(-1)[name]];
     const counts = now.counts.map((count, i) => count - first.counts[i]);
@@ -105,7 +105,7 @@ function rememberServer(known, time, begunAnew) {
     known.samples = known.samples.filter(sample => sample.to > time - SHOWN - RECENT && sample.from < time);
 }
 
-// WHAT IS SHOWN
+// DISPLAY
 
 function storeOf(zone) {
     const words = [zone.redis ? `Redis ${zone.redis}` : zone.store];
@@ -164,7 +164,7 @@ function showServer(known, redraw) {
     }
 }
 
-// Puts an element for each of the things into a folder of the page, in their order, and forgets those that are gone.
+// Puts an element for each thing into a container, in their order, and removes the elements of other things.
 function arrange(folder, known, things, nameOf, begin) {
     const names = new Set(things.map(nameOf));
     for (const [name, { root }] of known) {
@@ -314,7 +314,7 @@ function showFacts(zone) {
     });
 }
 
-// Rows of ten seconds, the latest first.
+// Rows of ten seconds each, the latest first.
 function showTable(samples) {
     const rows = [];
     for (let until = last.time; until > last.time - SHOWN; until -= RECENT) {
@@ -359,7 +359,7 @@ function showPanel(redraw) {
     }
 }
 
-// Rows stay in their elements, so that a button that has the focus keeps it. A row that moves loses it, and gets it back.
+// Reuses the elements of rows, so that a button keeps the focus. A row that moves loses the focus, and it is set again.
 function showLimited(limited) {
     const table = element('limited');
     const body = table.tBodies[0];
@@ -457,7 +457,7 @@ async function reset() {
 
 // THE API
 
-// Calls the API; what it refuses becomes an error with its reason.
+// Calls the API. A problem document becomes an error with its detail.
 async function call(method, path, data) {
     const options = { method, cache: 'no-store', signal: AbortSignal.timeout(PATIENCE) };
     if (data !== undefined) {
@@ -492,7 +492,7 @@ function fail(error) {
     say(element('trouble'), `${error.message}.${since} Trying again every second.`);
 }
 
-// Asks now, and then again a second later. One question at a time.
+// Calls the API now, and again a second later. There is never more than one call in flight.
 async function ask() {
     if (asking) {
         return;
@@ -519,7 +519,7 @@ async function ask() {
     }
 }
 
-// Nobody looks at a page that is paused or in the background.
+// No calls while the page is paused or in the background.
 function askOrRest() {
     if (paused || document.hidden) {
         clearTimeout(timer);
@@ -549,7 +549,7 @@ element('confirm-no').addEventListener('click', () => element('confirm').close()
 document.addEventListener('visibilitychange', askOrRest);
 addEventListener('resize', redrawAll);
 
-// The address may name the zone to open.
+// The fragment of the URL may name the zone to open.
 ask().then(() => {
     const name = [...zones.keys()].find(zone => location.hash === `#${encodeURIComponent(zone)}`);
     if (name !== undefined) {
