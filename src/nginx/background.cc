@@ -2,7 +2,6 @@
 #include "nginx/background.h"
 
 #include <memory>
-#include <new>
 #include <vector>
 
 #include "nginx/clock.h"
@@ -11,26 +10,23 @@
 
 namespace rate_limit {
 
-// One connection serves them all.
+// The tasks of one server, which share a router.
 struct Background {
     std::unique_ptr<redis::Router> router;
-    std::vector<std::unique_ptr<SyncSender>> sync_senders;
-    std::unique_ptr<Heartbeat> heartbeat;
-    std::unique_ptr<FleetChanges> fleet_changes;
-    std::vector<Zone*> zones;  // that follow
+    std::vector<std::unique_ptr<PeriodicTask>> tasks;
+    bool has_heartbeat = false;  // among the tasks
+    std::vector<Zone*> zones;    // of the server
 };
 
 namespace {
 
 constexpr redis::Milliseconds kBetweenWorkers = 50;
-constexpr redis::Milliseconds kChargeLaterEvery = 200;  // what was admitted while Redis was away
+constexpr redis::Milliseconds kFallbackEvery = 200;  // for requests that the fallback has admitted
 
+// Null if memory is exhausted.
 Background* background_of(RedisServer* server) {
     if (server->work == nullptr) {
-        auto work = std::unique_ptr<Background>(new (std::nothrow) Background);
-        if (work == nullptr) {
-            return nullptr;
-        }
+        auto work = std::make_unique<Background>();
         work->router.reset(make_redis_router(*server, server->background));
         if (work->router == nullptr) {
             return nullptr;
@@ -49,31 +45,32 @@ void end_watch(ngx_http_rate_limit_main_conf_t* conf) {
     }
 }
 
-// A worker that is about to end may live on for long: others go on with its work, who may know better than an
-// old configuration.
+// Adds a task that was just made; false if `task` is null, because memory is exhausted.
+bool add_task(Background* work, PeriodicTask* task) {
+    if (task != nullptr) {
+        work->tasks.emplace_back(task);
+    }
+    return task != nullptr;
+}
+
+// A worker that shuts down gracefully may still run for hours, with an old configuration. Other workers take
+// over its tasks at once.
 void on_end(ngx_event_t* event) {
     auto* conf =
         static_cast<ngx_http_rate_limit_main_conf_t*>(static_cast<ngx_connection_t*>(event->data)->data);
     end_watch(conf);
     auto** servers = static_cast<RedisServer**>(conf->servers.elts);
     for (ngx_uint_t i = 0; i < conf->servers.nelts; i++) {
-        Background* work = servers[i]->work;
-        if (work == nullptr) {
-            continue;
-        }
-        for (const auto& sync_sender : work->sync_senders) {
-            sync_sender->end();
-        }
-        if (work->heartbeat != nullptr) {
-            work->heartbeat->end();
-        }
-        if (work->fleet_changes != nullptr) {
-            work->fleet_changes->end();
+        if (servers[i]->work != nullptr) {
+            for (const auto& task : servers[i]->work->tasks) {
+                task->end();
+            }
         }
     }
 }
 
-// nginx tells nobody but idle connections that the worker is about to end, so this is one, without a socket.
+// nginx tells only idle connections that the worker shuts down. So this creates an idle connection without a
+// socket.
 bool watch_for_end(ngx_http_rate_limit_main_conf_t* conf) {
     if (conf->watch != nullptr || ngx_process != NGX_PROCESS_WORKER) {
         return true;
@@ -82,21 +79,22 @@ bool watch_for_end(ngx_http_rate_limit_main_conf_t* conf) {
     if (conf->watch == nullptr) {
         return false;
     }
-    conf->watch->fd = static_cast<ngx_socket_t>(-2);  // -1 is of connections that are free
+    conf->watch->fd = static_cast<ngx_socket_t>(-2);  // -1 means a free connection
     conf->watch->data = conf;
     conf->watch->idle = 1;
     conf->watch->read->handler = on_end;
     return true;
 }
 
-// SyncSenders charge by the rate that a zone has, whether this worker has requests or not.
+// Keeps the policies of the zones current in this worker: SyncSenders use them even while the worker has no
+// requests.
 void follow_all(void* work) {
     for (Zone* zone : static_cast<Background*>(work)->zones) {
         zone_follow(zone);
     }
 }
 
-// Starts to follow what is changed for the zones of a server, if it has any.
+// Starts to read changes of rates and resets of clients for the zones of a server, if it has any.
 bool start_following(const ngx_http_rate_limit_main_conf_t& conf, RedisServer* server) {
     std::vector<FleetZone> followed;
     std::vector<Zone*> zones;
@@ -121,9 +119,8 @@ bool start_following(const ngx_http_rate_limit_main_conf_t& conf, RedisServer* s
     options.after = kBetweenWorkers * ngx_worker;
     options.each_time = follow_all;
     options.self = work;
-    work->fleet_changes.reset(FleetChanges::make(&server->shared->changes, std::move(followed), options,
-                                                 work->router.get(), nginx_loop(), this_process()));
-    return work->fleet_changes != nullptr;
+    return add_task(work, FleetChanges::make(&server->shared->changes, std::move(followed), options,
+                                             work->router.get(), nginx_loop(), this_process()));
 }
 
 bool start_servers(ngx_http_rate_limit_main_conf_t* conf) {
@@ -156,21 +153,19 @@ bool start_background(Zone* zone) {
     SyncSender::Options options;
     options.zone = view(zone->name);
     options.prefix = zone->redis->options.prefix;
-    options.every = zone->sync != 0 ? zone->sync : kChargeLaterEvery;
+    options.every = zone->sync != 0 ? zone->sync : kFallbackEvery;
     options.later = kBetweenWorkers * ngx_worker;
     options.mode = zone->sync != 0 ? SyncLedger::Mode::kSync : SyncLedger::Mode::kFallback;
-    std::unique_ptr<SyncSender> sync_sender(SyncSender::make(
-        zone->table, zone->policy, options, work->router.get(), nginx_loop(), this_process(), wall_clock));
-    if (sync_sender == nullptr) {
+    if (!add_task(work, SyncSender::make(zone->table, zone->policy, options, work->router.get(), nginx_loop(),
+                                         this_process(), wall_clock))) {
         return false;
     }
-    work->sync_senders.push_back(std::move(sync_sender));
-    if (zone->redis->counts_instances && work->heartbeat == nullptr) {
-        work->heartbeat.reset(Heartbeat::make(zone->redis->membership(), options.prefix, work->router.get(),
-                                              nginx_loop(), this_process(), options.later));
-        return work->heartbeat != nullptr;
+    if (!zone->redis->counts_instances || work->has_heartbeat) {
+        return true;
     }
-    return true;
+    work->has_heartbeat = true;
+    return add_task(work, Heartbeat::make(zone->redis->membership(), options.prefix, work->router.get(),
+                                          nginx_loop(), this_process(), options.later));
 }
 
 redis::Router* background_router(RedisServer* server) {
@@ -201,16 +196,10 @@ void stop_background(RedisServer* server) {
     if (work == nullptr) {
         return;
     }
-    for (const auto& sync_sender : work->sync_senders) {
-        sync_sender->stop();
+    for (const auto& task : work->tasks) {
+        task->stop();
     }
-    if (work->heartbeat != nullptr) {
-        work->heartbeat->stop();
-    }
-    if (work->fleet_changes != nullptr) {
-        work->fleet_changes->stop();
-    }
-    // Answers all that is on its way.
+    // Fails the calls in flight, so their answers come before the tasks are deleted.
     work->router.reset();
     delete work;
     server->work = nullptr;

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
-#include <new>
+#include <memory>
 #include <utility>
 
 #include "core/client_name.h"
@@ -112,47 +112,23 @@ FleetCommand client_command(std::string_view script, std::string_view prefix, st
 
 FleetChanges::FleetChanges(FleetChangesState* state, std::vector<FleetZone> zones, const Options& options,
                            redis::Router* router, redis::Loop* loop, const Process& process)
-    : state_(state),
+    : PeriodicTask(&state->leader(), kEvery, router, loop, process),
+      state_(state),
       zones_(std::move(zones)),
-      options_(options),
-      router_(router),
-      loop_(loop),
-      process_(&process) {}
+      options_(options) {}
 
 FleetChanges* FleetChanges::make(FleetChangesState* state, std::vector<FleetZone> zones,
                                  const Options& options, redis::Router* router, redis::Loop* loop,
                                  const Process& process) {
-    auto* fleet_changes =
-        new (std::nothrow) FleetChanges(state, std::move(zones), options, router, loop, process);
-    if (fleet_changes == nullptr) {
-        return nullptr;
-    }
-    fleet_changes->timer_ = loop->make_timer([](void* self) { static_cast<FleetChanges*>(self)->on_timer(); },
-                                             fleet_changes, false);
-    if (fleet_changes->timer_ == nullptr) {
-        delete fleet_changes;
+    std::unique_ptr<FleetChanges> fleet_changes(
+        new FleetChanges(state, std::move(zones), options, router, loop, process));
+    if (!fleet_changes->start(options.after)) {
         return nullptr;
     }
     if (state->heard() == 0) {
         state->set_heard(process.clock());
     }
-    fleet_changes->timer_->arm(options.after);
-    return fleet_changes;
-}
-
-FleetChanges::~FleetChanges() {
-    state_->leader().resign(*process_);
-    delete timer_;
-}
-
-void FleetChanges::end() {
-    timer_->disarm();
-    state_->leader().resign(*process_);
-}
-
-void FleetChanges::stop() {
-    router_ = nullptr;
-    timer_->disarm();
+    return fleet_changes.release();
 }
 
 redis::Slot FleetChanges::slot() const { return redis::slot_of(rates_key(options_.prefix)); }
@@ -166,7 +142,7 @@ std::string FleetChanges::question() const {
         redis::append_bulk(word, &command);
     }
     redis::append_bulk(rates_key(options_.prefix), &command);
-    redis::append_bulk(resets_key(options_.prefix, router_->sharded()), &command);
+    redis::append_bulk(resets_key(options_.prefix, router()->sharded()), &command);
     redis::append_bulk_number(state_->resets_until(), &command);
     for (const FleetZone& zone : zones_) {
         redis::append_bulk(zone.name, &command);
@@ -174,27 +150,29 @@ std::string FleetChanges::question() const {
     return std::string(command.view());
 }
 
-// Who has the key of the rates; null if that is nobody at present.
+// The client of the server that has the key of the rates; null if there is none at present.
 redis::Client* FleetChanges::client() const {
-    return router_ != nullptr ? router_->client_of(slot()) : nullptr;
+    return router() != nullptr ? router()->client_of(slot()) : nullptr;
 }
 
 void FleetChanges::on_timer() {
-    timer_->arm(kEvery);
     if (options_.each_time != nullptr) {
         options_.each_time(options_.self);
     }
-    if (asking_ || state_->leader().lead(*process_) == Leader::Lead::kNo) {
+}
+
+void FleetChanges::run() {
+    if (in_flight_) {
         return;
     }
     redis::Client* client = this->client();
     if (client == nullptr || !client->available()) {
-        timer_->arm(kEveryAway);
+        run_again(kEveryAway);
         return;
     }
-    if (denied_at_ != 0 && loop_->now() < denied_at_ + kEveryDenied && client->connected()) {
+    if (denied_at_ != 0 && loop()->now() < denied_at_ + kEveryDenied && client->connected()) {
         // It would answer.
-        state_->set_heard(process_->clock());
+        state_->set_heard(process().clock());
         return;
     }
     redis::Call* call = client->make_call();
@@ -203,32 +181,32 @@ void FleetChanges::on_timer() {
     }
     call->command.append(question());
     call->slot = slot();
-    asking_ = true;
+    in_flight_ = true;
     changes_ = state_->changes();
     client->send(call, on_answer, this);
 }
 
 void FleetChanges::on_answer(void* self, redis::Error error, std::string_view reply) {
     auto* fleet_changes = static_cast<FleetChanges*>(self);
-    fleet_changes->asking_ = false;
+    fleet_changes->in_flight_ = false;
     // A wrong password is another matter: the connection fails, and so do its other calls, until it is right.
     const redis::Client* client = error == redis::Error::kDenied ? fleet_changes->client() : nullptr;
     const bool denied = client != nullptr && client->lacks_rights();
     if (denied) {
         if (fleet_changes->denied_at_ == 0) {
-            fleet_changes->loop_->log(
+            fleet_changes->loop()->log(
                 redis::Severity::kWarning,
                 redis::log_line(client->settings().name, client->where(),
                                 "Redis does not let this user read rates that are changed while nginx runs",
                                 "changed rates are not followed"));
         }
-        fleet_changes->denied_at_ = fleet_changes->loop_->now();
+        fleet_changes->denied_at_ = fleet_changes->loop()->now();
     }
     if (error == redis::Error::kNone) {
         fleet_changes->denied_at_ = 0;
     }
     if (error == redis::Error::kNone || denied) {
-        fleet_changes->state_->set_heard(fleet_changes->process_->clock());
+        fleet_changes->state_->set_heard(fleet_changes->process().clock());
     }
     if (error == redis::Error::kNone && fleet_changes->changes_ == fleet_changes->state_->changes()) {
         fleet_changes->follow(reply);
@@ -269,9 +247,9 @@ void FleetChanges::follow_rate(FleetZone* zone, std::string_view text) {
         if (wrong != nullptr) {
             if (zone->refused != text) {
                 zone->refused = text;
-                loop_->log(redis::Severity::kWarning, "rate \"" + printable(text) +
-                                                          "\" that Redis has for zone \"" + zone->name +
-                                                          "\" is not used: " + wrong);
+                loop()->log(redis::Severity::kWarning, "rate \"" + printable(text) +
+                                                           "\" that Redis has for zone \"" + zone->name +
+                                                           "\" is not used: " + wrong);
             }
             return;
         }
@@ -289,9 +267,9 @@ void FleetChanges::follow_rate(FleetZone* zone, std::string_view text) {
         }
         zone->live->set(candidate.rates);
     }
-    loop_->log(redis::Severity::kNotice, "rate of zone \"" + zone->name + "\" is now " +
-                                             (text.empty() ? zone->configured : text_of(candidate.rates)) +
-                                             ", it was " + before);
+    loop()->log(redis::Severity::kNotice, "rate of zone \"" + zone->name + "\" is now " +
+                                              (text.empty() ? zone->configured : text_of(candidate.rates)) +
+                                              ", it was " + before);
 }
 
 // A member is the instance that has reset the client, the zone and the client, with a blank between.
@@ -304,13 +282,13 @@ void FleetChanges::follow_reset(std::string_view member) {
     const std::string_view name = member.substr(first + 1, second - first - 1);
     const std::string_view client = member.substr(second + 1);
     for (const FleetZone& zone : zones_) {
-        if (zone.name != name || !forget_client(zone.table, zone.denials, client, *process_)) {
+        if (zone.name != name || !forget_client(zone.table, zone.denials, client, process())) {
             continue;
         }
         // What this instance had counted may have reached Redis after the client was forgotten there.
         const FleetCommand command =
             delete_client(options_.prefix, zone.name, zone.policy->algorithm, client);
-        redis::Client* redis = router_ != nullptr ? router_->client_of(command.slot) : nullptr;
+        redis::Client* redis = router() != nullptr ? router()->client_of(command.slot) : nullptr;
         redis::Call* call = redis != nullptr && redis->available() ? redis->make_call() : nullptr;
         if (call != nullptr) {
             call->command.append(command.command);

@@ -19,8 +19,8 @@
 #include "memory/process.h"
 #include "memory/table.h"
 #include "redis/client.h"
-#include "redis/loop.h"
 #include "redis/router.h"
+#include "store/periodic_task.h"
 
 namespace rate_limit {
 
@@ -60,40 +60,33 @@ struct FleetZone {
     std::string refused = {};    // what Redis last had for it that is no rate, or too much
 };
 
-// Asks Redis every so often. Of the processes that share a FleetChangesState, one at a time does. Belongs to
-// one thread.
-class FleetChanges {
+// Reads from Redis every half second which rates were changed and which clients were reset, and applies both
+// to this instance. The Leader is that of the FleetChangesState.
+class FleetChanges final : public PeriodicTask {
   public:
     static constexpr redis::Milliseconds kEvery = 500;
 
     struct Options {
-        std::string prefix;          // of every key
-        std::uint64_t instance = 0;  // of no other instance
-        redis::Milliseconds after = 0;
-        void (*each_time)(void* self) = nullptr;  // called whenever the others ask or might
+        std::string prefix;                       // of every key
+        std::uint64_t instance = 0;               // id of this instance
+        redis::Milliseconds after = 0;            // until the first run
+        void (*each_time)(void* self) = nullptr;  // called by the timer in every process; may be null
         void* self = nullptr;
     };
 
-    // All must outlive this, but for the router once stop() was called. Null if there is no memory.
+    // Null if memory is exhausted. Lifetimes are those of PeriodicTask; the state must outlive the
+    // FleetChanges.
     static FleetChanges* make(FleetChangesState* state, std::vector<FleetZone> zones, const Options& options,
                               redis::Router* router, redis::Loop* loop, const Process& process);
-    ~FleetChanges();
-    FleetChanges(const FleetChanges&) = delete;
-    FleetChanges& operator=(const FleetChanges&) = delete;
-
-    // The process is about to end: leaves it to others.
-    void end();
-
-    // Asks nothing more. What was asked may still be answered.
-    void stop();
 
   private:
     FleetChanges(FleetChangesState* state, std::vector<FleetZone> zones, const Options& options,
                  redis::Router* router, redis::Loop* loop, const Process& process);
 
     static void on_answer(void* self, redis::Error error, std::string_view reply);
-    void on_timer();
-    redis::Slot slot() const;  // of what it asks for
+    void on_timer() override;
+    void run() override;
+    redis::Slot slot() const;  // of the keys that it reads
     redis::Client* client() const;
     std::string question() const;
     bool follow(std::string_view reply);
@@ -103,13 +96,9 @@ class FleetChanges {
     FleetChangesState* state_;
     std::vector<FleetZone> zones_;
     Options options_;
-    redis::Router* router_;
-    redis::Loop* loop_;
-    const Process* process_;
-    redis::Alarm* timer_ = nullptr;
-    bool asking_ = false;
-    redis::Milliseconds denied_at_ = 0;  // when the user last had no right to ask; 0 if it has
-    std::uint64_t changes_ = 0;          // as of the question
+    bool in_flight_ = false;             // a call is
+    redis::Milliseconds denied_at_ = 0;  // when Redis last denied the call; 0 if it allowed the last one
+    std::uint64_t changes_ = 0;          // FleetChangesState::changes() when the call was sent
 };
 
 // A command for whoever makes a change, and where it has to go. Its answer is a string.

@@ -2,7 +2,7 @@
 #include "store/heartbeat.h"
 
 #include <charconv>
-#include <new>
+#include <memory>
 
 #include "core/client_name.h"
 #include "protocol/key_writer.h"
@@ -54,70 +54,46 @@ bool read_share(std::string_view text, Share* share) {
 }  // namespace
 
 Heartbeat::Heartbeat(Membership* membership, std::string_view prefix, redis::Router* router,
-                     const Process& process)
-    : membership_(membership), key_(std::string(prefix) + "instances"), router_(router), process_(&process) {}
+                     redis::Loop* loop, const Process& process)
+    : PeriodicTask(&membership->leader(), kEvery, router, loop, process),
+      membership_(membership),
+      key_(std::string(prefix) + "instances") {}
 
 Heartbeat* Heartbeat::make(Membership* membership, std::string_view prefix, redis::Router* router,
                            redis::Loop* loop, const Process& process, redis::Milliseconds after) {
-    auto* heartbeat = new (std::nothrow) Heartbeat(membership, prefix, router, process);
-    if (heartbeat == nullptr) {
-        return nullptr;
-    }
-    heartbeat->timer_ =
-        loop->make_timer([](void* self) { static_cast<Heartbeat*>(self)->on_timer(); }, heartbeat, false);
-    if (heartbeat->timer_ == nullptr) {
-        delete heartbeat;
-        return nullptr;
-    }
-    heartbeat->timer_->arm(after);
-    return heartbeat;
+    std::unique_ptr<Heartbeat> heartbeat(new Heartbeat(membership, prefix, router, loop, process));
+    return heartbeat->start(after) ? heartbeat.release() : nullptr;
 }
 
-Heartbeat::~Heartbeat() {
-    membership_->leader().resign(*process_);
-    delete timer_;
-}
-
-void Heartbeat::end() {
-    timer_->disarm();
-    membership_->leader().resign(*process_);
-}
-
-void Heartbeat::stop() {
-    router_ = nullptr;
-    timer_->disarm();
-}
-
-void Heartbeat::on_timer() {
-    timer_->arm(kEvery);
-    if (asking_ || membership_->leader().lead(*process_) == Leader::Lead::kNo) {
+void Heartbeat::run() {
+    if (in_flight_) {
         return;
     }
     const redis::Slot slot = redis::slot_of(key_);
-    redis::Client* client = router_->client_of(slot);
+    redis::Client* client = router()->client_of(slot);
     redis::Call* call = client != nullptr && client->available() ? client->make_call() : nullptr;
     if (call == nullptr) {
         membership_->set_away();
         return;
     }
-    const Share known = asked_++ % kRankEvery != 0 ? membership_->share() : Share{0, 0};
+    const Share known = calls_++ % kRankEvery != 0 ? membership_->share() : Share{0, 0};
     call->command.append(
         redis::format_command({"EVAL", kScript, "1", key_, print_id(membership_->id()),
                                std::to_string(known.instances), std::to_string(known.rank)}));
     call->slot = slot;
-    asking_ = true;
+    in_flight_ = true;
     client->send(call, on_answer, this);
 }
 
 void Heartbeat::on_answer(void* self, redis::Error error, std::string_view reply) {
     auto* heartbeat = static_cast<Heartbeat*>(self);
-    heartbeat->asking_ = false;
+    heartbeat->in_flight_ = false;
     Share share;
     if (error != redis::Error::kNone || !read_share(reply, &share)) {
         heartbeat->membership_->set_away();
         return;
     }
-    heartbeat->membership_->set_answering(heartbeat->process_->clock());
+    heartbeat->membership_->set_answering(heartbeat->process().clock());
     const bool fewer = share.instances < heartbeat->membership_->share().instances;
     heartbeat->fewer_ = fewer ? heartbeat->fewer_ + 1 : 0;
     if (!fewer || heartbeat->fewer_ >= kFewerAnswers) {

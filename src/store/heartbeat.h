@@ -10,8 +10,7 @@
 #include "memory/leader.h"
 #include "memory/process.h"
 #include "redis/client.h"
-#include "redis/loop.h"
-#include "redis/router.h"
+#include "store/periodic_task.h"
 
 namespace rate_limit {
 
@@ -52,39 +51,29 @@ class Membership {
     Leader leader_;
 };
 
-// Speaks for an instance. Of the processes that share a membership, one at a time does.
-class Heartbeat {
+// Tells Redis every second that this instance is alive, and reads how many instances are. The Leader is that
+// of the Membership.
+class Heartbeat final : public PeriodicTask {
   public:
     static constexpr redis::Milliseconds kEvery = 1000;
 
-    // Speaks first after so long. All must outlive this, but for the router once stop() was called. Null if
-    // there is no memory.
+    // The first heartbeat is `after` milliseconds from now. Null if memory is exhausted. Lifetimes are those
+    // of PeriodicTask; the Membership must outlive the Heartbeat.
     static Heartbeat* make(Membership* membership, std::string_view prefix, redis::Router* router,
                            redis::Loop* loop, const Process& process, redis::Milliseconds after = 0);
-    ~Heartbeat();
-    Heartbeat(const Heartbeat&) = delete;
-    Heartbeat& operator=(const Heartbeat&) = delete;
-
-    // The process is about to end: leaves it to others.
-    void end();
-
-    // Says nothing more. What was said may still be answered.
-    void stop();
 
   private:
-    Heartbeat(Membership* membership, std::string_view prefix, redis::Router* router, const Process& process);
+    Heartbeat(Membership* membership, std::string_view prefix, redis::Router* router, redis::Loop* loop,
+              const Process& process);
 
     static void on_answer(void* self, redis::Error error, std::string_view reply);
-    void on_timer();
+    void run() override;
 
     Membership* membership_;
     std::string key_;
-    redis::Router* router_;
-    const Process* process_;
-    redis::Alarm* timer_ = nullptr;
-    bool asking_ = false;
-    unsigned asked_ = 0;  // questions
-    unsigned fewer_ = 0;  // answers in a row that named fewer instances than are known
+    bool in_flight_ = false;  // a call is
+    unsigned calls_ = 0;
+    unsigned fewer_ = 0;  // replies in a row that named fewer instances than are known
 };
 
 }  // namespace rate_limit

@@ -96,6 +96,10 @@ class SyncLedger {
     void confirm(const Batch& batch, std::size_t index, const std::uint64_t* state, Micros time,
                  std::uint32_t overshoot);
 
+    // Whether this process is the one that sends; takes the lead if no process has it, and then finds the
+    // batches in flight that an earlier leader left. next() calls lead().
+    bool lead();
+
     // Lets another process send at once. What is on its way, that process sends again.
     void resign();
 
@@ -118,7 +122,6 @@ class SyncLedger {
     bool drains() const;
     std::uint32_t used(const Slot& slot, const UnsentCount& counts, Micros now) const;
     std::uint32_t worth_sending(const Slot& slot, const UnsentCount& counts, Micros since, Micros now) const;
-    bool lead();
     void find_left();
     bool repeat(Micros now, Batch* batch);
     void repeat(const Member& member, Micros now, Batch* batch);

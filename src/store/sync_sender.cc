@@ -23,11 +23,10 @@ static_assert(kClientsInCall <= kMaxPolicies, "each client may have rates of its
 
 SyncSender::SyncSender(Table* table, const Policy& policy, const Options& options, redis::Router* router,
                        redis::Loop* loop, const Process& process, Micros (*wall)())
-    : table_(table),
+    : PeriodicTask(&table->unsent_counts().leader(), options.every, router, loop, process),
+      table_(table),
       policy_(&policy),
       options_(options),
-      router_(router),
-      loop_(loop),
       wall_(wall),
       ledger_(table, policy, options.mode,
               router->sharded() ? SyncLedger::Guard::kClient : SyncLedger::Guard::kSender, process),
@@ -36,50 +35,28 @@ SyncSender::SyncSender(Table* table, const Policy& policy, const Options& option
 SyncSender* SyncSender::make(Table* table, const Policy& policy, const Options& options,
                              redis::Router* router, redis::Loop* loop, const Process& process,
                              Micros (*wall)()) {
-    auto* sync_sender = new (std::nothrow) SyncSender(table, policy, options, router, loop, process, wall);
-    if (sync_sender == nullptr) {
-        return nullptr;
-    }
-    sync_sender->timer_ =
-        loop->make_timer([](void* self) { static_cast<SyncSender*>(self)->on_timer(); }, sync_sender, false);
-    if (sync_sender->timer_ == nullptr) {
-        delete sync_sender;
-        return nullptr;
-    }
-    sync_sender->timer_->arm(options.every + options.later);
-    return sync_sender;
+    std::unique_ptr<SyncSender> sync_sender(
+        new SyncSender(table, policy, options, router, loop, process, wall));
+    return sync_sender->start(options.every + options.later) ? sync_sender.release() : nullptr;
 }
 
-SyncSender::~SyncSender() { delete timer_; }
-
-void SyncSender::end() {
-    if (ending_ || router_ == nullptr) {
-        return;
-    }
+// Sends the last counts, for no longer than a second. The lead ends with the last reply.
+void SyncSender::on_end() {
     ending_ = true;
-    ended_at_ = loop_->now();
-    timer_->disarm();
-    failed_ = 0;
-    ledger_.begin_round();
-    send_all();
-}
-
-void SyncSender::stop() {
-    router_ = nullptr;
-    timer_->disarm();
+    ended_at_ = loop()->now();
+    run();
 }
 
 bool SyncSender::is_over() const {
     constexpr redis::Milliseconds kLongestEnd = 1000;
-    return ending_ && loop_->now() > ended_at_ + kLongestEnd;
+    return ending_ && loop()->now() > ended_at_ + kLongestEnd;
 }
 
 Micros SyncSender::now() const {
     return wall_() + (options_.mode == SyncLedger::Mode::kSync ? table_->unsent_counts().ahead() : 0);
 }
 
-void SyncSender::on_timer() {
-    timer_->arm(options_.every);
+void SyncSender::run() {
     failed_ = 0;
     ledger_.begin_round();
     send_all();
@@ -95,7 +72,7 @@ void SyncSender::send_all() {
 // Where each client may be at another server, each has a call, and many are under way at once; else one
 // follows the other.
 void SyncSender::send_batches() {
-    const bool sharded = router_->sharded();
+    const bool sharded = router()->sharded();
     const std::size_t most = sharded ? kCallsInCluster : 1;
     while (under_way_ < most && failed_ < kFailuresInRound && !is_over()) {
         std::unique_ptr<Trip> trip;
@@ -125,7 +102,7 @@ void SyncSender::send_batches() {
 }
 
 redis::Slot SyncSender::slot_of(std::string_view client) const {
-    if (!router_->sharded()) {
+    if (!router()->sharded()) {
         return 0;
     }
     redis::Buffer key;
@@ -136,7 +113,7 @@ redis::Slot SyncSender::slot_of(std::string_view client) const {
 // The guard is where the clients' keys are: beside the one client, where they may be in different places.
 void SyncSender::append_guard(const Batch& batch, redis::Buffer* buffer) const {
     std::string key = options_.prefix + "sync:" + options_.zone + ":" + print_id(batch.sender);
-    if (router_->sharded()) {
+    if (router()->sharded()) {
         // The tag of the client's own key, which need not be its name: a brace may be part of that.
         redis::Buffer text;
         append_key_text(options_.prefix, options_.zone, policy_->algorithm, batch.entries[0].name(), &text);
@@ -186,7 +163,7 @@ bool SyncSender::send(Trip* trip) {
     const Batch& batch = trip->batch;
     trip->slot = slot_of(batch.entries[0].name());
     trip->sent_at = wall_();
-    redis::Client* client = router_->client_of(trip->slot);
+    redis::Client* client = router()->client_of(trip->slot);
     redis::Call* call = client != nullptr && client->available() ? client->make_call() : nullptr;
     if (call == nullptr) {
         return false;
@@ -223,7 +200,7 @@ void SyncSender::on_answer(void* self, redis::Error error, std::string_view repl
         sync_sender->ledger_.failed(trip->batch);
     }
     sync_sender->free_.push_back(std::move(trip));
-    if (sync_sender->router_ != nullptr) {
+    if (sync_sender->router() != nullptr) {
         sync_sender->send_all();
     }
 }
@@ -240,7 +217,7 @@ bool SyncSender::take_in(const Trip& trip, std::string_view reply) {
         whole = decode_entry(&rest, &overshoot, &value);
     }
     if (!whole || !rest.empty()) {
-        redis::Client* client = router_ != nullptr ? router_->client_of(trip.slot) : nullptr;
+        redis::Client* client = router() != nullptr ? router()->client_of(trip.slot) : nullptr;
         if (client != nullptr) {
             client->distrust(redis::Error::kShape,
                              "a reply of the sync script is not as long as its clients");

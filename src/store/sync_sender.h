@@ -1,7 +1,5 @@
-// Carries to Redis what the clients of a table were admitted, every so often and many in one call, and back
-// what Redis has of them.
-//
-// Belongs to one thread. Of the processes that share a table, one at a time does so.
+// Sends the unsent counts of a table to Redis, many clients in one call, and copies the states that Redis
+// replies with into the table.
 #pragma once
 
 #include <cstddef>
@@ -12,37 +10,29 @@
 #include <vector>
 
 #include "redis/client.h"
-#include "redis/loop.h"
 #include "redis/router.h"
+#include "store/periodic_task.h"
 #include "store/sync_ledger.h"
 
 namespace rate_limit {
 
-class SyncSender {
+// The Leader is that of the table's unsent counts.
+class SyncSender final : public PeriodicTask {
   public:
     struct Options {
         std::string zone;    // its name
         std::string prefix;  // of every key
         redis::Milliseconds every = 1000;
         SyncLedger::Mode mode = SyncLedger::Mode::kSync;
-        redis::Milliseconds later = 0;  // than others who would do the same, so that one of them does it all
+        redis::Milliseconds later = 0;  // added before the first round; differs between workers, so that the
+                                        // same worker leads all zones
     };
 
-    // The table has unsent counts; it, the policy, the process, the loop and the router must outlive this,
-    // but for the router once stop() was called. The router knows the script for it: kSyncScript. `wall`
-    // reads the time of day. Null if there is no memory.
+    // The table has unsent counts. The router loads kSyncScript. `wall` reads the time of day. Null if memory
+    // is exhausted. Lifetimes are those of PeriodicTask; the table and the policy must outlive the
+    // SyncSender.
     static SyncSender* make(Table* table, const Policy& policy, const Options& options, redis::Router* router,
                             redis::Loop* loop, const Process& process, Micros (*wall)());
-    ~SyncSender();
-    SyncSender(const SyncSender&) = delete;
-    SyncSender& operator=(const SyncSender&) = delete;
-
-    // The process is about to end: sends what is owed, for no longer than a second, and then leaves it to
-    // others.
-    void end();
-
-    // Sends nothing more. What is on its way may still be answered.
-    void stop();
 
   private:
     // A batch on its way.
@@ -57,7 +47,9 @@ class SyncSender {
                redis::Loop* loop, const Process& process, Micros (*wall)());
 
     static void on_answer(void* self, redis::Error error, std::string_view reply);
-    void on_timer();
+    void run() override;
+    void on_end() override;
+    bool lead() override { return ledger_.lead(); }
     void send_all();
     void send_batches();
     bool is_over() const;
@@ -73,11 +65,8 @@ class SyncSender {
     Table* table_;
     const Policy* policy_;
     Options options_;
-    redis::Router* router_;
-    redis::Loop* loop_;
     Micros (*wall_)();
     SyncLedger ledger_;
-    redis::Alarm* timer_ = nullptr;
     std::vector<std::unique_ptr<Trip>> free_;
     std::size_t under_way_ = 0;
     std::size_t failed_ = 0;  // in this round
