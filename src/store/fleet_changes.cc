@@ -8,52 +8,11 @@
 
 #include "core/client_name.h"
 #include "protocol/key_writer.h"
+#include "protocol/script_text.h"
 #include "redis/command.h"
 
 namespace rate_limit {
 namespace {
-
-// Answers with parts, each after its length: the moment until which there were resets, the rate of each zone
-// that was asked for, empty if it was not changed, and the resets since the moment given, if that is not 0.
-// After Redis' clock was set back that may be ahead of all that come.
-constexpr std::string_view kFollow =
-    "local time = redis.call('TIME')\n"
-    "local now, since = time[1] * 1000000 + time[2], tonumber(ARGV[1])\n"
-    "local resets = {}\n"
-    "if since > 0 then\n"
-    "    if since > now and redis.call('EXISTS', KEYS[2]) == 0 then since = now - 1 end\n"
-    "    resets = redis.call('ZRANGEBYSCORE', KEYS[2], '(' .. string.format('%.0f', since), '+inf', "
-    "'WITHSCORES')\n"
-    "end\n"
-    "local parts = { resets[#resets] or string.format('%.0f', math.max(since, now - 1)) }\n"
-    "for i, rate in ipairs(redis.call('HMGET', KEYS[1], unpack(ARGV, 2))) do parts[i + 1] = rate or '' end\n"
-    "for i = 1, #resets, 2 do parts[#parts + 1] = resets[i] end\n"
-    "for i, part in ipairs(parts) do parts[i] = struct.pack('<I4', #part) .. part end\n"
-    "return table.concat(parts)\n";
-
-constexpr std::string_view kChange =
-    "local old = redis.call('HGET', KEYS[1], ARGV[1]) or ''\n"
-    "if ARGV[2] == '' then\n"
-    "    redis.call('HDEL', KEYS[1], ARGV[1])\n"
-    "else\n"
-    "    redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])\n"
-    "end\n"
-    "return old\n";
-
-constexpr std::string_view kDelete = "return tostring(redis.call('DEL', KEYS[1]))\n";
-constexpr std::string_view kFind = "return tostring(redis.call('EXISTS', KEYS[1]))\n";
-
-// Each reset has a moment of its own, so that nobody who has seen the one misses the other.
-constexpr std::string_view kAnnounce =
-    "if not redis.REDIS_VERSION_NUM then redis.replicate_commands() end\n"
-    "local time = redis.call('TIME')\n"
-    "local now = time[1] * 1000000 + time[2]\n"
-    "local last = redis.call('ZREVRANGE', KEYS[1], 0, 0, 'WITHSCORES')[2]\n"
-    "local moment = math.max(now, (tonumber(last) or 0) + 1)\n"
-    "redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('%.0f', now - 60000000))\n"
-    "redis.call('ZADD', KEYS[1], string.format('%.0f', moment), ARGV[1])\n"
-    "redis.call('PEXPIRE', KEYS[1], 60000)\n"
-    "return 'OK'\n";
 
 constexpr redis::Milliseconds kEveryAway = 100;  // while Redis cannot be asked, whether it can again
 
@@ -138,7 +97,8 @@ std::string FleetChanges::question() const {
     command.append("*");
     redis::append_decimal(zones_.size() + 6, &command);
     command.append("\r\n");
-    for (const std::string_view word : {std::string_view("EVAL"), kFollow, std::string_view("2")}) {
+    for (const std::string_view word :
+         {std::string_view("EVAL"), std::string_view(kFleetChangesScript), std::string_view("2")}) {
         redis::append_bulk(word, &command);
     }
     redis::append_bulk(rates_key(options_.prefix), &command);
@@ -300,24 +260,24 @@ void FleetChanges::follow_reset(std::string_view member) {
 
 FleetCommand change_rate(std::string_view prefix, std::string_view zone, std::string_view rate) {
     const std::string key = rates_key(prefix);
-    return {redis::format_command({"EVAL", kChange, "1", key, zone, rate}), redis::slot_of(key)};
+    return {redis::format_command({"EVAL", kChangeRateScript, "1", key, zone, rate}), redis::slot_of(key)};
 }
 
 FleetCommand delete_client(std::string_view prefix, std::string_view zone, Algorithm algorithm,
                            std::string_view client) {
-    return client_command(kDelete, prefix, zone, algorithm, client);
+    return client_command(kDeleteClientScript, prefix, zone, algorithm, client);
 }
 
 FleetCommand find_client(std::string_view prefix, std::string_view zone, Algorithm algorithm,
                          std::string_view client) {
-    return client_command(kFind, prefix, zone, algorithm, client);
+    return client_command(kFindClientScript, prefix, zone, algorithm, client);
 }
 
 FleetCommand announce_reset(std::string_view prefix, bool sharded, std::uint64_t instance,
                             std::string_view zone, std::string_view client) {
     const std::string key = resets_key(prefix, sharded);
     const std::string member = print_id(instance) + " " + std::string(zone) + " " + std::string(client);
-    return {redis::format_command({"EVAL", kAnnounce, "1", key, member}), redis::slot_of(key)};
+    return {redis::format_command({"EVAL", kAnnounceResetScript, "1", key, member}), redis::slot_of(key)};
 }
 
 bool forget_client(Table* table, Denials* denials, std::string_view client, const Process& process) {

@@ -6,30 +6,11 @@
 
 #include "core/client_name.h"
 #include "protocol/key_writer.h"
+#include "protocol/script_text.h"
 #include "redis/command.h"
 
 namespace rate_limit {
 namespace {
-
-// The members of a sorted set are the instances, their scores the milliseconds at which they last spoke. Who
-// has not for five seconds is forgotten, and with the last one the set. The ranks are by name, so that they
-// stay as they are while the instances do. To find one takes a look at all, so who knows how many there were
-// last time, and its rank among them, keeps it while their number is the same.
-constexpr std::string_view kScript =
-    "if not redis.REDIS_VERSION_NUM then redis.replicate_commands() end\n"
-    "local time = redis.call('TIME')\n"
-    "local now = time[1] * 1000 + math.floor(time[2] / 1000)\n"
-    "redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - 5000)\n"
-    "redis.call('ZREMRANGEBYSCORE', KEYS[1], now + 5000, '+inf')\n"
-    "redis.call('ZADD', KEYS[1], now, ARGV[1])\n"
-    "redis.call('PEXPIRE', KEYS[1], 5000)\n"
-    "local count = redis.call('ZCARD', KEYS[1])\n"
-    "if ARGV[2] == tostring(count) then return ARGV[2] .. ' ' .. ARGV[3] end\n"
-    "local members, rank = redis.call('ZRANGE', KEYS[1], 0, -1), 0\n"
-    "for _, member in ipairs(members) do\n"
-    "    if member < ARGV[1] then rank = rank + 1 end\n"
-    "end\n"
-    "return count .. ' ' .. rank\n";
 
 // Answers in a row that must name fewer instances than are known. When Redis was away for long, or has lost
 // its data, whoever speaks first finds itself alone until the others have spoken.
@@ -78,7 +59,7 @@ void Heartbeat::run() {
     }
     const Share known = calls_++ % kRankEvery != 0 ? membership_->share() : Share{0, 0};
     call->command.append(
-        redis::format_command({"EVAL", kScript, "1", key_, print_id(membership_->id()),
+        redis::format_command({"EVAL", kHeartbeatScript, "1", key_, print_id(membership_->id()),
                                std::to_string(known.instances), std::to_string(known.rank)}));
     call->slot = slot;
     in_flight_ = true;
