@@ -29,6 +29,18 @@ class Digits {
     char* start_;
 };
 
+// Begins EVAL or EVALSHA.
+void append_script(std::string_view name, std::string_view script, std::size_t keys, std::size_t arguments,
+                   Buffer* buffer) {
+    constexpr std::size_t kOtherWords = 3;  // the name, the script, the number of keys
+    buffer->append("*");
+    append_decimal(keys + arguments + kOtherWords, buffer);
+    buffer->append("\r\n");
+    append_bulk(name, buffer);
+    append_bulk(script, buffer);
+    append_bulk_number(keys, buffer);
+}
+
 void end_line(char* at) {
     at[0] = '\r';
     at[1] = '\n';
@@ -44,6 +56,23 @@ std::string format_command(std::initializer_list<std::string_view> words) {
         text += "\r\n";
     }
     return text;
+}
+
+std::string format_eval(std::string_view script, const std::vector<std::string_view>& keys,
+                        const std::vector<std::string_view>& arguments) {
+    Buffer command;
+    append_script("EVAL", script, keys.size(), arguments.size(), &command);
+    for (const std::string_view key : keys) {
+        append_bulk(key, &command);
+    }
+    for (const std::string_view argument : arguments) {
+        append_bulk(argument, &command);
+    }
+    return std::string(command.view());
+}
+
+void append_evalsha(std::string_view sha1, std::size_t keys, std::size_t arguments, Buffer* buffer) {
+    append_script("EVALSHA", sha1, keys, arguments, buffer);
 }
 
 void append_decimal(std::uint64_t number, Buffer* buffer) { buffer->append(Digits(number).view()); }

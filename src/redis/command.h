@@ -6,6 +6,7 @@
 #include <initializer_list>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "redis/buffer.h"
 
@@ -14,7 +15,14 @@ namespace rate_limit::redis {
 // A complete command.
 std::string format_command(std::initializer_list<std::string_view> words);
 
+// EVAL with the whole text of a script.
+std::string format_eval(std::string_view script, const std::vector<std::string_view>& keys,
+                        const std::vector<std::string_view>& arguments);
+
 // The following append parts of a command. If there is no memory, buffer->failed() becomes true.
+
+// The beginning of EVALSHA. The caller appends so many keys, and then so many arguments.
+void append_evalsha(std::string_view sha1, std::size_t keys, std::size_t arguments, Buffer* buffer);
 
 // The digits of a number.
 void append_decimal(std::uint64_t number, Buffer* buffer);

@@ -424,12 +424,9 @@ void CheckBatcher::send(Batch* batch) {
     }
     redis::Buffer& command = call->command;
     const bool undeclared = sharded_ && batch->node != nullptr;
-    constexpr std::size_t kOtherWords = 5;  // EVALSHA, the digest, the number of keys, policies, groups
-    command.append("*");
-    redis::append_decimal(batch->keys + kOtherWords, &command);
-    command.append("\r\n$7\r\nEVALSHA\r\n");
-    redis::append_bulk(kScriptSha1, &command);
-    redis::append_bulk_number(undeclared ? 0 : batch->keys, &command);
+    constexpr std::size_t kArguments = 2;  // policies, groups
+    redis::append_evalsha(kScriptSha1, undeclared ? 0 : batch->keys,
+                          undeclared ? batch->keys + kArguments : kArguments, &command);
     command.append(undeclared ? std::string_view() : batch->key_texts.view());
     redis::append_bulk(batch->policies.text(), &command);
     redis::append_bulk(batch->group_texts.view(), &command);

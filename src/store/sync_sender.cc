@@ -170,17 +170,11 @@ bool SyncSender::send(Trip* trip) {
     }
     redis::Buffer policies;
     redis::Buffer entries;
-    constexpr std::size_t kOtherWords =
-        8;  // EVALSHA, digest, number of keys, guard, policies, entries, sequence, age
     append_entries(batch, &policies, &entries);
     const Micros age = batch.since != 0 ? std::max<Micros>(now() - batch.since, 0) : 0;
     redis::Buffer& command = call->command;
-    command.append("*");
-    redis::append_decimal(batch.entries.size() + kOtherWords, &command);
-    command.append("\r\n");
-    redis::append_bulk("EVALSHA", &command);
-    redis::append_bulk(kSyncScriptSha1, &command);
-    redis::append_bulk_number(batch.entries.size() + 1, &command);
+    constexpr std::size_t kArguments = 4;  // policies, entries, sequence, age
+    redis::append_evalsha(kSyncScriptSha1, batch.entries.size() + 1, kArguments, &command);
     append_keys(batch, &command);
     redis::append_bulk(policies.view(), &command);
     redis::append_bulk(entries.view(), &command);
