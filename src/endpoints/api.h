@@ -6,6 +6,7 @@
 #include "identity/claims.h"
 #include "nginx/api_settings.h"
 #include "nginx/zone.h"
+#include "store/fleet_operations.h"
 
 namespace rate_limit {
 
@@ -69,9 +70,6 @@ identity::Json describe_zone(ngx_http_request_t* r, Zone* zone);
 
 // Whether the Redis that zones need answer, and whether nobody is refused because one does not.
 identity::Json describe_health(ngx_http_request_t* r, bool* healthy);
-
-// Whether anything is stored of a client.
-enum class Known : std::uint8_t { kNo, kYes, kUnsure };
 
 // Decides a client's request, and answers, now or later.
 ngx_int_t api_check(ngx_http_request_t* r, Zone* zone, const ApiArguments& arguments);

@@ -1,10 +1,8 @@
-// The calls that send Redis a command of their own: to change a rate, to forget a client, or to see whether
-// a client is known.
+// The API calls that change a rate, reset a client or look whether a client is known, in this instance or on
+// the whole fleet.
 #include <jansson.h>
 
 #include <memory>
-#include <new>
-#include <vector>
 
 #include "directives/configuration.h"
 #include "endpoints/api.h"
@@ -12,54 +10,75 @@
 #include "nginx/event_loop.h"
 #include "nginx/log.h"
 #include "nginx/suspend.h"
+#include "store/fleet_operations.h"
 
 namespace rate_limit {
 namespace {
 
 constexpr std::size_t kMostBody = 4096;  // bytes
 
-// A change, or a look, on its way to Redis. It outlives its request, whose client may leave.
+// An operation on the fleet for a request. It outlives the request if the client closes its connection.
 struct Change {
-    ngx_http_request_t* request = nullptr;  // null once it has gone
-    ngx_http_cleanup_t* cleanup = nullptr;  // of that
-    Zone* zone = nullptr;
-    std::string client = {};  // who is forgotten; empty if the rate is changed, or nothing is
-    bool looks = false;       // nothing is changed: the call is remaining
-    ApiArguments asked = {};  // of a call about a client
-    bool known = false;       // Redis or this instance has something of the client
-    bool restore = false;     // the rate is to be the configuration's
-    RateList rates = {};      // else these
+    explicit Change(Zone* zone) : zone(zone) {}
+    virtual ~Change() = default;
+    Change(const Change&) = delete;
+    Change& operator=(const Change&) = delete;
+
+    virtual FleetOperation* operation() = 0;
+
+    // The operation has succeeded; the request may be gone.
+    virtual void on_success() {}
+
+    // Answers the request; returns what a content handler returns.
+    virtual ngx_int_t answer() = 0;
+
+    ngx_http_request_t* request = nullptr;  // null once it is gone
+    ngx_http_cleanup_t* cleanup = nullptr;  // of the request
+    Zone* zone;
     redis::Router* router = nullptr;
-    std::vector<FleetCommand> commands = {};
-    std::size_t next = 0;
-    redis::Error error = redis::Error::kNone;
-    redis::Alarm* task = nullptr;
+    redis::Alarm* task = nullptr;  // calls finish
 };
 
-// What holds in this instance from now on.
-void apply_rate(Zone* zone, bool restore, const RateList& rates, ngx_log_t* log) {
-    char text[kLongestRates];
+OperationPlace place_of(const Zone& zone) {
+    return {fleet_zone(zone), zone.redis != nullptr ? zone.redis->options.prefix : std::string(),
+            &this_process()};
+}
+
+ngx_int_t answer_error(const Change& change, redis::Error error) {
+    return send_api_problem(
+        change.request, NGX_HTTP_SERVICE_UNAVAILABLE,
+        "Redis \"" + std::string(view(change.zone->redis->name)) +
+            "\" cannot be asked, and nothing was changed in this instance: " + redis::error_name(error));
+}
+
+// Uses the changed rate of a zone in this worker, and logs the change.
+void follow_change(Zone* zone, const RateTexts& texts, ngx_log_t* log) {
     zone_follow(zone);
-    const std::string before(zone_rate_text(*zone, text));
-    if (zone->redis != nullptr) {
-        zone->redis->shared->changes.note_change();
-    }
-    if (restore) {
-        zone->shared->live.clear();
-    } else {
-        zone->shared->live.set(rates);
-    }
-    zone_follow(zone);
-    const std::string now(zone_rate_text(*zone, text));
-    if (now != before) {
+    if (texts.now != texts.before) {
         ngx_log_error(NGX_LOG_NOTICE, log, 0, "rate of zone \"%V\" is now %s, it was %s", &zone->name,
-                      now.c_str(), before.c_str());
+                      texts.now.c_str(), texts.before.c_str());
     }
 }
 
-ngx_log_t* log_of(const Change& change) {
-    return change.request != nullptr ? change.request->connection->log : ngx_cycle->log;
-}
+// PATCH and DELETE of a zone.
+struct ZoneChange final : Change {
+    ZoneChange(Zone* zone, const RateList* rates)
+        : Change(zone), change(place_of(*zone), &zone->redis->shared->changes, rates) {}
+
+    FleetOperation* operation() override { return &change; }
+
+    void on_success() override {
+        follow_change(zone, change.texts(), request != nullptr ? request->connection->log : ngx_cycle->log);
+    }
+
+    ngx_int_t answer() override {
+        return change.error() == redis::Error::kNone
+                   ? send_json(request, NGX_HTTP_OK, describe_zone(request, zone))
+                   : answer_error(*this, change.error());
+    }
+
+    RateChange change;
+};
 
 ngx_int_t answer_reset(ngx_http_request_t* r, const Zone& zone, const ApiArguments& asked, bool known) {
     return known ? send_no_content(r)
@@ -69,22 +88,39 @@ ngx_int_t answer_reset(ngx_http_request_t* r, const Zone& zone, const ApiArgumen
                                         "\": it was not counted, or it has its whole quota again");
 }
 
-ngx_int_t answer(const Change& change) {
-    if (change.looks) {
-        const bool failed = change.error != redis::Error::kNone;
-        const Known known = change.known ? Known::kYes : failed ? Known::kUnsure : Known::kNo;
-        return api_look(change.request, change.zone, change.asked, known);
+// A reset of a client.
+struct Reset final : Change {
+    Reset(Zone* zone, const ApiArguments& asked)
+        : Change(zone),
+          asked(asked),
+          reset(place_of(*zone), zone->redis->shared->membership.id(), asked.key) {}
+
+    FleetOperation* operation() override { return &reset; }
+
+    ngx_int_t answer() override {
+        return reset.error() == redis::Error::kNone ? answer_reset(request, *zone, asked, reset.known())
+                                                    : answer_error(*this, reset.error());
     }
-    if (change.error != redis::Error::kNone) {
-        return send_api_problem(change.request, NGX_HTTP_SERVICE_UNAVAILABLE,
-                                "Redis \"" + std::string(view(change.zone->redis->name)) +
-                                    "\" cannot be asked, and nothing was changed in this instance: " +
-                                    redis::error_name(change.error));
-    }
-    return change.client.empty()
-               ? send_json(change.request, NGX_HTTP_OK, describe_zone(change.request, change.zone))
-               : answer_reset(change.request, *change.zone, change.asked, change.known);
-}
+
+    ApiArguments asked;
+    ClientReset reset;
+};
+
+// The first part of the call remaining, which changes nothing.
+struct Lookup final : Change {
+    Lookup(Zone* zone, const ApiArguments& asked)
+        : Change(zone),
+          asked(asked),
+          lookup(place_of(*zone), asked.key, zone->redis != nullptr ? &zone->redis->look_denied : nullptr) {}
+
+    FleetOperation* operation() override { return &lookup; }
+    ngx_int_t answer() override { return api_look(request, zone, asked, lookup.known()); }
+
+    ApiArguments asked;
+    ClientLookup lookup;
+};
+
+ngx_int_t answer(Change& change) { return change.answer(); }
 
 // All is done that can be: the request is answered, if it is still there.
 void finish(void* self) {
@@ -98,53 +134,15 @@ void finish(void* self) {
     delete change;
 }
 
-void send_next(Change* change);
-
-void on_answer(void* self, redis::Error error, std::string_view reply) {
+void on_done(void* self) {
     auto* change = static_cast<Change*>(self);
-    change->known = change->known || (change->next == 0 && error == redis::Error::kNone && reply != "0");
-    change->next++;
-    if (error != redis::Error::kNone) {
-        change->error = error;
-        if (error == redis::Error::kDenied && change->looks) {
-            change->zone->redis->look_denied = this_process().clock();
-        }
-        change->task->arm(0);
-        return;
-    }
-    // The key is gone in Redis and all are told; what this instance has counted may have come there
-    // meanwhile.
-    constexpr std::size_t kBeforeForgetting = 2;
-    if (!change->client.empty() && change->next == kBeforeForgetting) {
-        const Zone& zone = *change->zone;
-        if (forget_client(zone.table, zone.denials, change->client, this_process())) {
-            change->known = true;
-            change->commands.push_back(change->commands.front());
-        }
-    }
-    if (change->next < change->commands.size()) {
-        send_next(change);
-        return;
-    }
-    if (change->client.empty() && !change->looks) {
-        apply_rate(change->zone, change->restore, change->rates, log_of(*change));
+    if (change->operation()->error() == redis::Error::kNone) {
+        change->on_success();
     }
     change->task->arm(0);
 }
 
-void send_next(Change* change) {
-    const FleetCommand& command = change->commands[change->next];
-    redis::Client* client = change->router->client_of(command.slot);
-    redis::Call* call = client != nullptr && client->available() ? client->make_call() : nullptr;
-    if (call == nullptr) {
-        change->error = redis::Error::kUnavailable;
-        change->task->arm(0);
-        return;
-    }
-    call->command.append(command.command);
-    call->slot = command.slot;
-    client->send(call, on_answer, change);
-}
+void send_next(Change* change) { change->operation()->start(change->router, on_done, change); }
 
 // The request has gone; the change goes on.
 void leave(void* self) {
@@ -169,23 +167,13 @@ ngx_int_t start(ngx_http_request_t* r, Change* made) {
     return NGX_DONE;
 }
 
-ngx_int_t change_zone(ngx_http_request_t* r, Zone* zone, bool restore, const RateList& rates) {
+// With null `rates`, sets the rate back to the configuration.
+ngx_int_t change_zone(ngx_http_request_t* r, Zone* zone, const RateList* rates) {
     if (zone->redis == nullptr) {
-        apply_rate(zone, restore, rates, r->connection->log);
+        follow_change(zone, change_live_rate(fleet_zone(*zone), rates), r->connection->log);
         return send_json(r, NGX_HTTP_OK, describe_zone(r, zone));
     }
-    auto* change = new (std::nothrow) Change;
-    if (change == nullptr) {
-        return NGX_HTTP_INTERNAL_SERVER_ERROR;
-    }
-    char text[kLongestRates];
-    change->zone = zone;
-    change->restore = restore;
-    change->rates = rates;
-    change->commands.push_back(
-        change_rate(zone->redis->options.prefix, view(zone->name),
-                    restore ? std::string_view() : std::string_view(text, print_rates(rates, text))));
-    return start(r, change);
+    return start(r, new ZoneChange(zone, rates));
 }
 
 // Reads the rate that a body asks for; false if it asks for none, with a sentence of why.
@@ -270,7 +258,7 @@ void on_body(ngx_http_request_t* r) {
         } else if (!read_rate(*zone, body, &rates, &wrong)) {
             answered = send_api_problem(r, NGX_HTTP_BAD_REQUEST, wrong);
         } else {
-            answered = change_zone(r, zone, false, rates);
+            answered = change_zone(r, zone, &rates);
         }
     }
     ngx_http_finalize_request(r, answered);
@@ -293,50 +281,22 @@ ngx_int_t api_patch(ngx_http_request_t* r, Zone*) {
     return read >= NGX_HTTP_SPECIAL_RESPONSE ? read : NGX_DONE;
 }
 
-ngx_int_t api_restore(ngx_http_request_t* r, Zone* zone) { return change_zone(r, zone, true, {}); }
+ngx_int_t api_restore(ngx_http_request_t* r, Zone* zone) { return change_zone(r, zone, nullptr); }
 
 ngx_int_t api_reset(ngx_http_request_t* r, Zone* zone, const ApiArguments& arguments) {
     if (zone->redis == nullptr) {
-        const bool known = forget_client(zone->table, zone->denials, arguments.key, this_process());
+        const bool known = forget_client(fleet_zone(*zone), arguments.key, this_process());
         return answer_reset(r, *zone, arguments, known);
     }
-    auto* change = new (std::nothrow) Change;
-    redis::Router* router = change != nullptr ? background_router(zone->redis) : nullptr;
-    if (router == nullptr) {
-        delete change;
-        return NGX_HTTP_INTERNAL_SERVER_ERROR;
-    }
-    const std::string& prefix = zone->redis->options.prefix;
-    change->zone = zone;
-    change->client = arguments.key;
-    change->asked = arguments;
-    change->commands.push_back(
-        delete_client(prefix, view(zone->name), zone->policy.algorithm, arguments.key));
-    change->commands.push_back(announce_reset(prefix, router->sharded(), zone->redis->shared->membership.id(),
-                                              view(zone->name), arguments.key));
-    return start(r, change);
+    return start(r, new Reset(zone, arguments));
 }
 
 ngx_int_t api_remaining(ngx_http_request_t* r, Zone* zone, const ApiArguments& arguments) {
-    constexpr Micros kDeniedFor = 30 * kSecond;  // a user without rights may get them
-    const bool here = knows_client(zone->table, arguments.key, this_process());
-    if (here || zone->redis == nullptr) {
-        return api_look(r, zone, arguments, here ? Known::kYes : Known::kNo);
+    auto change = std::make_unique<Lookup>(zone, arguments);
+    if (change->lookup.find_here()) {
+        return api_look(r, zone, arguments, change->lookup.known());
     }
-    const Micros denied = zone->redis->look_denied;
-    if (denied != 0 && this_process().clock() - denied < kDeniedFor) {
-        return api_look(r, zone, arguments, Known::kUnsure);
-    }
-    auto* change = new (std::nothrow) Change;
-    if (change == nullptr) {
-        return NGX_HTTP_INTERNAL_SERVER_ERROR;
-    }
-    change->zone = zone;
-    change->looks = true;
-    change->asked = arguments;
-    change->commands.push_back(
-        find_client(zone->redis->options.prefix, view(zone->name), zone->policy.algorithm, arguments.key));
-    return start(r, change);
+    return start(r, change.release());
 }
 
 }  // namespace rate_limit

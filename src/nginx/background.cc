@@ -103,9 +103,7 @@ bool start_following(const ngx_http_rate_limit_main_conf_t& conf, RedisServer* s
         Zone* zone = all[i];
         if (zone->redis == server) {
             zones.push_back(zone);
-            followed.push_back({std::string(view(zone->name)), std::string(view(zone->rate_text)),
-                                &zone->policy, zone->layout, &zone->shared->live, zone->table,
-                                zone->denials});
+            followed.push_back(fleet_zone(*zone));
         }
     }
     Background* work = zones.empty() ? nullptr : background_of(server);
@@ -166,6 +164,16 @@ bool start_background(Zone* zone) {
     work->has_heartbeat = true;
     return add_task(work, Heartbeat::make(zone->redis->membership(), options.prefix, work->router.get(),
                                           nginx_loop(), this_process(), options.later));
+}
+
+FleetZone fleet_zone(const Zone& zone) {
+    return {std::string(view(zone.name)),
+            std::string(view(zone.rate_text)),
+            &zone.policy,
+            zone.layout,
+            &zone.shared->live,
+            zone.table,
+            zone.denials};
 }
 
 redis::Router* background_router(RedisServer* server) {

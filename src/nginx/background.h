@@ -2,6 +2,7 @@
 #pragma once
 
 #include "nginx/zone.h"
+#include "store/fleet_zone.h"
 
 namespace rate_limit {
 
@@ -13,6 +14,9 @@ bool start_background(ngx_http_rate_limit_main_conf_t* conf);
 
 // This worker's router to a server for background tasks and API calls; null if memory is exhausted.
 redis::Router* background_router(RedisServer* server);
+
+// A zone as the fleet's operations need it. The zone has its memory.
+FleetZone fleet_zone(const Zone& zone);
 
 // Stops the background tasks of all servers of a configuration, or those of one server.
 void stop_background(ngx_cycle_t* cycle);

@@ -1,4 +1,4 @@
-// Reads from Redis what was changed, and writes it there.
+// Reads from Redis what other instances have changed, and applies it to this one.
 #include "store/fleet_changes.h"
 
 #include <algorithm>
@@ -8,8 +8,7 @@
 
 #include "core/client_name.h"
 #include "protocol/key_writer.h"
-#include "protocol/script_text.h"
-#include "redis/command.h"
+#include "store/fleet_commands.h"
 
 namespace rate_limit {
 namespace {
@@ -18,13 +17,6 @@ constexpr redis::Milliseconds kEveryAway = 100;  // while Redis cannot be asked,
 
 // Who has no rights may get them; until then its failures should not keep others who share the connection.
 constexpr redis::Milliseconds kEveryDenied = 30'000;
-
-std::string rates_key(std::string_view prefix) { return std::string(prefix) + "rates"; }
-
-// In a cluster it is where the rates are, so that one call may have both.
-std::string resets_key(std::string_view prefix, bool sharded) {
-    return std::string(prefix) + "resets" + (sharded ? ":{" + rates_key(prefix) + "}" : "");
-}
 
 // Takes the next part of a reply; false if there is none.
 bool take_part(std::string_view* rest, std::string_view* part) {
@@ -52,20 +44,7 @@ std::string printable(std::string_view text) {
     return shown;
 }
 
-std::string text_of(const RateList& rates) {
-    char text[kLongestRates];
-    return {text, print_rates(rates, text)};
-}
-
 void ignore(void*, redis::Error, std::string_view) {}
-
-// Runs a script on a client's key.
-FleetCommand client_command(std::string_view script, std::string_view prefix, std::string_view zone,
-                            Algorithm algorithm, std::string_view client) {
-    redis::Buffer key;
-    append_key_text(prefix, zone, algorithm, client, &key);
-    return {redis::format_command({"EVAL", script, "1", key.view()}), redis::slot_of(key.view())};
-}
 
 }  // namespace
 
@@ -74,6 +53,7 @@ FleetChanges::FleetChanges(FleetChangesState* state, std::vector<FleetZone> zone
     : PeriodicTask(&state->leader(), kEvery, router, loop, process),
       state_(state),
       zones_(std::move(zones)),
+      refused_(zones_.size()),
       options_(options) {}
 
 FleetChanges* FleetChanges::make(FleetChangesState* state, std::vector<FleetZone> zones,
@@ -90,29 +70,9 @@ FleetChanges* FleetChanges::make(FleetChangesState* state, std::vector<FleetZone
     return fleet_changes.release();
 }
 
-redis::Slot FleetChanges::slot() const { return redis::slot_of(rates_key(options_.prefix)); }
-
-std::string FleetChanges::question() const {
-    redis::Buffer command;
-    command.append("*");
-    redis::append_decimal(zones_.size() + 6, &command);
-    command.append("\r\n");
-    for (const std::string_view word :
-         {std::string_view("EVAL"), std::string_view(kFleetChangesScript), std::string_view("2")}) {
-        redis::append_bulk(word, &command);
-    }
-    redis::append_bulk(rates_key(options_.prefix), &command);
-    redis::append_bulk(resets_key(options_.prefix, router()->sharded()), &command);
-    redis::append_bulk_number(state_->resets_until(), &command);
-    for (const FleetZone& zone : zones_) {
-        redis::append_bulk(zone.name, &command);
-    }
-    return std::string(command.view());
-}
-
 // The client of the server that has the key of the rates; null if there is none at present.
 redis::Client* FleetChanges::client() const {
-    return router() != nullptr ? router()->client_of(slot()) : nullptr;
+    return router() != nullptr ? router()->client_of(changes_slot(options_.prefix)) : nullptr;
 }
 
 void FleetChanges::on_timer() {
@@ -135,15 +95,10 @@ void FleetChanges::run() {
         state_->set_heard(process().clock());
         return;
     }
-    redis::Call* call = client->make_call();
-    if (call == nullptr) {
-        return;
-    }
-    call->command.append(question());
-    call->slot = slot();
-    in_flight_ = true;
     changes_ = state_->changes();
-    client->send(call, on_answer, this);
+    in_flight_ =
+        send_command(read_changes(options_.prefix, router()->sharded(), state_->resets_until(), zones_),
+                     router(), on_answer, this);
 }
 
 void FleetChanges::on_answer(void* self, redis::Error error, std::string_view reply) {
@@ -181,11 +136,11 @@ bool FleetChanges::follow(std::string_view reply) {
         std::from_chars(part.data(), part.data() + part.size(), moment).ptr != part.data() + part.size()) {
         return false;
     }
-    for (FleetZone& zone : zones_) {
+    for (std::size_t i = 0; i < zones_.size(); i++) {
         if (!take_part(&reply, &part)) {
             return false;
         }
-        follow_rate(&zone, part);
+        follow_rate(zones_[i], part, &refused_[i]);
     }
     while (take_part(&reply, &part)) {
         follow_reset(part);
@@ -194,45 +149,43 @@ bool FleetChanges::follow(std::string_view reply) {
     return reply.empty();
 }
 
-void FleetChanges::follow_rate(FleetZone* zone, std::string_view text) {
-    std::uint64_t version = 0;
-    RateList now = {};
-    const LiveRate::Kind kind = zone->live->read(&version, &now);
-    Policy candidate = *zone->policy;
-    if (!text.empty()) {
-        const char* wrong = parse_rates(text, &candidate.rates);
-        if (wrong == nullptr && !holds(zone->layout, candidate)) {
-            wrong = "the zone has no room for it";
-        }
-        if (wrong != nullptr) {
-            if (zone->refused != text) {
-                zone->refused = text;
-                loop()->log(redis::Severity::kWarning, "rate \"" + printable(text) +
-                                                           "\" that Redis has for zone \"" + zone->name +
-                                                           "\" is not used: " + wrong);
-            }
-            return;
-        }
+// Why a zone cannot have a rate that Redis has for it; null if it can. `*rates` are then the rate.
+const char* FleetChanges::objection(const FleetZone& zone, std::string_view text, RateList* rates) {
+    Policy candidate = *zone.policy;
+    const char* wrong = parse_rates(text, &candidate.rates);
+    if (wrong == nullptr && !holds(zone.layout, candidate)) {
+        wrong = "the zone has no room for it";
     }
-    zone->refused.clear();
-    const std::string before = kind == LiveRate::Kind::kRates ? text_of(now) : zone->configured;
-    if (text.empty()) {
-        if (kind == LiveRate::Kind::kNone) {
-            return;
-        }
-        zone->live->clear();
-    } else {
-        if (kind == LiveRate::Kind::kRates && same_rates(now, candidate.rates)) {
-            return;
-        }
-        zone->live->set(candidate.rates);
-    }
-    loop()->log(redis::Severity::kNotice, "rate of zone \"" + zone->name + "\" is now " +
-                                              (text.empty() ? zone->configured : text_of(candidate.rates)) +
-                                              ", it was " + before);
+    *rates = candidate.rates;
+    return wrong;
 }
 
-// A member is the instance that has reset the client, the zone and the client, with a blank between.
+void FleetChanges::follow_rate(const FleetZone& zone, std::string_view text, std::string* refused) {
+    RateList wanted = {};
+    const char* wrong = text.empty() ? nullptr : objection(zone, text, &wanted);
+    if (wrong != nullptr) {
+        if (*refused != text) {
+            *refused = text;
+            loop()->log(redis::Severity::kWarning, "rate \"" + printable(text) +
+                                                       "\" that Redis has for zone \"" + zone.name +
+                                                       "\" is not used: " + wrong);
+        }
+        return;
+    }
+    refused->clear();
+    std::uint64_t version = 0;
+    RateList live = {};
+    const LiveRate::Kind kind = zone.live->read(&version, &live);
+    const bool same = text.empty() ? kind == LiveRate::Kind::kNone
+                                   : kind == LiveRate::Kind::kRates && same_rates(live, wanted);
+    if (!same) {
+        const RateTexts texts = change_live_rate(zone, text.empty() ? nullptr : &wanted);
+        loop()->log(redis::Severity::kNotice,
+                    "rate of zone \"" + zone.name + "\" is now " + texts.now + ", it was " + texts.before);
+    }
+}
+
+// A member is the id of the instance that has reset the client, the zone and the client, separated by blanks.
 void FleetChanges::follow_reset(std::string_view member) {
     const std::size_t first = member.find(' ');
     const std::size_t second = first == std::string_view::npos ? first : member.find(' ', first + 1);
@@ -242,57 +195,12 @@ void FleetChanges::follow_reset(std::string_view member) {
     const std::string_view name = member.substr(first + 1, second - first - 1);
     const std::string_view client = member.substr(second + 1);
     for (const FleetZone& zone : zones_) {
-        if (zone.name != name || !forget_client(zone.table, zone.denials, client, process())) {
-            continue;
-        }
-        // What this instance had counted may have reached Redis after the client was forgotten there.
-        const FleetCommand command =
-            delete_client(options_.prefix, zone.name, zone.policy->algorithm, client);
-        redis::Client* redis = router() != nullptr ? router()->client_of(command.slot) : nullptr;
-        redis::Call* call = redis != nullptr && redis->available() ? redis->make_call() : nullptr;
-        if (call != nullptr) {
-            call->command.append(command.command);
-            call->slot = command.slot;
-            redis->send(call, ignore, nullptr);
+        if (zone.name == name && forget_client(zone, client, process()) && router() != nullptr) {
+            // A count of this instance may have reached Redis after the key was deleted there.
+            send_command(delete_client(options_.prefix, zone.name, zone.policy->algorithm, client), router(),
+                         ignore, nullptr);
         }
     }
-}
-
-FleetCommand change_rate(std::string_view prefix, std::string_view zone, std::string_view rate) {
-    const std::string key = rates_key(prefix);
-    return {redis::format_command({"EVAL", kChangeRateScript, "1", key, zone, rate}), redis::slot_of(key)};
-}
-
-FleetCommand delete_client(std::string_view prefix, std::string_view zone, Algorithm algorithm,
-                           std::string_view client) {
-    return client_command(kDeleteClientScript, prefix, zone, algorithm, client);
-}
-
-FleetCommand find_client(std::string_view prefix, std::string_view zone, Algorithm algorithm,
-                         std::string_view client) {
-    return client_command(kFindClientScript, prefix, zone, algorithm, client);
-}
-
-FleetCommand announce_reset(std::string_view prefix, bool sharded, std::uint64_t instance,
-                            std::string_view zone, std::string_view client) {
-    const std::string key = resets_key(prefix, sharded);
-    const std::string member = print_id(instance) + " " + std::string(zone) + " " + std::string(client);
-    return {redis::format_command({"EVAL", kAnnounceResetScript, "1", key, member}), redis::slot_of(key)};
-}
-
-bool forget_client(Table* table, Denials* denials, std::string_view client, const Process& process) {
-    if (denials != nullptr) {
-        denials->forget(denials->hash(client));
-    }
-    return table != nullptr && table->forget(table->hash(client), process);
-}
-
-bool knows_client(Table* table, std::string_view client, const Process& process) {
-    const Slot slot = table != nullptr ? table->find(table->hash(client), process) : Slot();
-    if (slot.state != nullptr) {
-        Table::keep(slot, process);
-    }
-    return slot.state != nullptr;
 }
 
 }  // namespace rate_limit

@@ -8,6 +8,7 @@
 #include "protocol/key_writer.h"
 #include "protocol/script_text.h"
 #include "redis/command.h"
+#include "store/fleet_commands.h"
 
 namespace rate_limit {
 namespace {
@@ -38,7 +39,8 @@ Heartbeat::Heartbeat(Membership* membership, std::string_view prefix, redis::Rou
                      redis::Loop* loop, const Process& process)
     : PeriodicTask(&membership->leader(), kEvery, router, loop, process),
       membership_(membership),
-      key_(std::string(prefix) + "instances") {}
+      key_(std::string(prefix) + "instances"),
+      slot_(redis::slot_of(key_)) {}
 
 Heartbeat* Heartbeat::make(Membership* membership, std::string_view prefix, redis::Router* router,
                            redis::Loop* loop, const Process& process, redis::Milliseconds after) {
@@ -50,20 +52,17 @@ void Heartbeat::run() {
     if (in_flight_) {
         return;
     }
-    const redis::Slot slot = redis::slot_of(key_);
-    redis::Client* client = router()->client_of(slot);
-    redis::Call* call = client != nullptr && client->available() ? client->make_call() : nullptr;
-    if (call == nullptr) {
+    const Share known = calls_ % kRankEvery != 0 ? membership_->share() : Share{0, 0};
+    const std::string id = print_id(membership_->id());
+    const std::string instances = std::to_string(known.instances);
+    const std::string rank = std::to_string(known.rank);
+    in_flight_ = send_command({redis::format_eval(kHeartbeatScript, {key_}, {id, instances, rank}), slot_},
+                              router(), on_answer, this);
+    if (in_flight_) {
+        calls_++;
+    } else {
         membership_->set_away();
-        return;
     }
-    const Share known = calls_++ % kRankEvery != 0 ? membership_->share() : Share{0, 0};
-    call->command.append(
-        redis::format_command({"EVAL", kHeartbeatScript, "1", key_, print_id(membership_->id()),
-                               std::to_string(known.instances), std::to_string(known.rank)}));
-    call->slot = slot;
-    in_flight_ = true;
-    client->send(call, on_answer, this);
 }
 
 void Heartbeat::on_answer(void* self, redis::Error error, std::string_view reply) {

@@ -7,83 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "memory/processes.h"
-#include "redis/calls.h"
+#include "fleet_zones.h"
 #include "redis/real_server.h"
 
 namespace rate_limit {
 namespace {
-
-redis::Settings settings_of(const std::string& path, redis::Milliseconds timeout = 1000) {
-    redis::Settings settings = redis::settings_for(path, timeout);
-    settings.script = {};
-    return settings;
-}
-
-Policy policy_of(std::string_view rates) {
-    Policy policy;
-    policy.algorithm = Algorithm::kTokenBucket;
-    assert_null(parse_rates(rates, &policy.rates));
-    return policy;
-}
-
-constexpr std::size_t kDenialsSize = 64 * 64;
-
-// What an instance has of a zone.
-struct TestZone {
-    explicit TestZone(const std::string& as)
-        : name(as),
-          policy(policy_of("10r/h")),
-          zone(zone_with_accounts(policy, 4)),
-          memory(kDenialsSize),
-          denials(Denials::create(memory.at(), memory.size(), kKey)) {
-        assert_non_null(denials);
-    }
-
-    FleetZone followed() {
-        return {name, "10r/h", &policy, layout_of(policy), &live, &zone.table(), denials};
-    }
-
-    bool has(std::string_view text) const {
-        std::uint64_t version = 0;
-        RateList rates = {};
-        RateList wanted = {};
-        if (live.read(&version, &rates) == LiveRate::Kind::kNone) {
-            return text.empty();
-        }
-        return !text.empty() && parse_rates(text, &wanted) == nullptr && same_rates(rates, wanted);
-    }
-
-    // Lets a client use something up, and be remembered as rejected.
-    void use(std::string_view client) {
-        NameRoom room;
-        TableLimit limit = memory_limit(&zone.table(), policy, client, 4, &room, true);
-        assert_int_equal(check(&limit, 1, kNow, this_process()), Verdict::kAdmitted);
-        Decision decision = limit.decision;
-        decision.allowed = false;
-        decision.retry_after = kSecond;
-        denials->remember(denials->hash(client), policy, 1, kNow, kNow, decision, kSecond);
-    }
-
-    bool knows(std::string_view client) {
-        Decision decision;
-        Micros time = 0;
-        const Slot slot = zone->find(zone->hash(client), this_process());
-        if (slot.state != nullptr) {
-            Table::keep(slot, this_process());
-        }
-        const bool denied = denials->find(denials->hash(client), policy, 1, kNow, &decision, &time);
-        assert_int_equal(slot.state != nullptr, denied);
-        return denied;
-    }
-
-    std::string name;
-    Policy policy;
-    Zone zone;
-    Memory memory;
-    Denials* denials;
-    LiveRate live;
-};
 
 // A worker of an instance.
 struct Worker {
@@ -131,27 +59,6 @@ void settle(redis::TestLoop* loop) {
 void turn(redis::TestLoop* loop) {
     loop->jump(FleetChanges::kEvery);
     settle(loop);
-}
-
-// Sends what an API would send; returns the answer.
-std::string run(const FleetCommand& command, redis::Client* client, redis::TestLoop* loop) {
-    struct Seen {
-        bool answered = false;
-        redis::Error error = redis::Error::kNone;
-        std::string reply = {};
-    } seen;
-    redis::Call* call = client->make_call();
-    call->command.append(command.command);
-    call->slot = command.slot;
-    client->send(
-        call,
-        [](void* self, redis::Error error, std::string_view reply) {
-            *static_cast<Seen*>(self) = {true, error, std::string(reply)};
-        },
-        &seen);
-    assert_true(loop->run_until([&] { return seen.answered; }));
-    assert_int_equal(seen.error, redis::Error::kNone);
-    return seen.reply;
 }
 
 void test_a_changed_rate_is_followed_and_so_is_its_end(void**) {
@@ -392,54 +299,6 @@ void test_what_an_instance_had_told_redis_meanwhile_is_forgotten_there_too(void*
     assert_string_equal(server.command({"EXISTS", "rate_limit:api:token_bucket:{bob}"}).c_str(), "1");
 }
 
-void test_a_clients_key_is_deleted_by_its_short_name(void**) {
-    redis::TestLoop loop;
-    const redis::RealServer server;
-    const redis::Settings settings = settings_of(server.path());
-    const std::unique_ptr<redis::Client> client(redis::Client::make(settings, {}, &loop));
-    NameRoom room;
-    const std::string long_name(short_name(std::string(300, 'x'), &room));
-    const std::string key = "rate_limit:z:gcra:{" + long_name + "}";
-    server.command({"SET", key, "1"});
-    run(delete_client("rate_limit:", "z", Algorithm::kGcra, long_name), client.get(), &loop);
-    assert_string_equal(server.command({"EXISTS", key}).c_str(), "0");
-}
-
-void test_redis_says_whether_it_has_a_client(void**) {
-    redis::TestLoop loop;
-    const redis::RealServer server;
-    const redis::Settings settings = settings_of(server.path());
-    const std::unique_ptr<redis::Client> client(redis::Client::make(settings, {}, &loop));
-    const FleetCommand look = find_client("rate_limit:", "z", Algorithm::kGcra, "alice");
-    const FleetCommand reset = delete_client("rate_limit:", "z", Algorithm::kGcra, "alice");
-    assert_string_equal(run(look, client.get(), &loop).c_str(), "0");
-    assert_string_equal(run(reset, client.get(), &loop).c_str(), "0");
-    server.command({"SET", "rate_limit:z:gcra:{alice}", "1"});
-    assert_string_equal(run(look, client.get(), &loop).c_str(), "1");
-    assert_string_equal(run(reset, client.get(), &loop).c_str(), "1");
-    assert_string_equal(run(look, client.get(), &loop).c_str(), "0");
-}
-
-void test_a_table_says_whether_it_has_a_client(void**) {
-    TestZone zone("api");
-    assert_false(knows_client(nullptr, "alice", this_process()));
-    assert_false(knows_client(&zone.zone.table(), "alice", this_process()));
-    zone.use("alice");
-    assert_true(knows_client(&zone.zone.table(), "alice", this_process()));
-    assert_true(knows_client(&zone.zone.table(), "alice", this_process()));  // it is not left locked
-    assert_false(knows_client(&zone.zone.table(), "bob", this_process()));
-    assert_true(forget_client(&zone.zone.table(), nullptr, "alice", this_process()));
-    assert_false(knows_client(&zone.zone.table(), "alice", this_process()));
-    assert_false(forget_client(&zone.zone.table(), nullptr, "alice", this_process()));
-}
-
-void test_in_a_cluster_rates_and_resets_are_in_one_slot(void**) {
-    for (const char* prefix : {"rate_limit:", "", "p{tag}:"}) {
-        assert_int_equal(change_rate(prefix, "z", "1r/s").slot,
-                         announce_reset(prefix, true, 1, "z", "c").slot);
-    }
-}
-
 void test_who_may_not_ask_asks_seldom(void**) {
     redis::TestLoop loop;
     redis::FakeServer server(&loop);
@@ -541,10 +400,6 @@ int main() {
         cmocka_unit_test(test_a_reset_is_followed_by_other_instances_and_not_again_by_its_own),
         cmocka_unit_test(test_who_starts_does_not_follow_old_resets),
         cmocka_unit_test(test_what_an_instance_had_told_redis_meanwhile_is_forgotten_there_too),
-        cmocka_unit_test(test_a_clients_key_is_deleted_by_its_short_name),
-        cmocka_unit_test(test_redis_says_whether_it_has_a_client),
-        cmocka_unit_test(test_a_table_says_whether_it_has_a_client),
-        cmocka_unit_test(test_in_a_cluster_rates_and_resets_are_in_one_slot),
         cmocka_unit_test(test_who_may_not_ask_asks_seldom),
         cmocka_unit_test(test_after_a_wrong_password_rates_are_followed_at_once),
         cmocka_unit_test(test_a_right_that_is_missing_again_is_said_again),

@@ -5,18 +5,11 @@
 #include <memory>
 #include <vector>
 
-#include "memory/processes.h"
-#include "redis/calls.h"
+#include "fleet_zones.h"
 #include "redis/real_server.h"
 
 namespace rate_limit {
 namespace {
-
-redis::Settings settings_of(const std::string& path, redis::Milliseconds timeout = 1000) {
-    redis::Settings settings = redis::settings_for(path, timeout);
-    settings.script = {};
-    return settings;
-}
 
 // A worker that may speak for an instance.
 struct Worker {
