@@ -9,6 +9,12 @@
 
 namespace rate_limit {
 
+// A policy that may go beyond its limit, as in a zone with sync=.
+inline Policy with_debt(Policy policy) {
+    policy.debt = true;
+    return policy;
+}
+
 // The name must outlive it.
 inline TableLimit limit_of(const Zone& zone, std::string_view name, std::uint32_t cost = 1) {
     TableLimit limit = zone.limit(zone->hash(name), cost);

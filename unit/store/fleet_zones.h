@@ -6,16 +6,14 @@
 #include <string_view>
 
 #include "memory/processes.h"
-#include "redis/calls.h"
+#include "script_calls.h"
 #include "store/fleet_commands.h"
 #include "store/fleet_zone.h"
 
 namespace rate_limit {
 
 inline redis::Settings settings_of(const std::string& path, redis::Milliseconds timeout = 1000) {
-    redis::Settings settings = redis::settings_for(path, timeout);
-    settings.script = {};
-    return settings;
+    return settings_with({}, path, timeout);
 }
 
 inline Policy policy_of(std::string_view rates) {

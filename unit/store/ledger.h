@@ -103,11 +103,6 @@ inline void sync(SyncLedger* sync_ledger, Ledger* ledger, Micros now = kNow, std
     }
 }
 
-inline Policy with_debt(Policy policy) {
-    policy.debt = true;
-    return policy;
-}
-
 // A process that waits for others as long as it takes, and may be told that some are dead.
 inline std::uint32_t dead_process = 0;
 

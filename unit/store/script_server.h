@@ -8,7 +8,7 @@
 
 #include "client.h"
 #include "protocol/script_text.h"
-#include "redis/calls.h"
+#include "script_calls.h"
 #include "store/check_batcher.h"
 
 namespace rate_limit {
@@ -34,23 +34,6 @@ struct SeenCall {
     bool declared;  // they are
 };
 
-inline std::uint64_t number_at(const std::string& text, std::size_t at, std::size_t bytes) {
-    std::uint64_t number = 0;
-    assert_true(at + bytes <= text.size());
-    for (std::size_t i = 0; i < bytes; i++) {
-        number |= std::uint64_t{static_cast<unsigned char>(text[at + i])} << (8 * i);
-    }
-    return number;
-}
-
-inline std::string packed(std::uint64_t number, std::size_t bytes) {
-    std::string text;
-    for (std::size_t i = 0; i < bytes; i++) {
-        text.push_back(static_cast<char>(number >> (8 * i) & 0xff));
-    }
-    return text;
-}
-
 inline std::string admit(std::uint32_t remaining = 5, Micros reset = 90 * kSecond) {
     return packed(8, 1) + packed(remaining, 4) + packed(static_cast<std::uint64_t>(reset), 7);
 }
@@ -67,7 +50,7 @@ class ScriptServer {
 
     explicit ScriptServer(redis::TestLoop* loop) : server(loop) {
         server.answer = [this](const redis::Words& command) {
-            return command[0] == "EVALSHA" && command[1] == kScriptSha1 ? run(command) : "-ERR what?\r\n";
+            return calls_script(command, kScriptSha1) ? run(command) : "-ERR what?\r\n";
         };
     }
 
@@ -102,48 +85,39 @@ class ScriptServer {
 
   private:
     std::string run(const redis::Words& command) {
-        const std::size_t declared = std::stoul(command[2]);
-        const std::size_t count = command.size() - 5;
-        assert_true(declared == 0 || declared == count);
-        SeenCall call = {split(command[declared + 3]), {}, count, declared != 0};
-        const std::string& groups = command[declared + 4];
-        std::string reply = packed(kTime, 8);
-        std::size_t key = declared != 0 ? 3 : 5;
-        const std::size_t end = key + count;
-        if (declared == 0 && elsewhere && elsewhere({command.begin() + 5, command.end()})) {
+        const ScriptCall words(command);
+        const bool declared = !words.keys.empty();
+        assert_true(words.arguments.size() >= 2 && (!declared || words.arguments.size() == 2));
+        const redis::Words keys =
+            declared ? words.keys : redis::Words(words.arguments.begin() + 2, words.arguments.end());
+        if (!declared && elsewhere && elsewhere(keys)) {
             refused++;
             return redis::bulk("");
         }
+        SeenCall call = {policy_records(words.arguments[0]), {}, keys.size(), declared};
+        const std::string& groups = words.arguments[1];
+        std::string reply = packed(kTime, 8);
+        std::size_t key = 0;
         for (std::size_t at = 0; at < groups.size();) {
             const auto kind = static_cast<unsigned>(number_at(groups, at++, 1));
             SeenGroup group = {kind >= 128, {}};
             for (unsigned i = 0; i < kind % 128; i++, at += 5) {
                 const auto index = static_cast<unsigned>(number_at(groups, at, 1));
-                assert_true(index < call.policies.size() && key < end);
-                group.limits.push_back({command[key++], call.policies[index], index,
+                assert_true(index < call.policies.size() && key < keys.size());
+                group.limits.push_back({keys[key++], call.policies[index], index,
                                         static_cast<std::uint32_t>(number_at(groups, at + 1, 4))});
                 reply += group.refund ? "" : decide(group.limits.back());
             }
             call.groups.push_back(group);
         }
-        assert_int_equal(key, end);
+        assert_int_equal(key, keys.size());
         calls.push_back(call);
         return send(reply);
-    }
-
-    static std::vector<std::string> split(const std::string& text) {
-        std::vector<std::string> records;
-        for (std::size_t at = 0; at < text.size(); at += records.back().size()) {
-            records.push_back(text.substr(at, 24 + 12 * number_at(text, at + 2, 1)));
-        }
-        return records;
     }
 };
 
 inline redis::Settings script_settings(const std::string& path, redis::Milliseconds timeout = 2000) {
-    redis::Settings settings = redis::settings_for(path, timeout);
-    settings.script = {kScript, sizeof kScript - 1};
-    return settings;
+    return settings_with(kScript, path, timeout);
 }
 
 // A worker's way to a Redis, which tests may end early.

@@ -41,6 +41,16 @@ struct Scene {
         }
     }
 
+    // Lets so many clients owe something, and the servers not reply, until as many calls as possible are in
+    // flight.
+    void fill_calls(unsigned clients) {
+        first.send = second.send = [](const std::string&) { return ""; };
+        for (unsigned i = 0; i < clients; i++) {
+            place.admitted(name_of(i));
+        }
+        assert_true(loop.run_until([&] { return first.calls.size() + second.calls.size() == 128; }));
+    }
+
     redis::TestLoop loop;
     SyncServer first;
     SyncServer second;
@@ -76,12 +86,7 @@ void test_each_client_has_a_call_at_its_own_server_with_a_guard_beside_it(void**
 
 void test_many_calls_are_under_way_but_not_all(void**) {
     Scene scene;
-    scene.first.send = scene.second.send = [](const std::string&) { return ""; };
-    for (unsigned i = 0; i < 400; i++) {
-        scene.place.admitted(name_of(i));
-    }
-    assert_true(
-        scene.loop.run_until([&] { return scene.first.calls.size() + scene.second.calls.size() == 128; }));
+    scene.fill_calls(400);
     scene.loop.run_for(50);
     assert_int_equal(scene.first.calls.size() + scene.second.calls.size(), 128);
     scene.first.send = scene.second.send = redis::bulk;
@@ -150,12 +155,7 @@ void test_lost_answers_are_charged_once(void**) {
 
 void test_it_may_go_while_everything_is_under_way(void**) {
     Scene scene;
-    scene.first.send = scene.second.send = [](const std::string&) { return ""; };
-    for (unsigned i = 0; i < 300; i++) {
-        scene.place.admitted(name_of(i));
-    }
-    assert_true(
-        scene.loop.run_until([&] { return scene.first.calls.size() + scene.second.calls.size() == 128; }));
+    scene.fill_calls(300);
     scene.sync_sender->stop();
     scene.router.reset();
     scene.sync_sender.reset();

@@ -11,7 +11,7 @@
 #include "core/algorithm.h"
 #include "memory/unsent.h"
 #include "protocol/script_text.h"
-#include "redis/calls.h"
+#include "script_calls.h"
 #include "store/sync_sender.h"
 
 namespace rate_limit {
@@ -29,15 +29,8 @@ inline Micros nginx_clock() {
     return static_cast<Micros>(redis::microseconds_of(CLOCK_REALTIME)) + nginx_ahead;
 }
 
-inline Policy with_debt(Policy policy) {
-    policy.debt = true;
-    return policy;
-}
-
 inline redis::Settings sync_settings(const std::string& path, redis::Milliseconds timeout = 2000) {
-    redis::Settings settings = redis::settings_for(path, timeout);
-    settings.script = {kSyncScript, sizeof kSyncScript - 1};
-    return settings;
+    return settings_with(kSyncScript, path, timeout);
 }
 
 // One call of the script, as it came.
@@ -50,14 +43,6 @@ struct SeenCall {
     std::string sequence;
     Micros age = 0;
 };
-
-inline std::string packed(std::uint64_t number, std::size_t bytes) {
-    std::string text;
-    for (std::size_t i = 0; i < bytes; i++) {
-        text.push_back(static_cast<char>(number >> (8 * i) & 0xff));
-    }
-    return text;
-}
 
 // What the script tells of a client.
 inline std::string record(std::uint32_t overshoot, const std::string& value) {
@@ -94,38 +79,26 @@ class SyncServer {
     std::function<std::string(const std::string& reply)> send = redis::bulk;  // the last word on a reply
 
   private:
-    static std::uint64_t number_at(const std::string& text, std::size_t at, std::size_t bytes) {
-        std::uint64_t number = 0;
-        assert_true(at + bytes <= text.size());
-        for (std::size_t i = 0; i < bytes; i++) {
-            number |= std::uint64_t{static_cast<unsigned char>(text[at + i])} << (8 * i);
-        }
-        return number;
-    }
-
     std::string run(const redis::Words& command) {
-        if (command[0] != "EVALSHA" || command[1] != kSyncScriptSha1) {
+        if (!calls_script(command, kSyncScriptSha1)) {
             return "-ERR what?\r\n";
         }
-        const std::size_t count = std::stoul(command[2]);
-        assert_int_equal(command.size(), count + 7);
+        const ScriptCall words(command);
+        assert_int_equal(words.arguments.size(), 4);
+        const std::string& entries = words.arguments[1];
         SeenCall call;
-        call.guard = command[count + 2];
-        call.sequence = command[count + 5];
-        call.age = std::stoll(command[count + 6]);
-        const std::string& policies = command[count + 3];
-        for (std::size_t at = 0; at < policies.size(); at += call.policies.back().size()) {
-            call.policies.push_back(policies.substr(at, 24 + 12 * number_at(policies, at + 2, 1)));
-        }
-        const std::string& entries = command[count + 4];
-        assert_int_equal(entries.size(), (count - 1) * 5);
+        call.keys.assign(words.keys.begin(), words.keys.end() - 1);
+        call.guard = words.keys.back();
+        call.policies = policy_records(words.arguments[0]);
+        call.sequence = words.arguments[2];
+        call.age = std::stoll(words.arguments[3]);
+        assert_int_equal(entries.size(), call.keys.size() * 5);
         const std::uint64_t sequence = std::stoull(call.sequence);
         const bool fresh = sequence > applied_[call.guard];
         std::string reply = packed(static_cast<std::uint64_t>(clock()), 8);
-        for (std::size_t i = 0; i + 1 < count; i++) {
-            const std::string& key = command[3 + i];
+        for (std::size_t i = 0; i < call.keys.size(); i++) {
+            const std::string& key = call.keys[i];
             const auto amount = static_cast<std::uint32_t>(number_at(entries, i * 5 + 1, 4));
-            call.keys.push_back(key);
             call.numbers.push_back(static_cast<unsigned>(number_at(entries, i * 5, 1)));
             assert_true(call.numbers.back() < call.policies.size());
             assert_true(call.amounts.emplace(key, amount).second);
