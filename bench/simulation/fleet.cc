@@ -110,7 +110,7 @@ void Fleet::make_up_rounds(Instance* instance, Micros now) {
     if (instance->round_planned || instance->under_way || since < 0) {
         return;
     }
-    Batch none;
+    SyncBatch none;
     instance->sync_ledger->begin_round();
     if (instance->sync_ledger->next(now - since % scenario_.sync, kClientsInCall, &none)) {
         std::abort();

@@ -41,7 +41,7 @@ class Fleet {
     struct Trip {
         std::uint32_t instance = 0;
         unsigned events = 0;  // pending events of this call
-        Batch batch;
+        SyncBatch batch;
         Answer answer;
     };
 

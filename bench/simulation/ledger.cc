@@ -18,7 +18,7 @@ Ledger::Ledger(const Policy& policy, std::uint32_t clients)
     : policy_(&policy), layout_(layout_of(policy)), words_(words_of(layout_)), states_(words_ * clients) {}
 
 // A bucket is charged at the time of admission, or at the time of its last charge if that is later.
-Micros Ledger::time_of_charge(const Batch& batch, const std::uint64_t* state, Micros now) const {
+Micros Ledger::time_of_charge(const SyncBatch& batch, const std::uint64_t* state, Micros now) const {
     if (!is_bucket(policy_->algorithm) || batch.since == 0) {
         return now;
     }
@@ -41,13 +41,13 @@ std::uint32_t Ledger::overshoot(const std::uint64_t* state, Micros time, Micros 
     return static_cast<std::uint32_t>(std::ceil(std::max(level + cost - std::max(limit, level), 0.0)));
 }
 
-void Ledger::apply(const Batch& batch, Micros now, Answer* answer) {
+void Ledger::apply(const SyncBatch& batch, Micros now, Answer* answer) {
     std::uint64_t& last = guard_[batch.sender];
     const bool applied = batch.sequence <= last;
     answer->time = now;
     answer->overshoots.clear();
     answer->states.clear();
-    for (const Entry& entry : batch.entries) {
+    for (const SyncEntry& entry : batch.entries) {
         std::uint64_t* state = &states_[client_of(entry.name()) * words_];
         const std::uint32_t cost = applied ? 0 : entry.amount;
         const Micros time = cost != 0 ? time_of_charge(batch, state, now) : now;

@@ -28,10 +28,10 @@ class Ledger {
 
     // Charges a batch, unless its number is not above that of the sender's last batch. Returns the new
     // states.
-    void apply(const Batch& batch, Micros now, Answer* answer);
+    void apply(const SyncBatch& batch, Micros now, Answer* answer);
 
   private:
-    Micros time_of_charge(const Batch& batch, const std::uint64_t* state, Micros now) const;
+    Micros time_of_charge(const SyncBatch& batch, const std::uint64_t* state, Micros now) const;
     std::uint32_t overshoot(const std::uint64_t* state, Micros time, Micros now, std::uint32_t cost) const;
 
     const Policy* policy_;

@@ -176,7 +176,7 @@ ngx_int_t change_zone(ngx_http_request_t* r, Zone* zone, const RateList* rates) 
     return start(r, new ZoneChange(zone, rates));
 }
 
-// Reads the rate that a body asks for; false if it asks for none, with a sentence of why.
+// Reads the rate in a body; false if the body is wrong, with the reason in `*wrong`.
 bool read_rate(const Zone& zone, std::string_view body, RateList* rates, std::string* wrong) {
     constexpr const char* kForm = "accepted is an object such as {\"rate\":\"200r/m\"}";
     json_error_t error;
@@ -202,7 +202,7 @@ bool read_rate(const Zone& zone, std::string_view body, RateList* rates, std::st
     return read_zone_rates(zone, {json_string_value(rate), json_string_length(rate)}, rates, wrong);
 }
 
-// Whether a body is JSON, by what it says of itself.
+// Whether the request declares its body as JSON.
 bool is_json(ngx_http_request_t* r) {
     if (r->headers_in.content_type == nullptr) {
         return false;
@@ -215,7 +215,7 @@ bool is_json(ngx_http_request_t* r) {
     return same_letters(type, "application/json") || same_letters(type, "application/merge-patch+json");
 }
 
-// The body, as far as it is not too large; false if it cannot be read.
+// Reads the body, of which it may leave out bytes after the first kMostBody + 1; false after an error.
 bool collect_body(ngx_http_request_t* r, std::string* body) {
     for (ngx_chain_t* link = r->request_body != nullptr ? r->request_body->bufs : nullptr;
          link != nullptr && body->size() <= kMostBody; link = link->next) {
@@ -242,7 +242,7 @@ ngx_int_t refuse_size(ngx_http_request_t* r) {
                             "the body is too large; accepted are " + std::to_string(kMostBody) + " bytes");
 }
 
-// The zone that the path names was found before; where the body has come, it is found again.
+// The body has arrived. The zone in the path exists: it was found before the body was read.
 void on_body(ngx_http_request_t* r) {
     constexpr std::string_view kZonePath = "zones/";
     std::string body;

@@ -13,9 +13,10 @@
 namespace rate_limit {
 namespace {
 
-constexpr redis::Milliseconds kEveryAway = 100;  // while Redis cannot be asked, whether it can again
+constexpr redis::Milliseconds kEveryUnavailable = 100;  // while Redis is not available
 
-// Who has no rights may get them; until then its failures should not keep others who share the connection.
+// While the user lacks the right to call the script. The right may be granted meanwhile; until then, failed
+// calls should not disturb others on the same connection.
 constexpr redis::Milliseconds kEveryDenied = 30'000;
 
 // Takes the next part of a reply; false if there is none.
@@ -87,11 +88,11 @@ void FleetChanges::run() {
     }
     redis::Client* client = this->client();
     if (client == nullptr || !client->available()) {
-        run_again(kEveryAway);
+        run_again(kEveryUnavailable);
         return;
     }
     if (denied_at_ != 0 && loop()->now() < denied_at_ + kEveryDenied && client->connected()) {
-        // It would answer.
+        // Redis is connected, so it would reply.
         state_->set_heard(process().clock());
         return;
     }
@@ -104,7 +105,8 @@ void FleetChanges::run() {
 void FleetChanges::on_answer(void* self, redis::Error error, std::string_view reply) {
     auto* fleet_changes = static_cast<FleetChanges*>(self);
     fleet_changes->in_flight_ = false;
-    // A wrong password is another matter: the connection fails, and so do its other calls, until it is right.
+    // kDenied also means a wrong password. Then all calls of the connection fail, and the breaker handles
+    // them.
     const redis::Client* client = error == redis::Error::kDenied ? fleet_changes->client() : nullptr;
     const bool denied = client != nullptr && client->lacks_rights();
     if (denied) {
@@ -128,7 +130,7 @@ void FleetChanges::on_answer(void* self, redis::Error error, std::string_view re
     }
 }
 
-// Whether the reply is the script's. What is whole of one that is not counts all the same.
+// Applies a reply. False if it is malformed; complete parts before the error are applied.
 bool FleetChanges::follow(std::string_view reply) {
     std::string_view part;
     std::uint64_t moment = 0;

@@ -1,4 +1,4 @@
-// Says every second that this instance is there, and learns how many are.
+// Sends heartbeats, and reads the number of instances from the replies.
 #include "store/heartbeat.h"
 
 #include <charconv>
@@ -13,11 +13,13 @@
 namespace rate_limit {
 namespace {
 
-// Answers in a row that must name fewer instances than are known. When Redis was away for long, or has lost
-// its data, whoever speaks first finds itself alone until the others have spoken.
-constexpr unsigned kFewerAnswers = 3;
+// How many replies in a row must have a lower number of instances before it is believed. After Redis was down
+// or has lost its data, the first instance is alone until the others have sent a heartbeat.
+constexpr unsigned kFewerReplies = 3;
 
-constexpr unsigned kRankEvery = 10;  // questions, since one may go when another comes
+// How many heartbeats ask for the rank once. If one instance goes and another comes, the number is the same
+// but ranks may change.
+constexpr unsigned kRankEvery = 10;
 
 constexpr std::uint32_t kMostInstances = 1'000'000;
 
@@ -76,7 +78,7 @@ void Heartbeat::on_answer(void* self, redis::Error error, std::string_view reply
     heartbeat->membership_->set_answering(heartbeat->process().clock());
     const bool fewer = share.instances < heartbeat->membership_->share().instances;
     heartbeat->fewer_ = fewer ? heartbeat->fewer_ + 1 : 0;
-    if (!fewer || heartbeat->fewer_ >= kFewerAnswers) {
+    if (!fewer || heartbeat->fewer_ >= kFewerReplies) {
         heartbeat->membership_->set_share(share);
     }
 }

@@ -1,4 +1,4 @@
-// How many instances share a Redis, as each of them knows from what all say there every second.
+// Counts the instances that share a Redis: each sends a heartbeat every second.
 #pragma once
 
 #include <atomic>
@@ -14,15 +14,15 @@
 
 namespace rate_limit {
 
-// What the processes of an instance share. Made in memory that is all zero.
+// What the processes of an instance share. Created in memory that is all zero.
 class Membership {
   public:
-    // `id` is of no other instance.
+    // No other instance has this `id`.
     explicit Membership(std::uint64_t id) : id_(id), share_(0), back_at_(0) {}
 
     std::uint64_t id() const { return id_; }
 
-    // The part of a rate that is this instance's, by what was last heard; the whole if nothing was.
+    // This instance's share of a limit, by the last reply; the whole limit before the first reply.
     Share share() const {
         const std::uint64_t both = share_.load(std::memory_order_relaxed);
         return both == 0 ? Share()
@@ -32,8 +32,8 @@ class Membership {
         share_.store(share.instances | std::uint64_t{share.rank} << 32, std::memory_order_relaxed);
     }
 
-    // Since when Redis has answered each time, by the process's clock: kForever while it does not, 0 if it
-    // always has.
+    // Since when Redis replies to every heartbeat, by the process's clock: kForever while it does not, 0 if
+    // it always did.
     Micros back_at() const { return back_at_.load(std::memory_order_relaxed); }
     void set_away() { back_at_.store(kForever, std::memory_order_relaxed); }
     void set_answering(Micros now) {
@@ -46,7 +46,8 @@ class Membership {
 
   private:
     std::uint64_t id_;
-    std::atomic<std::uint64_t> share_;  // how many there are, and above that which of them this is
+    std::atomic<std::uint64_t>
+        share_;  // the number of instances in the low half, the rank of this one in the high half
     std::atomic<Micros> back_at_;
     Leader leader_;
 };

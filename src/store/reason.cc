@@ -6,7 +6,7 @@ namespace rate_limit {
 const char* reason_name(Reason reason) {
     switch (reason) {
         case kNoSlot:
-            return "slots";  // Redis has a "busy" of its own
+            return "slots";  // "busy" is the name of an error of Redis
         case kNoRate:
             return "rate";
         default:

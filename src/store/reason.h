@@ -1,4 +1,4 @@
-// Why the fallback decided a limit, or nothing did.
+// Why a limit was decided by the fallback, or not at all.
 #pragma once
 
 #include "memory/decided_by.h"
@@ -6,9 +6,9 @@
 
 namespace rate_limit {
 
-// The number of a redis::Error, or one of these.
+// A reason is the number of a redis::Error, or one of these.
 constexpr Reason kNoReason = 0;
-constexpr Reason kNoSlot = redis::kErrors;      // every slot that the client may have was in use
+constexpr Reason kNoSlot = redis::kErrors;      // all slots in which the client may be are in use
 constexpr Reason kNoRate = redis::kErrors + 1;  // the value of rate=$variable is not a rate
 constexpr unsigned kReasons = redis::kErrors + 2;
 static_assert(kReasons <= kMostReasons, "zones count each reason");

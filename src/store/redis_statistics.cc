@@ -1,4 +1,4 @@
-// Adds to stripes, and adds them up.
+// Counts in stripes, and adds the stripes up.
 #include "store/redis_statistics.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@ void RedisStatistics::count_error(unsigned stripe, redis::Error error) {
     add(&at(stripe).errors[static_cast<unsigned>(error)]);
 }
 
-// Only who has an open breaker has a place, so if there is none free, it is known anyway that many have.
+// Only a process with an open breaker uses an element. If all are in use, the process is not counted.
 void RedisStatistics::set_open(bool open, const Process& process) {
     const auto own = [&](const auto& entry) { return entry.load(std::memory_order_relaxed) == process.self; };
     auto* found = std::find_if(open_, open_ + kProcesses, own);

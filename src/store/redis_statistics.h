@@ -1,4 +1,4 @@
-// Counters of the calls to a Redis, in memory that all processes share.
+// Counters of the calls to a Redis, in shared memory.
 #pragma once
 
 #include <atomic>
@@ -18,26 +18,27 @@ constexpr std::uint64_t kBatchBoundsGroups[kBatchBounds] = {1, 2, 4, 8, 16, 32, 
 using BatchTotals = HistogramTotals<kBatchBounds>;  // of groups
 
 struct RedisTotals {
-    TimeTotals round_trips;  // of the calls that requests wait for
+    TimeTotals round_trips;  // of calls on the request path
     BatchTotals batches;     // groups in a call
     std::uint64_t errors[redis::kErrors];
-    std::uint64_t opened;  // breakers
+    std::uint64_t opened;  // how often a breaker opened
 };
 
-// Made in memory that is all zero.
+// Created in memory that is all zero. `stripe` is any number; processes with different numbers do not
+// contend.
 class RedisStatistics {
   public:
     void count_round_trip(unsigned stripe, Micros took);
     void count_batch(unsigned stripe, std::size_t groups);
     void count_error(unsigned stripe, redis::Error error);
 
-    // Whether a breaker of this process is open.
+    // Records whether a breaker of this process is open.
     void set_open(bool open, const Process& process);
     void count_opened(unsigned stripe) { add(&at(stripe).opened); }
 
     RedisTotals read() const;
 
-    // How many of the living processes have an open breaker.
+    // How many running processes have an open breaker.
     unsigned open_breakers(const Process& process) const;
 
   private:
@@ -50,21 +51,21 @@ class RedisStatistics {
         Counter opened = 0;
     };
 
-    static constexpr unsigned kProcesses = 128;  // whose breakers are known; more are as good as all
+    static constexpr unsigned kProcesses = 128;  // the most that open_breakers() counts
 
     Stripe& at(unsigned stripe) { return stripes_[stripe % kStripes]; }
 
     Stripe stripes_[kStripes];
-    std::atomic<std::uint32_t> open_[kProcesses] = {};  // processes that have an open breaker; 0 is none
+    std::atomic<std::uint32_t> open_[kProcesses] = {};  // ids of processes with an open breaker; 0 for none
 };
 
-// Counts what the clients of one worker see. Belongs to one thread.
+// Counts the calls of one worker. Belongs to one thread.
 class RedisCounter final : public redis::CallObserver {
   public:
-    // All must outlive this.
+    // All that is referred to must outlive the counter, except for the statistics after stop().
     RedisCounter(RedisStatistics* statistics, unsigned stripe, const Process& process)
         : statistics_(statistics), stripe_(stripe), process_(process) {
-        // A process with the same id may have died with an open one.
+        // A process with the same id may have died with an open breaker.
         statistics_->set_open(false, process_);
     }
 
@@ -75,14 +76,14 @@ class RedisCounter final : public redis::CallObserver {
     void on_close() override;
     void on_batch(std::size_t groups);
 
-    // Counts nothing more: the statistics may go.
+    // Stops counting; the statistics may then be destroyed.
     void stop();
 
   private:
     RedisStatistics* statistics_;
     unsigned stripe_;
     const Process& process_;
-    unsigned open_ = 0;  // breakers
+    unsigned open_ = 0;  // number of open breakers
 };
 
 }  // namespace rate_limit

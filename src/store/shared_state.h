@@ -1,4 +1,4 @@
-// What the processes of an instance know together of a zone, or of a Redis, beside what clients have used.
+// What the processes of an instance share about a zone or a Redis, except for the states of clients.
 #pragma once
 
 #include "memory/live_rate.h"
@@ -11,12 +11,12 @@
 
 namespace rate_limit {
 
-// Both are made in memory that is all zero, and kept when the configuration is read anew.
+// Both are created in memory that is all zero, and survive a reload.
 struct ZoneSharedState {
     ZoneStatistics statistics;
     LiveRate live;
     TopClients top_clients;
-    Reminder bad_cost;  // of cost=$variable
+    Reminder bad_cost;  // when a bad value of cost=$variable was last logged
 };
 
 struct RedisSharedState {

@@ -1,4 +1,4 @@
-// Collects what is owed, repeats what may have been lost, and takes over what comes back.
+// Collects unsent counts, retries batches that may be lost, and applies replies.
 #include "store/sync_ledger.h"
 
 #include <algorithm>
@@ -8,11 +8,11 @@ namespace {
 
 constexpr std::uint64_t kMostAmount = ~std::uint32_t{0};
 
-// Memory comes in good time if it is asked for while so many other clients are dealt with.
+// How many clients ahead memory is prefetched.
 constexpr std::size_t kClientsAhead = 8;
 
-// What the only rate of a policy has used. Once nothing remains, a decision on more than ever fits tells by
-// its excess how far the limit is exceeded.
+// Requests that a state has used of the policy's only rate. If none remain, the excess of a decision on more
+// than the limit shows by how much the limit is exceeded.
 std::uint64_t used_of(const Policy& policy, const StateLayout& layout, const std::uint64_t* state,
                       Micros now) {
     const std::uint64_t limit = capacity_of(policy, policy.rates.rates[0]);
@@ -23,30 +23,36 @@ std::uint64_t used_of(const Policy& policy, const StateLayout& layout, const std
     }
     const Decision& decision =
         check.evaluate(policy, layout, state, now, static_cast<std::uint32_t>(limit + 1));
-    // A leaky_bucket's excess is what waits behind the first.
+    // The excess of a leaky_bucket is the queue behind the first request.
     const std::uint64_t asked = policy.algorithm == Algorithm::kLeakyBucket ? limit : 1;
     return std::max(limit, (decision.excess_milli + 999) / 1000 - asked);
 }
 
-// The most that any rate has used.
-std::uint32_t most_used(const Policy& policy, const StateLayout& layout, const std::uint64_t* state,
-                        Micros now) {
-    std::uint64_t most = 0;
+// Calls `visit` with each rate of a policy as a policy of its own, without min_interval.
+template <class Visit>
+void visit_rates(const Policy& policy, Visit visit) {
     if (policy.rates.size == 1 && policy.min_interval == 0) {
-        most = used_of(policy, layout, state, now);
-        return static_cast<std::uint32_t>(std::min(most, kMostAmount));
+        visit(policy);
+        return;
     }
     Policy one = policy;
     one.min_interval = 0;
     one.rates.size = 1;
     for (std::uint32_t i = 0; i < policy.rates.size; i++) {
         one.rates.rates[0] = policy.rates.rates[i];
-        most = std::max(most, used_of(one, layout, state, now));
+        visit(one);
     }
+}
+
+// The largest number of requests that a state has used of any rate.
+std::uint32_t most_used(const Policy& policy, const StateLayout& layout, const std::uint64_t* state,
+                        Micros now) {
+    std::uint64_t most = 0;
+    visit_rates(policy, [&](const Policy& one) { most = std::max(most, used_of(one, layout, state, now)); });
     return static_cast<std::uint32_t>(std::min(most, kMostAmount));
 }
 
-// What a client owes, as far as it counts: of what was admitted, the newest.
+// The part of a client's counts that still affects decisions: the newest `used` requests.
 struct Counting {
     std::uint32_t unsent;
     std::uint32_t sending;
@@ -64,7 +70,7 @@ void copy_rates(const RateList& from, RateList* to) {
 
 }  // namespace
 
-Entry::Entry(const Slot& from, const UnsentCount& counts, const RateList& rates, std::uint32_t amount)
+SyncEntry::SyncEntry(const Slot& from, const UnsentCount& counts, const RateList& rates, std::uint32_t amount)
     : client(client_of(from)), slot(from.number), amount(amount) {
     const std::string_view text = counts.name();
     name_size = static_cast<std::uint8_t>(text.size());
@@ -99,7 +105,7 @@ const RateList& SyncLedger::rates_of(const UnsentCount& counts, RateList* room) 
     return *room;
 }
 
-const Policy& SyncLedger::policy_of(const Entry& entry, Policy* room) const {
+const Policy& SyncLedger::policy_of(const SyncEntry& entry, Policy* room) const {
     if (!varied()) {
         return *policy_;
     }
@@ -119,7 +125,7 @@ std::uint32_t SyncLedger::used(const Slot& slot, const UnsentCount& counts, Micr
 
 bool SyncLedger::drains() const { return mode_ == Mode::kSync && is_bucket(policy_->algorithm); }
 
-// As much of what a client owes counts.
+// How much of the unsent count is still worth sending.
 std::uint32_t SyncLedger::worth_sending(const Slot& slot, const UnsentCount& counts, Micros since,
                                         Micros now) const {
     return drains() && since != 0 ? static_cast<std::uint32_t>(kMostAmount) : used(slot, counts, now);
@@ -131,15 +137,15 @@ bool SyncLedger::lead() {
         leads_ = false;
     } else if (lead == Leader::Lead::kNew || !leads_) {
         leads_ = true;
-        find_left();
+        find_retries();
     }
     return leads_;
 }
 
-// All that is on its way, if somebody else has sent before.
-void SyncLedger::find_left() {
-    left_.clear();
-    ended_ = false;
+// Finds the entries in flight that an earlier leader left.
+void SyncLedger::find_retries() {
+    retries_.clear();
+    round_failed_ = false;
     unconfirmed_ = 0;
     std::uint64_t from = 0;
     for (;;) {
@@ -150,29 +156,29 @@ void SyncLedger::find_left() {
         const UnsentCount& counts = table_->unsent_of(slot);
         const Member member = {counts.sender(), counts.sequence(), client_of(slot), 0};
         const bool sending = counts.sending() != 0;
-        let_go(slot);
+        release(slot);
         if (sending) {
-            left_.push_back(member);
+            retries_.push_back(member);
         }
     }
-    std::sort(left_.begin(), left_.end(), is_earlier);
-    repeats_ = left_.size();
+    std::sort(retries_.begin(), retries_.end(), is_earlier);
+    due_ = retries_.size();
 }
 
 void SyncLedger::begin_round() {
     cursor_ = cursor_ < table_->slots() ? cursor_ : 0;
-    repeats_ = left_.size();
-    ended_ = false;
+    due_ = retries_.size();
+    round_failed_ = false;
 }
 
-bool SyncLedger::next(Micros now, std::size_t most, Batch* batch) {
+bool SyncLedger::next(Micros now, std::size_t most, SyncBatch* batch) {
     batch->entries.clear();
-    if (!lead() || (guard_ == Guard::kSender && (unconfirmed_ != 0 || ended_))) {
+    if (!lead() || (guard_ == Guard::kSender && (unconfirmed_ != 0 || round_failed_))) {
         return false;
     }
     most = guard_ == Guard::kSender ? most : 1;
-    const bool new_first = guard_ == Guard::kClient && repeated_;
-    repeated_ = !(new_first && collect(now, most, batch)) && repeat(now, batch);
+    const bool new_first = guard_ == Guard::kClient && retried_;
+    retried_ = !(new_first && collect(now, most, batch)) && retry(now, batch);
     if (batch->entries.empty() && !collect(now, most, batch)) {
         return false;
     }
@@ -180,24 +186,24 @@ bool SyncLedger::next(Micros now, std::size_t most, Batch* batch) {
     return true;
 }
 
-bool SyncLedger::repeat(Micros now, Batch* batch) {
-    while (repeats_ != 0 && batch->entries.empty()) {
-        const Member first = left_.front();
+bool SyncLedger::retry(Micros now, SyncBatch* batch) {
+    while (due_ != 0 && batch->entries.empty()) {
+        const Member first = retries_.front();
         batch->sender = first.sender;
         batch->sequence = first.sequence;
         batch->since = first.since;
         do {
-            repeat(left_.front(), now, batch);
-            left_.pop_front();
-            repeats_--;
-        } while (repeats_ != 0 && left_.front().sender == first.sender &&
-                 left_.front().sequence == first.sequence &&
+            retry(retries_.front(), now, batch);
+            retries_.pop_front();
+            due_--;
+        } while (due_ != 0 && retries_.front().sender == first.sender &&
+                 retries_.front().sequence == first.sequence &&
                  (guard_ == Guard::kSender || batch->entries.empty()));
     }
     return !batch->entries.empty();
 }
 
-void SyncLedger::repeat(const Member& member, Micros now, Batch* batch) {
+void SyncLedger::retry(const Member& member, Micros now, SyncBatch* batch) {
     const Slot slot = table_->find(member.client, *process_);
     if (slot.state == nullptr) {
         return;
@@ -208,10 +214,10 @@ void SyncLedger::repeat(const Member& member, Micros now, Batch* batch) {
         RateList room;
         batch->entries.emplace_back(slot, counts, rates_of(counts, &room), counting.sending);
     }
-    let_go(slot);
+    release(slot);
 }
 
-bool SyncLedger::collect(Micros now, std::size_t most, Batch* batch) {
+bool SyncLedger::collect(Micros now, std::size_t most, SyncBatch* batch) {
     if (cursor_ == 0) {
         last_pass_ = pass_;
         pass_ = now;
@@ -222,7 +228,7 @@ bool SyncLedger::collect(Micros now, std::size_t most, Batch* batch) {
         return false;
     }
     most = std::min<std::size_t>(most, table_->slots());
-    batch->entries.reserve(most);  // and not while a slot is locked
+    batch->entries.reserve(most);  // so that nothing is allocated while a slot is locked
     std::uint64_t ahead = cursor_;
     for (std::size_t i = 0; i < std::min(most, kClientsAhead); i++) {
         ahead = prefetch_unsent(ahead);
@@ -234,12 +240,12 @@ bool SyncLedger::collect(Micros now, std::size_t most, Batch* batch) {
             break;
         }
         collect(slot, now, batch);
-        let_go(slot);
+        release(slot);
     }
     return !batch->entries.empty();
 }
 
-// The next client from a slot on that may owe something; returns the number after it.
+// Prefetches the next client from a slot on that may have an unsent count; returns the number after its slot.
 std::uint64_t SyncLedger::prefetch_unsent(std::uint64_t from) const {
     const std::uint64_t number = table_->unsent_counts().next_marked(from);
     if (number >= table_->slots()) {
@@ -249,7 +255,7 @@ std::uint64_t SyncLedger::prefetch_unsent(std::uint64_t from) const {
     return number + 1;
 }
 
-void SyncLedger::collect(const Slot& slot, Micros now, Batch* batch) {
+void SyncLedger::collect(const Slot& slot, Micros now, SyncBatch* batch) {
     UnsentCount& counts = table_->unsent_of(slot);
     if (counts.sending() != 0) {
         return;
@@ -269,21 +275,22 @@ void SyncLedger::collect(const Slot& slot, Micros now, Batch* batch) {
     counts.send(amount, batch->sender, batch->sequence);
 }
 
-// Numbers of one sender must arrive in order, so what has failed goes first; of clients nobody does for long.
-void SyncLedger::failed(const Batch& batch) {
-    for (const Entry& entry : batch.entries) {
+// With kSender, numbers must arrive in order, so a failed batch is sent first. With kClient, it goes to the
+// end, so that it does not block others.
+void SyncLedger::failed(const SyncBatch& batch) {
+    for (const SyncEntry& entry : batch.entries) {
         const Member member = {batch.sender, batch.sequence, entry.client, batch.since};
         if (guard_ == Guard::kSender) {
-            left_.push_front(member);
+            retries_.push_front(member);
         } else {
-            left_.push_back(member);
+            retries_.push_back(member);
         }
     }
-    ended_ = true;
+    round_failed_ = true;
     unconfirmed_ = 0;
 }
 
-void SyncLedger::confirm(const Batch& batch, std::size_t index, const std::uint64_t* state, Micros time,
+void SyncLedger::confirm(const SyncBatch& batch, std::size_t index, const std::uint64_t* state, Micros time,
                          std::uint32_t overshoot) {
     unconfirmed_ -= std::min<std::size_t>(unconfirmed_, 1);
     if (index + kClientsAhead < batch.entries.size()) {
@@ -301,43 +308,40 @@ void SyncLedger::confirm(const Batch& batch, std::size_t index, const std::uint6
     }
     UnsentCount& counts = table_->unsent_of(slot);
     if (counts.is_in(batch.sender, batch.sequence)) {
-        // The state first: who dies between the two leaves what will come again.
+        // The state first: if the process dies before arrive(), the entry is retried.
         if (mode_ == Mode::kSync) {
             take_over(slot, counts, state, time);
             weigh(slot, counts, time);
         }
         counts.arrive();
     }
-    let_go(slot);
+    release(slot);
 }
 
-// Of the requests that did not fit, those that the client is admitted more than its limit for good.
+// Of the requests that exceeded the limit, those that the client does not make up for by waiting.
 std::uint32_t SyncLedger::beyond_limit(const Policy& policy, const std::uint64_t* state, Micros time,
                                        std::uint32_t overshoot, UnsentCount* counts) const {
     if (mode_ != Mode::kSync || state == nullptr) {
         return overshoot;
     }
     if (is_bucket(policy.algorithm)) {
-        return counts != nullptr ? beyond_level(policy, state, time, overshoot, counts) : overshoot;
+        return counts != nullptr ? beyond_bucket(policy, state, time, overshoot, counts) : overshoot;
     }
     return static_cast<std::uint32_t>(
         std::min<std::uint64_t>(overshoot, window_excess(policy, table_->layout(), state, time)));
 }
 
-// A level that is too full keeps the client waiting until it has drained. When instances take what has
-// drained since, each for itself, it is too full again, but no more was admitted than before. So only a
-// larger excess counts, until the client has rested for a period after its whole quota was back. What may be
-// owed has an end, and what is beyond that is never made up for.
-std::uint32_t SyncLedger::beyond_level(const Policy& policy, const std::uint64_t* state, Micros time,
-                                       std::uint32_t overshoot, UnsentCount* counts) const {
-    Policy one = policy;
-    one.min_interval = 0;
-    one.rates.size = 1;
+// A bucket that is too full rejects the client until it has drained. If several instances each admit what has
+// drained since, it is too full again, although the client was admitted no more than before. So only an
+// increase of the excess counts, until the client has rested for a period after its whole quota was back. The
+// debt of a bucket is limited; what exceeds this limit is never made up for.
+std::uint32_t SyncLedger::beyond_bucket(const Policy& policy, const std::uint64_t* state, Micros time,
+                                        std::uint32_t overshoot, UnsentCount* counts) const {
     std::uint64_t excess = 0;
     bool is_most = false;
     Micros rested = 0;
-    for (std::uint32_t i = 0; i < policy.rates.size; i++) {
-        const Rate& rate = one.rates.rates[0] = policy.rates.rates[i];
+    visit_rates(policy, [&](const Policy& one) {
+        const Rate& rate = one.rates.rates[0];
         const std::uint64_t limit = capacity_of(one, rate);
         const std::uint64_t used = used_of(one, table_->layout(), state, time);
         Check look;
@@ -345,7 +349,7 @@ std::uint32_t SyncLedger::beyond_level(const Policy& policy, const std::uint64_t
             rested, time + look.evaluate(one, table_->layout(), state, time, 0).reset_after + rate.period);
         excess = std::max(excess, used - std::min(used, limit));
         is_most = is_most || used >= limit + std::max<std::uint64_t>(limit, rate.count);
-    }
+    });
     const std::uint64_t counted = time / kSecond < counts->rested_at() ? counts->excess() : 0;
     counts->set_excess(std::max(excess, counted),
                        static_cast<std::uint32_t>(std::min<std::uint64_t>(rested / kSecond, kMostAmount)));
@@ -355,22 +359,17 @@ std::uint32_t SyncLedger::beyond_level(const Policy& policy, const std::uint64_t
 
 bool SyncLedger::is_fuller(const std::uint64_t* state, const std::uint64_t* than, const Policy& policy,
                            Micros time) const {
-    Policy one = policy;
-    one.min_interval = 0;
-    one.rates.size = 1;
-    for (std::uint32_t i = 0; i < policy.rates.size; i++) {
-        one.rates.rates[0] = policy.rates.rates[i];
+    bool fuller = true;
+    visit_rates(policy, [&](const Policy& one) {
         Check here;
         Check there;
-        if (here.evaluate(one, table_->layout(), state, time, 0).reset_after <
-            there.evaluate(one, table_->layout(), than, time, 0).reset_after) {
-            return false;
-        }
-    }
-    return true;
+        fuller = fuller && here.evaluate(one, table_->layout(), state, time, 0).reset_after >=
+                               there.evaluate(one, table_->layout(), than, time, 0).reset_after;
+    });
+    return fuller;
 }
 
-// Redis does not know what a state weighs.
+// Copies a state except for its weight, which Redis does not store.
 void SyncLedger::replace(const Slot& slot, const std::uint64_t* state) const {
     const std::size_t words = words_of(table_->layout()) - (varied() ? 1 : 0);
     if (state != nullptr) {
@@ -380,7 +379,7 @@ void SyncLedger::replace(const Slot& slot, const std::uint64_t* state) const {
     }
 }
 
-// A client that other instances have admitted weighs what it has used of them all.
+// Updates the weight of a state, which includes what other instances have admitted.
 void SyncLedger::weigh(const Slot& slot, const UnsentCount& counts, Micros time) const {
     if (!varied()) {
         return;
@@ -392,18 +391,18 @@ void SyncLedger::weigh(const Slot& slot, const UnsentCount& counts, Micros time)
     look.write_weight(slot.state);
 }
 
-// Redis' state, and on top of it what was admitted since the batch was made. A level that is fuller here is
-// the truer one: Redis is told of it later, and of no times.
+// Replaces the state by that of Redis, and charges what was admitted since the batch was created. A bucket
+// that is fuller here is more accurate and stays: Redis gets the counts later, and without their times.
 void SyncLedger::take_over(const Slot& slot, const UnsentCount& counts, const std::uint64_t* state,
                            Micros time) const {
     const StateLayout& layout = table_->layout();
-    // Nearly all windows: nothing was admitted since.
+    // The common case of windows: nothing was admitted since.
     if (counts.unsent() == 0 && !drains()) {
         replace(slot, state);
         return;
     }
     const std::uint32_t unsent = Counting(counts, used(slot, counts, time)).unsent;
-    std::uint64_t before[kMaxRates * 2 + 1];  // levels of all rates, and marks
+    std::uint64_t before[kMaxRates * 2 + 1];  // the words of all rates
     const std::size_t levels = drains() ? interval_index(layout) : 0;
     std::copy_n(slot.state, levels, before);
     replace(slot, state);
@@ -420,7 +419,7 @@ void SyncLedger::take_over(const Slot& slot, const UnsentCount& counts, const st
     }
 }
 
-void SyncLedger::let_go(const Slot& slot) const {
+void SyncLedger::release(const Slot& slot) const {
     table_->unmark(slot);
     Table::keep(slot, *process_);
 }

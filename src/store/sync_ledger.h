@@ -1,9 +1,9 @@
-// Tells Redis what the clients of a table were admitted, and the table what Redis then knows of them.
+// Collects the unsent counts of a table in batches, and applies the replies of Redis to the table.
 //
-// Knows neither Redis nor a clock: whoever drives it makes a call of each batch, to something that applies a
-// number of a sender once and what comes with a lower one, or the same again, not at all. A call whose fate
-// is not known is made again with its old number, even by another process: what is on its way stands in the
-// table.
+// A ledger uses neither Redis nor a clock. Its caller sends each batch to a receiver that applies each
+// sequence number of a sender at most once, and ignores a number that is not above the last one. So a batch
+// whose outcome is unknown is sent again with its old number, even by another process: the table records what
+// is in flight.
 #pragma once
 
 #include <cstddef>
@@ -18,96 +18,97 @@
 
 namespace rate_limit {
 
-// What a client is to be charged.
-struct Entry {
+// The amount to charge to one client.
+struct SyncEntry {
     std::uint64_t client;  // Table::hash of its name
-    std::uint64_t slot;    // the number of the one that it had
-    std::uint32_t amount;  // requests; 0 only looks
+    std::uint64_t slot;    // the number of its slot when the entry was created
+    std::uint32_t amount;  // requests; 0 only reads the state
     std::uint8_t name_size;
     char name_text[kLongestName];
-    RateList rates;  // the client's; see SyncLedger::policy_of
+    RateList rates;  // of the client; see SyncLedger::policy_of
 
-    Entry() = default;
+    SyncEntry() = default;
 
-    // Sets no more of the name and the rates than there are.
-    Entry(const Slot& from, const UnsentCount& counts, const RateList& rates, std::uint32_t amount);
+    // Leaves the unused parts of the name and of the rates uninitialized.
+    SyncEntry(const Slot& from, const UnsentCount& counts, const RateList& rates, std::uint32_t amount);
 
-    std::string_view name() const { return {name_text, name_size}; }  // is short: see short_name
+    std::string_view name() const { return {name_text, name_size}; }  // as short_name returns it
 };
 
-// What goes out together. The sender and the number say whether it was applied before.
-struct Batch {
+// The entries of one call. The sender and the sequence number show whether it was applied before.
+struct SyncBatch {
     std::uint64_t sender = 0;
     std::uint64_t sequence = 0;
-    Micros since = 0;  // all was admitted after this, by the clock that decides; 0 if that is not known
-    std::vector<Entry> entries;  // each of another client
+    Micros since = 0;  // all requests were admitted after this, by the clock that decides; 0 if unknown
+    std::vector<SyncEntry> entries;  // of different clients
 };
 
-// The most clients in one call: more would keep Redis from others for over a millisecond or so.
+// The most clients in one call. More would block Redis for over a millisecond.
 constexpr std::size_t kClientsInCall = 200;
 
-// Belongs to one thread. Of the processes that share a table one at a time sends, whichever asks first.
+// Belongs to one thread. Of the processes that share a table, one sends at a time: the leader of its unsent
+// counts.
 class SyncLedger {
   public:
     enum class Mode : std::uint8_t {
-        kSync,      // the table takes over what Redis has
-        kFallback,  // the table's states stay as they are
+        kSync,      // the states in Redis replace those of the table
+        kFallback,  // the states of the table stay
     };
 
-    // What remembers the last number of a sender that was applied.
+    // The key in Redis that stores the last sequence number applied of a sender.
     enum class Guard : std::uint8_t {
-        kSender,  // one key: numbers must arrive in order, so one batch is under way at a time
-        kClient,  // a key for each client: any number may be under way, each of one client
+        kSender,  // one key: numbers must arrive in order, so one batch is in flight at a time
+        kClient,  // a key for each client: any number of batches may be in flight, each of one client
     };
 
-    // The table has unsent_counts. `policy` is the zone's, the one that admits most at once if there are
-    // several: without rates if these differ between clients, with debt for kSync, as those of the zone's
-    // requests, and may change meanwhile. All that is referred to must outlive this.
+    // The table has unsent counts. `policy` is that of the zone's requests; if several differ, the one that
+    // admits most at once. It has no rates if rates differ between clients, and debt for kSync. It may change
+    // while the ledger lives. All that is referred to must outlive the ledger.
     SyncLedger(Table* table, const Policy& policy, Mode mode, Guard guard, const Process& process);
 
     ~SyncLedger() { resign(); }
     SyncLedger(const SyncLedger&) = delete;
     SyncLedger& operator=(const SyncLedger&) = delete;
 
-    // To be called whenever it is time to send, and next() after it, though nobody may owe anything: from now
-    // on next() hands out once each client that does. A round that is not finished goes on.
+    // Begins a round, in which next() returns each client with an unsent count once. Must be followed by
+    // next(), even if no client has an unsent count. An unfinished round continues.
     void begin_round();
 
-    // The next batch, of at most `most` clients; false if there is none in this round, one has to be settled
-    // first, or another process sends. `now` is the time by which requests are decided. What a client owes
-    // but no longer counts is not sent.
+    // The next batch, of at most `most` clients. False if the round has no more, if a batch must be confirmed
+    // first, or if another process sends. `now` is the time by which requests are decided. Requests that no
+    // longer affect a decision are not sent.
     //
-    // First come those whose fate is not known: they failed in an earlier round, or were left by a process
-    // that sent before. They have the number and the members that they had, so that they may be more than
-    // `most`, but no more than still counts of their amounts, which may be 0. With kClient they take turns
-    // with others, so that those who fail for long keep nobody waiting.
+    // Retries come first: batches that failed in an earlier round, or that an earlier leader left. A retry
+    // has its old number and its old clients, which may be more than `most`. Its amounts shrink to what still
+    // affects a decision, possibly to 0. With kClient, retries and new batches alternate, so that clients
+    // whose calls keep failing do not block the others.
     //
-    // Each entry must be settled, or the batch must fail.
-    bool next(Micros now, std::size_t most, Batch* batch);
+    // For each batch, the caller must call confirm() for every entry, or failed().
+    bool next(Micros now, std::size_t most, SyncBatch* batch);
 
-    // The batch may or may not have been applied: it comes again in the next round, without what was settled.
-    // With kSender this ends the round.
-    void failed(const Batch& batch);
+    // It is unknown whether the batch was applied: it is retried in the next round, without confirmed
+    // entries. With kSender this ends the round.
+    void failed(const SyncBatch& batch);
 
-    // An entry was applied, now or before. `state`, of the table's layout, is what Redis has of the client at
-    // its own `time`, null if nothing; unused, as the time, by kFallback. `overshoot` is how many of the
-    // requests did not fit; those of them are counted that the client does not make up for by waiting. Does
-    // nothing to a client that is no longer in the batch.
-    void confirm(const Batch& batch, std::size_t index, const std::uint64_t* state, Micros time,
+    // An entry was applied, now or before. `state`, of the table's layout, is the client's state in Redis at
+    // Redis's `time`; null if there is none. kFallback uses neither. `overshoot` is how many of the requests
+    // exceeded the limit; those that the client does not make up for by waiting are added to the overshoot of
+    // the table. A client that is no longer in the batch is left alone.
+    void confirm(const SyncBatch& batch, std::size_t index, const std::uint64_t* state, Micros time,
                  std::uint32_t overshoot);
 
     // Whether this process is the one that sends; takes the lead if no process has it, and then finds the
     // batches in flight that an earlier leader left. next() calls lead().
     bool lead();
 
-    // Lets another process send at once. What is on its way, that process sends again.
+    // Lets another process lead at once. It retries what is in flight.
     void resign();
 
-    // The policy under which an entry is charged. It may be in `room`, which must live as long.
-    const Policy& policy_of(const Entry& entry, Policy* room) const;
+    // The policy by which an entry is charged. It may be stored in `*room`, which must live as long.
+    const Policy& policy_of(const SyncEntry& entry, Policy* room) const;
 
   private:
-    // Who is in a batch whose fate is not known.
+    // A client in a batch whose outcome is unknown.
     struct Member {
         std::uint64_t sender;
         std::uint64_t sequence;
@@ -122,23 +123,23 @@ class SyncLedger {
     bool drains() const;
     std::uint32_t used(const Slot& slot, const UnsentCount& counts, Micros now) const;
     std::uint32_t worth_sending(const Slot& slot, const UnsentCount& counts, Micros since, Micros now) const;
-    void find_left();
-    bool repeat(Micros now, Batch* batch);
-    void repeat(const Member& member, Micros now, Batch* batch);
-    bool collect(Micros now, std::size_t most, Batch* batch);
+    void find_retries();
+    bool retry(Micros now, SyncBatch* batch);
+    void retry(const Member& member, Micros now, SyncBatch* batch);
+    bool collect(Micros now, std::size_t most, SyncBatch* batch);
     std::uint64_t prefetch_unsent(std::uint64_t from) const;
-    void collect(const Slot& slot, Micros now, Batch* batch);
+    void collect(const Slot& slot, Micros now, SyncBatch* batch);
     bool is_fuller(const std::uint64_t* state, const std::uint64_t* than, const Policy& policy,
                    Micros time) const;
     void replace(const Slot& slot, const std::uint64_t* state) const;
     void weigh(const Slot& slot, const UnsentCount& counts, Micros time) const;
     std::uint32_t beyond_limit(const Policy& policy, const std::uint64_t* state, Micros time,
                                std::uint32_t overshoot, UnsentCount* counts) const;
-    std::uint32_t beyond_level(const Policy& policy, const std::uint64_t* state, Micros time,
-                               std::uint32_t overshoot, UnsentCount* counts) const;
+    std::uint32_t beyond_bucket(const Policy& policy, const std::uint64_t* state, Micros time,
+                                std::uint32_t overshoot, UnsentCount* counts) const;
     void take_over(const Slot& slot, const UnsentCount& counts, const std::uint64_t* state,
                    Micros time) const;
-    void let_go(const Slot& slot) const;
+    void release(const Slot& slot) const;
 
     Table* table_;
     const Policy* policy_;
@@ -146,14 +147,14 @@ class SyncLedger {
     Guard guard_;
     const Process* process_;
     bool leads_ = false;
-    Micros pass_ = 0;  // when the slots were begun to be looked at in turn, and the time before
-    Micros last_pass_ = 0;
-    std::uint64_t cursor_;         // the slot at which the round goes on
-    std::size_t unconfirmed_ = 0;  // kSender: entries that are under way
-    std::deque<Member> left_;      // to be repeated, in this order
-    std::size_t repeats_ = 0;      // so many of them in this round
-    bool ended_ = false;           // kSender: this round, by a failure
-    bool repeated_ = false;        // kClient: whether the last batch was one that comes again
+    Micros pass_ = 0;              // when the current pass over the slots began
+    Micros last_pass_ = 0;         // when the pass before began
+    std::uint64_t cursor_;         // the slot at which the round continues
+    std::size_t unconfirmed_ = 0;  // kSender: entries in flight
+    std::deque<Member> retries_;   // in the order in which they are sent
+    std::size_t due_ = 0;          // how many of the retries belong to this round
+    bool round_failed_ = false;    // kSender
+    bool retried_ = false;         // kClient: whether the last batch was a retry
 };
 
 }  // namespace rate_limit

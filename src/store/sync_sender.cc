@@ -1,8 +1,7 @@
-// Makes calls of batches, and hands what they bring back to the table.
+// Sends batches as calls of the sync script, and applies the replies.
 #include "store/sync_sender.h"
 
 #include <algorithm>
-#include <new>
 #include <utility>
 
 #include "core/client_name.h"
@@ -15,7 +14,7 @@
 namespace rate_limit {
 namespace {
 
-constexpr std::size_t kCallsInCluster = 128;  // under way, of one client each
+constexpr std::size_t kCallsInCluster = 128;  // in flight, of one client each
 constexpr std::size_t kFailuresInRound = 1024;
 static_assert(kClientsInCall <= kMaxPolicies, "each client may have rates of its own");
 
@@ -47,7 +46,7 @@ void SyncSender::on_end() {
     run();
 }
 
-bool SyncSender::is_over() const {
+bool SyncSender::out_of_time() const {
     constexpr redis::Milliseconds kLongestEnd = 1000;
     return ending_ && loop()->now() > ended_at_ + kLongestEnd;
 }
@@ -64,40 +63,37 @@ void SyncSender::run() {
 
 void SyncSender::send_all() {
     send_batches();
-    if (ending_ && under_way_ == 0) {
+    if (ending_ && in_flight_ == 0) {
         ledger_.resign();
     }
 }
 
-// Where each client may be at another server, each has a call, and many are under way at once; else one
-// follows the other.
+// In Cluster, each client has a call of its own, and many calls are in flight. Otherwise one call with many
+// clients is in flight at a time.
 void SyncSender::send_batches() {
     const bool sharded = router()->sharded();
     const std::size_t most = sharded ? kCallsInCluster : 1;
-    while (under_way_ < most && failed_ < kFailuresInRound && !is_over()) {
-        std::unique_ptr<Trip> trip;
+    while (in_flight_ < most && failed_ < kFailuresInRound && !out_of_time()) {
+        std::unique_ptr<Sent> sent;
         if (free_.empty()) {
-            trip.reset(new (std::nothrow) Trip);
+            sent = std::make_unique<Sent>();
         } else {
-            trip = std::move(free_.back());
+            sent = std::move(free_.back());
             free_.pop_back();
         }
-        if (trip == nullptr) {
+        sent->sync_sender = this;
+        if (!ledger_.next(now(), sharded ? 1 : kClientsInCall, &sent->batch)) {
+            free_.push_back(std::move(sent));
             return;
         }
-        trip->sync_sender = this;
-        if (!ledger_.next(now(), sharded ? 1 : kClientsInCall, &trip->batch)) {
-            free_.push_back(std::move(trip));
-            return;
-        }
-        if (!send(trip.get())) {
+        if (!send(sent.get())) {
             failed_++;
-            ledger_.failed(trip->batch);
-            free_.push_back(std::move(trip));
+            ledger_.failed(sent->batch);
+            free_.push_back(std::move(sent));
             continue;
         }
-        under_way_++;
-        trip.release();  // NOLINT(bugprone-unused-return-value): on_answer takes it back
+        in_flight_++;
+        sent.release();  // NOLINT(bugprone-unused-return-value): on_answer takes it back
     }
 }
 
@@ -110,11 +106,11 @@ redis::Slot SyncSender::slot_of(std::string_view client) const {
     return redis::slot_of(key.view());
 }
 
-// The guard is where the clients' keys are: beside the one client, where they may be in different places.
-void SyncSender::append_guard(const Batch& batch, redis::Buffer* buffer) const {
+// In Cluster, the guard is in the slot of the only client.
+void SyncSender::append_guard(const SyncBatch& batch, redis::Buffer* buffer) const {
     std::string key = options_.prefix + "sync:" + options_.zone + ":" + print_id(batch.sender);
     if (router()->sharded()) {
-        // The tag of the client's own key, which need not be its name: a brace may be part of that.
+        // The hash tag of the client's key. It may differ from the client's name, which may contain a brace.
         redis::Buffer text;
         append_key_text(options_.prefix, options_.zone, policy_->algorithm, batch.entries[0].name(), &text);
         key += ":" + std::string(text.view().substr(text.view().find('{')));
@@ -122,12 +118,12 @@ void SyncSender::append_guard(const Batch& batch, redis::Buffer* buffer) const {
     redis::append_bulk(key, buffer);
 }
 
-void SyncSender::append_keys(const Batch& batch, redis::Buffer* buffer) const {
-    // All keys are alike up to the client's name.
+void SyncSender::append_keys(const SyncBatch& batch, redis::Buffer* buffer) const {
+    // All keys are equal up to the client's name.
     redis::Buffer start;
     append_key_text(options_.prefix, options_.zone, policy_->algorithm, {}, &start);
     start.cut(start.size() - 1);
-    for (const Entry& entry : batch.entries) {
+    for (const SyncEntry& entry : batch.entries) {
         redis::append_bulk_header(start.size() + entry.name_size + 1, buffer);
         buffer->append(start.view());
         buffer->append(entry.name());
@@ -136,18 +132,19 @@ void SyncSender::append_keys(const Batch& batch, redis::Buffer* buffer) const {
     append_guard(batch, buffer);
 }
 
-void SyncSender::append_entries(const Batch& batch, redis::Buffer* policies, redis::Buffer* entries) const {
+void SyncSender::append_entries(const SyncBatch& batch, redis::Buffer* policies,
+                                redis::Buffer* entries) const {
     char record[kLongestPolicy];
     if (!table_->layout().varied) {
         policies->append({record, encode_policy(*policy_, table_->layout(), record)});
-        for (const Entry& entry : batch.entries) {
+        for (const SyncEntry& entry : batch.entries) {
             append_entry(0, entry.amount, entries);
         }
         return;
     }
     Policy room;
     std::vector<std::string> known;
-    for (const Entry& entry : batch.entries) {
+    for (const SyncEntry& entry : batch.entries) {
         const Policy& policy = ledger_.policy_of(entry, &room);
         const std::string text(record, encode_policy(policy, table_->layout(), record));
         const auto found = std::find(known.begin(), known.end(), text);
@@ -159,11 +156,11 @@ void SyncSender::append_entries(const Batch& batch, redis::Buffer* policies, red
     }
 }
 
-bool SyncSender::send(Trip* trip) {
-    const Batch& batch = trip->batch;
-    trip->slot = slot_of(batch.entries[0].name());
-    trip->sent_at = wall_();
-    redis::Client* client = router()->client_of(trip->slot);
+bool SyncSender::send(Sent* sent) {
+    const SyncBatch& batch = sent->batch;
+    sent->slot = slot_of(batch.entries[0].name());
+    sent->sent_at = wall_();
+    redis::Client* client = router()->client_of(sent->slot);
     redis::Call* call = client != nullptr && client->available() ? client->make_call() : nullptr;
     if (call == nullptr) {
         return false;
@@ -180,59 +177,59 @@ bool SyncSender::send(Trip* trip) {
     redis::append_bulk(entries.view(), &command);
     redis::append_bulk_number(batch.sequence, &command);
     redis::append_bulk_number(static_cast<std::uint64_t>(age), &command);
-    call->slot = trip->slot;
-    client->send(call, on_answer, trip);
+    call->slot = sent->slot;
+    client->send(call, on_answer, sent);
     return true;
 }
 
 void SyncSender::on_answer(void* self, redis::Error error, std::string_view reply) {
-    std::unique_ptr<Trip> trip(static_cast<Trip*>(self));
-    SyncSender* sync_sender = trip->sync_sender;
-    sync_sender->under_way_--;
-    if (error != redis::Error::kNone || !sync_sender->take_in(*trip, reply)) {
+    std::unique_ptr<Sent> sent(static_cast<Sent*>(self));
+    SyncSender* sync_sender = sent->sync_sender;
+    sync_sender->in_flight_--;
+    if (error != redis::Error::kNone || !sync_sender->apply_reply(*sent, reply)) {
         sync_sender->failed_++;
-        sync_sender->ledger_.failed(trip->batch);
+        sync_sender->ledger_.failed(sent->batch);
     }
-    sync_sender->free_.push_back(std::move(trip));
+    sync_sender->free_.push_back(std::move(sent));
     if (sync_sender->router() != nullptr) {
         sync_sender->send_all();
     }
 }
 
-// Hands what Redis has to the table; false if the reply is not the script's.
-bool SyncSender::take_in(const Trip& trip, std::string_view reply) {
+// Applies the states of a reply to the table; false if the reply is malformed.
+bool SyncSender::apply_reply(const Sent& sent, std::string_view reply) {
     Micros time = 0;
     std::string_view rest = reply;
     bool whole = decode_time(&rest, &time);
     const std::string_view records = rest;
     std::uint32_t overshoot = 0;
     std::string_view value;
-    for (std::size_t i = 0; i < trip.batch.entries.size() && whole; i++) {
+    for (std::size_t i = 0; i < sent.batch.entries.size() && whole; i++) {
         whole = decode_entry(&rest, &overshoot, &value);
     }
     if (!whole || !rest.empty()) {
-        redis::Client* client = router() != nullptr ? router()->client_of(trip.slot) : nullptr;
+        redis::Client* client = router() != nullptr ? router()->client_of(sent.slot) : nullptr;
         if (client != nullptr) {
             client->distrust(redis::Error::kShape,
                              "a reply of the sync script is not as long as its clients");
         }
         return false;
     }
-    // What comes back is of this time, and other processes judge it at once.
-    set_clock(trip.sent_at, time);
+    // The states are of this time, and other processes use them at once.
+    set_clock(sent.sent_at, time);
     rest = records;
     Policy room;
-    for (std::size_t i = 0; i < trip.batch.entries.size(); i++) {
+    for (std::size_t i = 0; i < sent.batch.entries.size(); i++) {
         decode_entry(&rest, &overshoot, &value);
-        const Policy& policy = ledger_.policy_of(trip.batch.entries[i], &room);
+        const Policy& policy = ledger_.policy_of(sent.batch.entries[i], &room);
         const bool known = decode_value(policy, table_->layout(), value, state_.data());
-        ledger_.confirm(trip.batch, i, known ? state_.data() : nullptr, time, overshoot);
+        ledger_.confirm(sent.batch, i, known ? state_.data() : nullptr, time, overshoot);
     }
     return true;
 }
 
-// Redis' clock was read some time between the call and now: as long as it may be as far ahead as was thought,
-// that stays, so that the time does not jump with every call.
+// Redis's clock was read between the call and now. The known difference stays while it is possible, so that
+// the time does not jump with every call.
 void SyncSender::set_clock(Micros sent_at, Micros time) const {
     const Micros received_at = wall_();
     const Micros ahead = table_->unsent_counts().ahead();

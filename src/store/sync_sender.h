@@ -20,7 +20,7 @@ namespace rate_limit {
 class SyncSender final : public PeriodicTask {
   public:
     struct Options {
-        std::string zone;    // its name
+        std::string zone;    // name of the zone
         std::string prefix;  // of every key
         redis::Milliseconds every = 1000;
         SyncLedger::Mode mode = SyncLedger::Mode::kSync;
@@ -35,10 +35,10 @@ class SyncSender final : public PeriodicTask {
                             redis::Loop* loop, const Process& process, Micros (*wall)());
 
   private:
-    // A batch on its way.
-    struct Trip {
+    // A batch in flight.
+    struct Sent {
         SyncSender* sync_sender = nullptr;
-        Batch batch;
+        SyncBatch batch;
         redis::Slot slot = 0;
         Micros sent_at = 0;
     };
@@ -52,12 +52,12 @@ class SyncSender final : public PeriodicTask {
     bool lead() override { return ledger_.lead(); }
     void send_all();
     void send_batches();
-    bool is_over() const;
-    bool send(Trip* trip);
-    void append_guard(const Batch& batch, redis::Buffer* buffer) const;
-    void append_keys(const Batch& batch, redis::Buffer* buffer) const;
-    void append_entries(const Batch& batch, redis::Buffer* policies, redis::Buffer* entries) const;
-    bool take_in(const Trip& trip, std::string_view reply);
+    bool out_of_time() const;
+    bool send(Sent* sent);
+    void append_guard(const SyncBatch& batch, redis::Buffer* buffer) const;
+    void append_keys(const SyncBatch& batch, redis::Buffer* buffer) const;
+    void append_entries(const SyncBatch& batch, redis::Buffer* policies, redis::Buffer* entries) const;
+    bool apply_reply(const Sent& sent, std::string_view reply);
     void set_clock(Micros sent_at, Micros time) const;
     Micros now() const;
     redis::Slot slot_of(std::string_view client) const;
@@ -67,12 +67,12 @@ class SyncSender final : public PeriodicTask {
     Options options_;
     Micros (*wall_)();
     SyncLedger ledger_;
-    std::vector<std::unique_ptr<Trip>> free_;
-    std::size_t under_way_ = 0;
-    std::size_t failed_ = 0;  // in this round
-    bool ending_ = false;
-    redis::Milliseconds ended_at_ = 0;  // if so
-    std::vector<std::uint64_t> state_;  // room for one
+    std::vector<std::unique_ptr<Sent>> free_;  // to be used again
+    std::size_t in_flight_ = 0;                // batches
+    std::size_t failed_ = 0;                   // batches of this round
+    bool ending_ = false;                      // on_end() was called
+    redis::Milliseconds ended_at_ = 0;         // when
+    std::vector<std::uint64_t> state_;         // room for the state of a client
 };
 
 }  // namespace rate_limit

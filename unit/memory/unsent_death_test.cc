@@ -118,13 +118,13 @@ void test_a_process_may_die_after_any_instruction_of_a_charge(void**) {
 constexpr unsigned kClients = 3;
 
 // Number 1 of a sender, with so much for the first client, one more for the next, and so on.
-Batch first_batch(std::uint64_t sender, std::uint32_t amount) {
-    Batch batch;
+SyncBatch first_batch(std::uint64_t sender, std::uint32_t amount) {
+    SyncBatch batch;
     batch.sender = sender;
     batch.sequence = 1;
     for (unsigned i = 0; i < kClients; i++) {
         const std::string name = name_of(i);
-        Entry entry = {};
+        SyncEntry entry = {};
         entry.amount = amount + i;
         entry.rates = kPolicy.rates;
         entry.name_size = static_cast<std::uint8_t>(name.size());
@@ -156,7 +156,7 @@ void test_a_process_may_die_after_any_instruction_of_a_round(void**) {
     const Stepper dying(
         [&](const Process& process) {
             SyncLedger sync_ledger(&zone.table(), zone.policy(), Mode::kSync, Guard::kSender, process);
-            Batch batch;
+            SyncBatch batch;
             sync_ledger.begin_round();
             if (!sync_ledger.next(kNow, 10, &batch) || batch.entries.size() != kClients) {
                 return 1;

@@ -96,7 +96,7 @@ class Trial {
 
     void begin() {
         sync_ledger_->begin_round();
-        Batch batch;
+        SyncBatch batch;
         while (under_way_.size() < 8 && sync_ledger_->next(now_, 1 + dice_.below(20), &batch)) {
             std::uint64_t& last = last_[batch.sender];
             repeated += batch.sequence <= last ? 1 : 0;
@@ -111,7 +111,7 @@ class Trial {
             return;
         }
         const std::size_t index = dice_.below(static_cast<unsigned>(under_way_.size()));
-        const Batch batch = under_way_[index];
+        const SyncBatch batch = under_way_[index];
         under_way_.erase(under_way_.begin() + static_cast<std::ptrdiff_t>(index));
         if (dice_.one_in(3)) {
             sync_ledger_->failed(batch);
@@ -134,7 +134,7 @@ class Trial {
 
     // What was under way may have arrived.
     void crash() {
-        for (const Batch& batch : under_way_) {
+        for (const SyncBatch& batch : under_way_) {
             if (dice_.one_in(2)) {
                 ledger_.apply(batch, now_);
             }
@@ -214,7 +214,7 @@ class Trial {
     std::unique_ptr<SyncLedger> old_;
     std::uint32_t processes_ = 0;
     Micros now_ = kNow;
-    std::vector<Batch> under_way_;
+    std::vector<SyncBatch> under_way_;
     std::map<std::uint64_t, std::uint64_t> last_;
     std::uint64_t admitted_[kClients] = {};
     std::uint64_t lost_[kClients] = {};
@@ -381,7 +381,7 @@ void share_a_limit(const Policy& policy, unsigned seed) {
             continue;
         }
         // A call that takes its time, while requests go on.
-        Batch batch;
+        SyncBatch batch;
         sync_ledgers[instance]->begin_round();
         while (sync_ledgers[instance]->next(now, 2, &batch)) {
             const Ledger::Answer answer = ledger.apply(batch, now);
@@ -390,7 +390,7 @@ void share_a_limit(const Policy& policy, unsigned seed) {
             }
             confirm(sync_ledgers[instance].get(), batch, answer, now);
             // Whoever was quiet meanwhile is known here as it is there.
-            for (const Entry& entry : batch.entries) {
+            for (const SyncEntry& entry : batch.entries) {
                 if (owed_by(zone, entry.name()).unsent == 0) {
                     assert_agrees(zone, &ledger, std::string(entry.name()), now);
                 }

@@ -23,10 +23,10 @@ class Ledger {
     Ledger(const Policy& policy, const StateLayout& layout, Guard guard)
         : policy_(policy), layout_(layout), guard_(guard) {}
 
-    Answer apply(const Batch& batch, Micros now) {
+    Answer apply(const SyncBatch& batch, Micros now) {
         Answer answer;
         bool applied = false;
-        for (const Entry& entry : batch.entries) {
+        for (const SyncEntry& entry : batch.entries) {
             const std::string name(entry.name());
             std::uint64_t& last = last_[{batch.sender, guard_ == Guard::kClient ? name : ""}];
             const bool is_new = batch.sequence > last || (guard_ == Guard::kSender && applied);
@@ -67,7 +67,7 @@ class Ledger {
         return std::min(now, std::max(since, last));
     }
 
-    void impose(const std::string& name, const Entry& entry, Micros since, Micros now) {
+    void impose(const std::string& name, const SyncEntry& entry, Micros since, Micros now) {
         if (entry.amount == 0) {
             return;
         }
@@ -88,7 +88,8 @@ class Ledger {
     std::map<std::string, std::vector<std::uint64_t>> states_;
 };
 
-inline void confirm(SyncLedger* sync_ledger, const Batch& batch, const Ledger::Answer& answer, Micros time) {
+inline void confirm(SyncLedger* sync_ledger, const SyncBatch& batch, const Ledger::Answer& answer,
+                    Micros time) {
     for (std::size_t i = 0; i < batch.entries.size(); i++) {
         sync_ledger->confirm(batch, i, answer[i].data(), time, 0);
     }
@@ -96,7 +97,7 @@ inline void confirm(SyncLedger* sync_ledger, const Batch& batch, const Ledger::A
 
 // A round in which nothing goes wrong.
 inline void sync(SyncLedger* sync_ledger, Ledger* ledger, Micros now = kNow, std::size_t most = 5) {
-    Batch batch;
+    SyncBatch batch;
     sync_ledger->begin_round();
     while (sync_ledger->next(now, most, &batch)) {
         confirm(sync_ledger, batch, ledger->apply(batch, now), now);

@@ -37,12 +37,12 @@ struct Scene {
     Zone zone;
     SyncLedger sync_ledger;
     Ledger ledger;
-    Batch batch;
+    SyncBatch batch;
 };
 
-inline std::string content(const Batch& batch) {
+inline std::string content(const SyncBatch& batch) {
     std::set<std::string> parts;
-    for (const Entry& entry : batch.entries) {
+    for (const SyncEntry& entry : batch.entries) {
         parts.insert(std::string(entry.name()) + "=" + std::to_string(entry.amount) + " ");
     }
     std::string text;

@@ -16,7 +16,7 @@ void test_a_table_takes_over_what_redis_has_and_keeps_what_is_unsent(void**) {
         use(scene.zone, "alice", 5);
         assert_true(scene.begin());
         // Meanwhile others are known to have used 30, and 7 more are admitted here.
-        Batch others;
+        SyncBatch others;
         others.sender = 1;
         others.sequence = 1;
         others.entries = scene.batch.entries;
@@ -43,7 +43,7 @@ void test_what_is_admitted_beyond_a_limit_counts(void**) {
         Scene scene(policy);
         use(scene.zone, "alice", 10);
         assert_true(scene.begin());
-        Batch others = scene.batch;
+        SyncBatch others = scene.batch;
         others.sender = 1;
         scene.ledger.apply(others, kNow);
         scene.confirm_all();
@@ -118,7 +118,7 @@ void test_where_rates_differ_each_client_goes_with_its_own(void**) {
     }
     assert_true(scene.begin());
     assert_content(scene.batch, "alice=6 bob=6 ");
-    for (const Entry& entry : scene.batch.entries) {
+    for (const SyncEntry& entry : scene.batch.entries) {
         Policy room;
         const Policy& policy = scene.sync_ledger.policy_of(entry, &room);
         assert_int_equal(policy.rates.size, entry.name() == "bob" ? 2 : 1);

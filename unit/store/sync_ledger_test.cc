@@ -31,7 +31,7 @@ void test_a_batch_says_who_owes_how_much(void**) {
     assert_true(scene.begin());
     assert_content(scene.batch, "alice=7 bob=1 ");
     assert_int_equal(scene.batch.sender, scene.zone->unsent_counts().sender());
-    for (const Entry& entry : scene.batch.entries) {
+    for (const SyncEntry& entry : scene.batch.entries) {
         assert_int_equal(entry.client, scene.zone->hash(entry.name()));
         assert_int_equal(entry.rates.size, 1);
         assert_int_equal(entry.rates.rates[0].count, 1000);
@@ -62,12 +62,12 @@ void test_a_round_has_each_client_once_in_batches_of_at_most_so_many(void**) {
         batches++;
         assert_int_equal(scene.batch.sequence, batches);
         assert_in_range(scene.batch.entries.size(), 1, 7);
-        for (const Entry& entry : scene.batch.entries) {
+        for (const SyncEntry& entry : scene.batch.entries) {
             assert_true(seen.insert(std::string(entry.name())).second);
         }
         scene.confirm_all();
         // Whoever comes again is for the next round.
-        for (const Entry& entry : scene.batch.entries) {
+        for (const SyncEntry& entry : scene.batch.entries) {
             use(scene.zone, entry.name());
         }
     }
@@ -113,7 +113,7 @@ void test_one_batch_at_a_time_is_under_way_where_numbers_must_arrive_in_order(vo
         use(scene.zone, name_of(i));
     }
     assert_true(scene.begin(2));
-    Batch other;
+    SyncBatch other;
     assert_false(scene.sync_ledger.next(kNow, 2, &other));
     scene.sync_ledger.begin_round();
     assert_false(scene.sync_ledger.next(kNow, 2, &other));
@@ -154,7 +154,7 @@ void test_a_failed_batch_comes_first_in_the_next_round_as_it_was(void**) {
 
 void test_where_each_client_has_a_guard_many_are_under_way(void**) {
     Scene scene(kPolicy, Mode::kSync, Guard::kClient);
-    std::vector<Batch> under_way;
+    std::vector<SyncBatch> under_way;
     for (unsigned i = 0; i < 10; i++) {
         use(scene.zone, name_of(i), 1 + i);
     }
@@ -203,7 +203,7 @@ void test_what_a_reconciler_left_under_way_comes_again_as_it_was(void**) {
         use(scene.zone, "alice", 5);
         use(scene.zone, "carol", 1);
         SyncLedger next(&scene.zone.table(), kPolicy, Mode::kSync, Guard::kSender, process());
-        Batch again;
+        SyncBatch again;
         next.begin_round();
         assert_true(next.next(kNow, 1, &again));
         assert_int_equal(again.sequence, 1);
@@ -290,7 +290,7 @@ void test_a_late_answer_to_an_older_batch_changes_nothing(void**) {
     Scene scene;
     use(scene.zone, "alice", 3);
     assert_true(scene.begin());
-    const Batch first = scene.batch;
+    const SyncBatch first = scene.batch;
     const Ledger::Answer early = scene.ledger.apply(first, kNow);
     scene.confirm_all();
     use(scene.zone, "alice", 4);
@@ -298,7 +298,7 @@ void test_a_late_answer_to_an_older_batch_changes_nothing(void**) {
     confirm(&scene.sync_ledger, first, early, kNow);
     assert_int_equal(owed_by(scene.zone, "alice").sending, 4);
     assert_int_equal(scene.zone.used(scene.zone->hash("alice")), 7);
-    Batch foreign = scene.batch;
+    SyncBatch foreign = scene.batch;
     foreign.sender++;
     confirm(&scene.sync_ledger, foreign, early, kNow);
     assert_int_equal(owed_by(scene.zone, "alice").sending, 4);
@@ -339,7 +339,7 @@ void test_a_failed_batch_does_not_come_again_with_what_is_in_another(void**) {
     Scene scene(kPolicy, Mode::kSync, Guard::kClient, 1);
     use(scene.zone, "alice", 3);
     assert_true(scene.begin());
-    const Batch first = scene.batch;
+    const SyncBatch first = scene.batch;
     assert_false(scene.next());
     forget_all(scene.zone, 100);
     use(scene.zone, "alice", 200);
@@ -382,7 +382,7 @@ void test_one_process_sends_and_another_goes_on_when_it_dies(void**) {
         processes[i] = host_number(1 + i);
         processes[i].clock = [] { return steady; };
     }
-    Batch batch;
+    SyncBatch batch;
     use(zone, "alice", 3);
     SyncLedger first(&zone.table(), kPolicy, Mode::kSync, Guard::kSender, processes[0]);
     SyncLedger second(&zone.table(), kPolicy, Mode::kSync, Guard::kSender, processes[1]);
