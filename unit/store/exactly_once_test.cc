@@ -1,5 +1,5 @@
-// What was admitted is charged exactly once, whatever is lost on the way, whoever dies, and however many
-// share a limit.
+// Each admitted request is charged exactly once, whichever calls are lost, whichever process dies, and
+// however many instances share a limit.
 #include <memory>
 #include <numeric>
 #include <random>
@@ -26,7 +26,7 @@ class Dice {
     std::mt19937 engine_;
 };
 
-// One instance whose SyncLedger, network and memory do what they can to lose or repeat a count.
+// One instance whose ledger, network and memory try to lose or repeat a count.
 class Trial {
   public:
     Trial(unsigned seed, Mode mode, Guard guard)
@@ -47,7 +47,7 @@ class Trial {
             const std::uint64_t charged = ledger_.charged(name_of(i));
             assert_true(charged <= admitted_[i]);
             assert_true(charged + lost_[i] >= admitted_[i]);
-            // Those who use most are never forgotten while they owe something.
+            // The clients that use most are never evicted while they have an unsent count.
             if (i < kHeavy) {
                 assert_int_equal(lost_[i], 0);
             }
@@ -97,22 +97,22 @@ class Trial {
     void begin() {
         sync_ledger_->begin_round();
         SyncBatch batch;
-        while (under_way_.size() < 8 && sync_ledger_->next(now_, 1 + dice_.below(20), &batch)) {
+        while (in_flight_.size() < 8 && sync_ledger_->next(now_, 1 + dice_.below(20), &batch)) {
             std::uint64_t& last = last_[batch.sender];
             repeated += batch.sequence <= last ? 1 : 0;
             last = std::max(last, batch.sequence);
-            under_way_.push_back(batch);
+            in_flight_.push_back(batch);
         }
     }
 
-    // A call arrives, or does not, or twice; its reply comes, or does not, or in part.
+    // A call arrives once, twice or never; its reply arrives whole, in part or never.
     void finish_one() {
-        if (under_way_.empty()) {
+        if (in_flight_.empty()) {
             return;
         }
-        const std::size_t index = dice_.below(static_cast<unsigned>(under_way_.size()));
-        const SyncBatch batch = under_way_[index];
-        under_way_.erase(under_way_.begin() + static_cast<std::ptrdiff_t>(index));
+        const std::size_t index = dice_.below(static_cast<unsigned>(in_flight_.size()));
+        const SyncBatch batch = in_flight_[index];
+        in_flight_.erase(in_flight_.begin() + static_cast<std::ptrdiff_t>(index));
         if (dice_.one_in(3)) {
             sync_ledger_->failed(batch);
             return;
@@ -132,14 +132,14 @@ class Trial {
         confirm(sync_ledger_.get(), batch, answer, now_);
     }
 
-    // What was under way may have arrived.
+    // Calls in flight may have arrived.
     void crash() {
-        for (const SyncBatch& batch : under_way_) {
+        for (const SyncBatch& batch : in_flight_) {
             if (dice_.one_in(2)) {
                 ledger_.apply(batch, now_);
             }
         }
-        under_way_.clear();
+        in_flight_.clear();
         if (dice_.one_in(2)) {
             sync_ledger_.reset();
         } else {
@@ -148,7 +148,7 @@ class Trial {
         start(&sync_ledger_);
     }
 
-    // Others charge on a new table, while the old one is reconciled for a while.
+    // Others charge a new table, while the old one still sends for a while.
     void reload() {
         auto next = std::make_unique<Zone>(kWide, layout_of(kWide), size_with_unsent(layout_of(kWide), 3),
                                            true, HashKey{7, zones_.size()});
@@ -162,7 +162,7 @@ class Trial {
         }
         zone_ = next.get();
         zones_.push_back(std::move(next));
-        under_way_.clear();
+        in_flight_.clear();
         start(&sync_ledger_);
     }
 
@@ -214,7 +214,7 @@ class Trial {
     std::unique_ptr<SyncLedger> old_;
     std::uint32_t processes_ = 0;
     Micros now_ = kNow;
-    std::vector<SyncBatch> under_way_;
+    std::vector<SyncBatch> in_flight_;
     std::map<std::uint64_t, std::uint64_t> last_;
     std::uint64_t admitted_[kClients] = {};
     std::uint64_t lost_[kClients] = {};
@@ -235,7 +235,7 @@ void test_whatever_is_lost_or_repeated_each_request_is_charged_once(void**) {
             }
         }
     }
-    // It was put to the test.
+    // Counts were lost and repeated often enough.
     assert_true(lost > 100);
     assert_true(repeated > 300);
 }
@@ -252,7 +252,7 @@ std::uint64_t total(const Counts& counts) {
     return std::accumulate(counts.admitted, counts.admitted + kShared, std::uint64_t{0});
 }
 
-// Charges random clients and counts what was admitted, until it is enough.
+// Charges random clients and counts the admitted requests, until there are enough.
 int charge(const Zone& zone, Counts* counts, unsigned seed) {
     Dice dice(seed);
     Process process = patient_process();
@@ -267,7 +267,7 @@ int charge(const Zone& zone, Counts* counts, unsigned seed) {
     return 0;
 }
 
-void test_what_several_processes_are_admitted_while_one_reconciles_is_charged_once(void**) {
+void test_requests_of_several_processes_are_charged_once_while_one_sends(void**) {
     for (const Guard guard : {Guard::kSender, Guard::kClient}) {
         for (const Mode mode : {Mode::kSync, Mode::kFallback}) {
             const Zone zone = zone_with_accounts(kWide, 6);
@@ -343,7 +343,7 @@ void assert_agrees(const Zone& zone, Ledger* ledger, const std::string& name, Mi
             precheck(&limit, 1, later, this_process());
             const Decision expected = ledger->peek(name, later, cost);
             if (is_bucket(zone.policy().algorithm)) {
-                // Redis is not told of the times of requests: a level may be fuller here, never emptier.
+                // Redis does not get the times of requests: a bucket may be fuller here, never emptier.
                 assert_true(cost != 0 || limit.decision.remaining <= expected.remaining);
                 continue;
             }
@@ -355,7 +355,7 @@ void assert_agrees(const Zone& zone, Ledger* ledger, const std::string& name, Mi
     }
 }
 
-// Three instances at one limit. Returns what they have admitted together.
+// Three instances share a limit. Returns how many requests they have admitted together.
 void share_a_limit(const Policy& policy, unsigned seed) {
     constexpr unsigned kInstances = 3;
     constexpr unsigned kClients = 3;
@@ -380,7 +380,7 @@ void share_a_limit(const Policy& policy, unsigned seed) {
             use(zone, name_of(dice.below(kClients)), 1 + dice.below(3), now);
             continue;
         }
-        // A call that takes its time, while requests go on.
+        // A slow call; requests continue meanwhile.
         SyncBatch batch;
         sync_ledgers[instance]->begin_round();
         while (sync_ledgers[instance]->next(now, 2, &batch)) {
@@ -389,7 +389,7 @@ void share_a_limit(const Policy& policy, unsigned seed) {
                 use(zone, batch.entries[0].name(), 1, now);
             }
             confirm(sync_ledgers[instance].get(), batch, answer, now);
-            // Whoever was quiet meanwhile is known here as it is there.
+            // A client without requests meanwhile has the same state here and in the ledger.
             for (const SyncEntry& entry : batch.entries) {
                 if (owed_by(zone, entry.name()).unsent == 0) {
                     assert_agrees(zone, &ledger, std::string(entry.name()), now);
@@ -397,7 +397,7 @@ void share_a_limit(const Policy& policy, unsigned seed) {
             }
         }
     }
-    // In the end, each that still has something to tell knows what all have told.
+    // In the end, each instance with an unsent count has the counts of all instances.
     for (unsigned i = 0; i < kInstances; i++) {
         sync(sync_ledgers[i].get(), &ledger, now, 2);
     }
@@ -430,8 +430,8 @@ void test_instances_that_share_a_limit_decide_as_redis_would(void**) {
     }
 }
 
-// What one has admitted another knows after its next round, so that together they exceed a limit by no more
-// than what they admit between two.
+// An instance knows the counts of the others after its next round, so together they exceed a limit by at most
+// what they admit between two rounds.
 void test_instances_together_exceed_a_limit_by_what_they_admit_between_two_rounds(void**) {
     for (const Algorithm algorithm : kEveryAlgorithm) {
         if (algorithm == Algorithm::kSlidingLog) {
@@ -468,7 +468,7 @@ int main() {
     using namespace rate_limit;
     const CMUnitTest tests[] = {
         cmocka_unit_test(test_whatever_is_lost_or_repeated_each_request_is_charged_once),
-        cmocka_unit_test(test_what_several_processes_are_admitted_while_one_reconciles_is_charged_once),
+        cmocka_unit_test(test_requests_of_several_processes_are_charged_once_while_one_sends),
         cmocka_unit_test(test_processes_killed_at_any_moment_lose_one_request_at_most),
         cmocka_unit_test(test_instances_that_share_a_limit_decide_as_redis_would),
         cmocka_unit_test(test_instances_together_exceed_a_limit_by_what_they_admit_between_two_rounds),

@@ -1,4 +1,4 @@
-// Rates and resets that instances tell each other through Redis.
+// Fleet changes: an instance follows the rates that others change and the clients that they reset.
 #include "store/fleet_changes.h"
 
 #include <algorithm>
@@ -47,7 +47,7 @@ struct Worker {
     std::unique_ptr<FleetChanges> fleet_changes;
 };
 
-// Lets every worker whose time has come ask, and a real server answer.
+// Lets every worker whose timer is due send its call, and a real server reply.
 void settle(redis::TestLoop* loop) {
     loop->run_for(20);
     const auto busy = [](const Worker* worker) { return worker->client->busy(); };
@@ -61,7 +61,7 @@ void turn(redis::TestLoop* loop) {
     settle(loop);
 }
 
-void test_a_changed_rate_is_followed_and_so_is_its_end(void**) {
+void test_a_changed_rate_is_followed_and_so_is_its_restoration(void**) {
     redis::TestLoop loop;
     const redis::RealServer server;
     TestZone api("api");
@@ -78,7 +78,7 @@ void test_a_changed_rate_is_followed_and_so_is_its_end(void**) {
     assert_true(api.has("20r/m") && other.has(""));
     const std::uint64_t version = api.live.version();
     turn(&loop);
-    assert_int_equal(api.live.version(), version);  // what has not changed is not written
+    assert_int_equal(api.live.version(), version);  // an unchanged rate is not written
     run(change_rate("rate_limit:", "api", "off"), worker.client.get(), &loop);
     turn(&loop);
     assert_true(api.has("off"));
@@ -98,7 +98,7 @@ void test_a_new_instance_has_the_rate_at_once(void**) {
     assert_true(loop.run_until([&] { return api.has("7r/s"); }));
 }
 
-void test_what_is_no_rate_or_too_much_is_ignored(void**) {
+void test_a_wrong_rate_is_ignored(void**) {
     redis::TestLoop loop;
     const redis::RealServer server;
     TestZone api("api");
@@ -135,7 +135,7 @@ void test_while_redis_is_away_the_rate_stays(void**) {
     assert_int_equal(state.heard(), heard);
 }
 
-void test_of_several_workers_one_asks_and_another_when_it_is_gone(void**) {
+void test_of_several_workers_one_calls_and_another_after_its_end(void**) {
     redis::TestLoop loop;
     const redis::RealServer server;
     TestZone api("api");
@@ -156,7 +156,7 @@ void test_of_several_workers_one_asks_and_another_when_it_is_gone(void**) {
     assert_int_equal(first->client->counts().calls, asked);
 }
 
-void test_what_was_asked_before_a_change_of_ones_own_is_not_believed(void**) {
+void test_a_reply_to_a_call_before_an_own_change_is_ignored(void**) {
     redis::TestLoop loop;
     redis::FakeServer server(&loop);
     server.answer = [](const redis::Words&) { return ""; };
@@ -184,7 +184,7 @@ void test_what_was_asked_before_a_change_of_ones_own_is_not_believed(void**) {
     assert_true(loop.run_until([&] { return api.has(""); }));
 }
 
-void test_a_reply_that_is_not_the_scripts_does_no_harm(void**) {
+void test_a_malformed_reply_does_no_harm(void**) {
     redis::TestLoop loop;
     redis::FakeServer server(&loop);
     std::string reply;
@@ -228,7 +228,7 @@ void test_a_reply_that_is_not_the_scripts_does_no_harm(void**) {
     }
 }
 
-void test_a_reset_is_followed_by_other_instances_and_not_again_by_its_own(void**) {
+void test_a_reset_is_followed_by_other_instances_only(void**) {
     redis::TestLoop loop;
     const redis::RealServer server;
     TestZone here("api");
@@ -254,18 +254,18 @@ void test_a_reset_is_followed_by_other_instances_and_not_again_by_its_own(void**
     assert_true(here.knows(name) && here.knows(long_name));
     assert_true(other.knows(name) && there.knows("bystander"));
     assert_in_range(std::stol(server.command({"PTTL", "rate_limit:resets"})), 50'000, 60'000);
-    // Once is enough: what is counted from now on stays.
+    // A reset is followed once: counts after it stay.
     there.use(name);
     turn(&loop);
     turn(&loop);
     assert_true(there.knows(name));
-    // But another reset is another.
+    // A second reset of the same client is followed as well.
     run(announce_reset("rate_limit:", false, 0x11, "api", name), first.client.get(), &loop);
     turn(&loop);
     assert_false(there.knows(name));
 }
 
-void test_who_starts_does_not_follow_old_resets(void**) {
+void test_a_new_instance_does_not_follow_old_resets(void**) {
     redis::TestLoop loop;
     const redis::RealServer server;
     const redis::Settings settings = settings_of(server.path());
@@ -281,7 +281,7 @@ void test_who_starts_does_not_follow_old_resets(void**) {
     assert_true(state.resets_until() != 0);
 }
 
-void test_what_an_instance_had_told_redis_meanwhile_is_forgotten_there_too(void**) {
+void test_an_instance_deletes_the_key_that_its_own_count_may_have_written(void**) {
     redis::TestLoop loop;
     const redis::RealServer server;
     TestZone api("api");
@@ -299,7 +299,7 @@ void test_what_an_instance_had_told_redis_meanwhile_is_forgotten_there_too(void*
     assert_string_equal(server.command({"EXISTS", "rate_limit:api:token_bucket:{bob}"}).c_str(), "1");
 }
 
-void test_who_may_not_ask_asks_seldom(void**) {
+void test_a_user_without_the_right_calls_seldom(void**) {
     redis::TestLoop loop;
     redis::FakeServer server(&loop);
     server.answer = [](const redis::Words&) { return "-NOPERM this user has no permissions\r\n"; };
@@ -319,7 +319,7 @@ void test_who_may_not_ask_asks_seldom(void**) {
     }));
 }
 
-// A changed rate, as the script tells it.
+// The reply of the script with a changed rate.
 std::string told_rate() {
     return redis::bulk(
         std::string("\1\0\0\0"
@@ -354,7 +354,7 @@ void test_after_a_wrong_password_rates_are_followed_at_once(void**) {
     }
 }
 
-void test_a_right_that_is_missing_again_is_said_again(void**) {
+void test_a_missing_right_is_logged_each_time_it_is_lost(void**) {
     redis::TestLoop loop;
     redis::FakeServer server(&loop);
     bool allowed = false;
@@ -390,19 +390,19 @@ void test_without_memory_there_is_none(void**) {
 int main() {
     using namespace rate_limit;
     const CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_changed_rate_is_followed_and_so_is_its_end),
+        cmocka_unit_test(test_a_changed_rate_is_followed_and_so_is_its_restoration),
         cmocka_unit_test(test_a_new_instance_has_the_rate_at_once),
-        cmocka_unit_test(test_what_is_no_rate_or_too_much_is_ignored),
+        cmocka_unit_test(test_a_wrong_rate_is_ignored),
         cmocka_unit_test(test_while_redis_is_away_the_rate_stays),
-        cmocka_unit_test(test_of_several_workers_one_asks_and_another_when_it_is_gone),
-        cmocka_unit_test(test_what_was_asked_before_a_change_of_ones_own_is_not_believed),
-        cmocka_unit_test(test_a_reply_that_is_not_the_scripts_does_no_harm),
-        cmocka_unit_test(test_a_reset_is_followed_by_other_instances_and_not_again_by_its_own),
-        cmocka_unit_test(test_who_starts_does_not_follow_old_resets),
-        cmocka_unit_test(test_what_an_instance_had_told_redis_meanwhile_is_forgotten_there_too),
-        cmocka_unit_test(test_who_may_not_ask_asks_seldom),
+        cmocka_unit_test(test_of_several_workers_one_calls_and_another_after_its_end),
+        cmocka_unit_test(test_a_reply_to_a_call_before_an_own_change_is_ignored),
+        cmocka_unit_test(test_a_malformed_reply_does_no_harm),
+        cmocka_unit_test(test_a_reset_is_followed_by_other_instances_only),
+        cmocka_unit_test(test_a_new_instance_does_not_follow_old_resets),
+        cmocka_unit_test(test_an_instance_deletes_the_key_that_its_own_count_may_have_written),
+        cmocka_unit_test(test_a_user_without_the_right_calls_seldom),
         cmocka_unit_test(test_after_a_wrong_password_rates_are_followed_at_once),
-        cmocka_unit_test(test_a_right_that_is_missing_again_is_said_again),
+        cmocka_unit_test(test_a_missing_right_is_logged_each_time_it_is_lost),
         cmocka_unit_test(test_without_memory_there_is_none),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -25,7 +25,7 @@ inline Policy policy_of(std::string_view rates) {
 
 constexpr std::size_t kDenialsSize = 64 * 64;
 
-// What an instance has of a zone.
+// A zone in the memory of an instance.
 struct TestZone {
     explicit TestZone(const std::string& as)
         : name(as),
@@ -50,7 +50,7 @@ struct TestZone {
         return !text.empty() && parse_rates(text, &wanted) == nullptr && same_rates(rates, wanted);
     }
 
-    // Lets a client use something up, and be remembered as rejected.
+    // Charges a client, and remembers a denial of it.
     void use(std::string_view client) {
         NameRoom room;
         TableLimit limit = memory_limit(&zone.table(), policy, client, 4, &room, true);

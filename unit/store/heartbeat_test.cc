@@ -1,4 +1,4 @@
-// Instances that share a Redis: each hears how many there are and which of them it is.
+// Heartbeats: instances that share a Redis know their number, and each its rank.
 #include "store/heartbeat.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace rate_limit {
 namespace {
 
-// A worker that may speak for an instance.
+// A worker that may send the heartbeats of an instance.
 struct Worker {
     Worker(Membership* membership, const std::string& path, redis::TestLoop* loop, const Process& as,
            redis::Milliseconds timeout = 1000, const std::string& prefix = "rate_limit:")
@@ -47,7 +47,7 @@ bool knows(const Membership& membership, std::uint32_t instances, std::uint32_t 
     return share.instances == instances && share.rank == rank;
 }
 
-// Turns until some workers have asked so often altogether, and each has its answer.
+// Turns the loop until some workers have sent `count` calls altogether, and none is in flight.
 bool await_calls(redis::TestLoop* loop, const std::vector<const Worker*>& workers, std::uint64_t count) {
     return loop->run_until([&] {
         std::uint64_t calls = 0;
@@ -60,7 +60,7 @@ bool await_calls(redis::TestLoop* loop, const std::vector<const Worker*>& worker
     });
 }
 
-void test_who_has_heard_nothing_has_everything(void**) {
+void test_before_the_first_reply_an_instance_has_the_whole_limit(void**) {
     Membership membership(7);
     assert_int_equal(membership.id(), 7);
     assert_true(knows(membership, 1, 0));
@@ -82,7 +82,7 @@ void test_one_two_and_three_instances_know_of_each_other(void**) {
     assert_true(knows(second.membership, 2, 1));
     loop.jump(Heartbeat::kEvery);
     assert_true(loop.run_until([&] { return knows(first.membership, 2, 0); }));
-    // Ranks are by name: whoever comes between moves the others.
+    // Ranks follow ids: an instance between two others shifts the rank of the second.
     Instance third(0x28, server, &loop);
     loop.jump(Heartbeat::kEvery);
     assert_true(loop.run_until([&] {
@@ -90,7 +90,7 @@ void test_one_two_and_three_instances_know_of_each_other(void**) {
                knows(second.membership, 3, 2);
     }));
     assert_string_equal(server.command({"ZCARD", "rate_limit:instances"}).c_str(), "3");
-    // All is forgotten five seconds after the last of them has spoken.
+    // The set expires five seconds after the last heartbeat.
     const std::string spoken =
         server.command({"EVAL", "return redis.call('ZRANGE', KEYS[1], -1, -1, 'WITHSCORES')[2]", "1",
                         "rate_limit:instances"});
@@ -98,7 +98,7 @@ void test_one_two_and_three_instances_know_of_each_other(void**) {
     assert_in_range(std::stoll(forgotten) - std::stoll(spoken), 4999, 5001);
 }
 
-void test_prefixes_are_apart(void**) {
+void test_instances_with_other_prefixes_do_not_count(void**) {
     redis::TestLoop loop;
     const redis::RealServer server;
     Membership one(1);
@@ -110,7 +110,7 @@ void test_prefixes_are_apart(void**) {
     assert_string_equal(server.command({"ZCARD", "other:instances"}).c_str(), "1");
 }
 
-void test_a_rank_is_found_anew_when_the_number_changes_and_now_and_then(void**) {
+void test_a_rank_is_read_when_the_number_changes_and_now_and_then(void**) {
     redis::TestLoop loop;
     const redis::RealServer server;
     Instance first(0x20, server, &loop);
@@ -119,7 +119,7 @@ void test_a_rank_is_found_anew_when_the_number_changes_and_now_and_then(void**) 
         loop.jump(20);
         return knows(first.membership, 2, 0) && knows(second.membership, 2, 1);
     }));
-    // One goes and another comes at once: nobody notices at first, but in the end.
+    // One instance goes and another comes at once. The number is the same, so the others notice later.
     second.worker.heartbeat->end();
     server.command({"ZREM", "rate_limit:instances", "0000000000000020"});
     server.command({"ZREM", "rate_limit:instances", "0000000000000030"});
@@ -141,7 +141,7 @@ void test_a_rank_is_found_anew_when_the_number_changes_and_now_and_then(void**) 
     assert_in_range(std::stoul(text.substr(at + 21)), 2, 8);  // of 40
 }
 
-void test_who_says_nothing_for_five_seconds_is_forgotten(void**) {
+void test_an_instance_without_a_heartbeat_for_five_seconds_is_removed(void**) {
     redis::TestLoop loop;
     const redis::RealServer server;
     Instance first(1, server, &loop);
@@ -151,8 +151,8 @@ void test_who_says_nothing_for_five_seconds_is_forgotten(void**) {
         return knows(first.membership, 2, 0);
     }));
     second.reset();
-    // As if it had last spoken so many milliseconds ago. By how many the next question comes later, Redis
-    // says.
+    // Sets the age of the last heartbeat in milliseconds. Redis's own scores show how much older it is at the
+    // next heartbeat.
     const auto spoke_at = [&](const char* id) {
         return std::stoll(server.command({"ZSCORE", "rate_limit:instances", id}));
     };
@@ -174,8 +174,8 @@ void test_who_says_nothing_for_five_seconds_is_forgotten(void**) {
     assert_in_range(kept, 1, 3);
 }
 
-// When Redis was away for more than five seconds, the first that speaks finds nobody else.
-void test_that_there_are_fewer_is_believed_the_third_time(void**) {
+// After Redis was down for more than five seconds, the first heartbeat finds no other instance.
+void test_a_lower_number_is_believed_the_third_time(void**) {
     redis::TestLoop loop;
     const redis::RealServer server;
     Instance first(1, server, &loop);
@@ -186,7 +186,7 @@ void test_that_there_are_fewer_is_believed_the_third_time(void**) {
             return knows(first.membership, 2, 0);
         }));
     }
-    // What is known after the next answer, in which the second instance is there or not.
+    // The known number after the next reply, which includes the second instance or not.
     const auto hears = [&](bool there) {
         const std::string now =
             server.command({"EVAL", "return string.format('%.0f', redis.call('TIME')[1] * 1000)", "0"});
@@ -208,10 +208,10 @@ void test_that_there_are_fewer_is_believed_the_third_time(void**) {
     assert_int_equal(hears(true), 2);
 }
 
-void test_a_clock_that_was_set_back_keeps_nobody(void**) {
+void test_heartbeats_in_the_future_are_removed(void**) {
     redis::TestLoop loop;
     const redis::RealServer server;
-    // As if it had last spoken an hour from now.
+    // A heartbeat far in the future.
     const std::string later = std::to_string((redis::real_microseconds() / 1000 + 2'000'000'000'000) * 2);
     server.command({"ZADD", "rate_limit:instances", later, "0000000000000009"});
     Instance first(1, server, &loop);
@@ -220,7 +220,7 @@ void test_a_clock_that_was_set_back_keeps_nobody(void**) {
     assert_string_equal(server.command({"ZCARD", "rate_limit:instances"}).c_str(), "1");
 }
 
-void test_of_several_workers_one_speaks_and_another_when_it_is_gone(void**) {
+void test_of_several_workers_one_sends_heartbeats_and_another_after_its_end(void**) {
     redis::TestLoop loop;
     const redis::RealServer server;
     Membership membership(1);
@@ -233,7 +233,7 @@ void test_of_several_workers_one_speaks_and_another_when_it_is_gone(void**) {
     assert_int_equal(second.client->counts().calls, 0);
     first.reset();
     assert_true(await_calls(&loop, {&second}, 1));
-    // One that is about to end may live on, but speaks no more.
+    // A worker that shuts down may still run, but sends no more heartbeats.
     Worker third(&membership, server.path(), &loop, made_up_process(3));
     second.heartbeat->end();
     const std::uint64_t said = second.client->counts().calls;
@@ -242,7 +242,7 @@ void test_of_several_workers_one_speaks_and_another_when_it_is_gone(void**) {
     assert_string_equal(server.command({"ZCARD", "rate_limit:instances"}).c_str(), "1");
 }
 
-void test_while_redis_is_away_what_was_last_heard_holds(void**) {
+void test_while_redis_is_down_the_last_reply_holds(void**) {
     redis::TestLoop loop;
     redis::RealServer server;
     Instance first(1, server, &loop);
@@ -271,8 +271,8 @@ void test_while_redis_is_away_what_was_last_heard_holds(void**) {
     }));
 }
 
-// What a server that a test plays says is believed or not.
-void test_nonsense_is_not_believed(void**) {
+// Replies of a fake server, wrong and right.
+void test_a_malformed_reply_is_ignored(void**) {
     redis::TestLoop loop;
     redis::FakeServer server(&loop);
     std::string reply = redis::bulk("5 3");
@@ -306,7 +306,7 @@ void test_nonsense_is_not_believed(void**) {
     }));
 }
 
-void test_one_question_is_asked_at_a_time_and_a_late_answer_is_none(void**) {
+void test_one_call_is_in_flight_at_a_time_and_a_late_reply_is_ignored(void**) {
     redis::TestLoop loop;
     redis::FakeServer server(&loop);
     server.answer = [](const redis::Words&) { return ""; };
@@ -330,7 +330,7 @@ void test_one_question_is_asked_at_a_time_and_a_late_answer_is_none(void**) {
     }));
 }
 
-void test_it_says_who_it_is_and_where(void**) {
+void test_a_heartbeat_has_the_key_and_the_id(void**) {
     redis::TestLoop loop;
     redis::FakeServer server(&loop);
     server.answer = [](const redis::Words&) { return redis::bulk("1 0"); };
@@ -345,7 +345,7 @@ void test_it_says_who_it_is_and_where(void**) {
     assert_string_equal((*call)[4].c_str(), "fedcba9876543210");
 }
 
-void test_it_may_go_while_it_waits(void**) {
+void test_a_heartbeat_may_be_destroyed_while_a_call_is_in_flight(void**) {
     redis::TestLoop loop;
     redis::FakeServer server(&loop);
     server.answer = [](const redis::Words&) { return ""; };
@@ -354,7 +354,7 @@ void test_it_may_go_while_it_waits(void**) {
     assert_true(loop.run_until([&] { return server.count("EVAL") == 1; }));
     worker.reset();
     assert_true(knows(membership, 1, 0));
-    // And so it may before it has asked.
+    // The same before the first call.
     worker = std::make_unique<Worker>(&membership, server.path(), &loop, made_up_process(2));
     worker.reset();
     loop.run_for(10);
@@ -377,19 +377,19 @@ void test_without_memory_there_are_none(void**) {
 int main() {
     using namespace rate_limit;
     const CMUnitTest tests[] = {
-        cmocka_unit_test(test_who_has_heard_nothing_has_everything),
+        cmocka_unit_test(test_before_the_first_reply_an_instance_has_the_whole_limit),
         cmocka_unit_test(test_one_two_and_three_instances_know_of_each_other),
-        cmocka_unit_test(test_prefixes_are_apart),
-        cmocka_unit_test(test_a_rank_is_found_anew_when_the_number_changes_and_now_and_then),
-        cmocka_unit_test(test_who_says_nothing_for_five_seconds_is_forgotten),
-        cmocka_unit_test(test_that_there_are_fewer_is_believed_the_third_time),
-        cmocka_unit_test(test_a_clock_that_was_set_back_keeps_nobody),
-        cmocka_unit_test(test_of_several_workers_one_speaks_and_another_when_it_is_gone),
-        cmocka_unit_test(test_while_redis_is_away_what_was_last_heard_holds),
-        cmocka_unit_test(test_nonsense_is_not_believed),
-        cmocka_unit_test(test_one_question_is_asked_at_a_time_and_a_late_answer_is_none),
-        cmocka_unit_test(test_it_says_who_it_is_and_where),
-        cmocka_unit_test(test_it_may_go_while_it_waits),
+        cmocka_unit_test(test_instances_with_other_prefixes_do_not_count),
+        cmocka_unit_test(test_a_rank_is_read_when_the_number_changes_and_now_and_then),
+        cmocka_unit_test(test_an_instance_without_a_heartbeat_for_five_seconds_is_removed),
+        cmocka_unit_test(test_a_lower_number_is_believed_the_third_time),
+        cmocka_unit_test(test_heartbeats_in_the_future_are_removed),
+        cmocka_unit_test(test_of_several_workers_one_sends_heartbeats_and_another_after_its_end),
+        cmocka_unit_test(test_while_redis_is_down_the_last_reply_holds),
+        cmocka_unit_test(test_a_malformed_reply_is_ignored),
+        cmocka_unit_test(test_one_call_is_in_flight_at_a_time_and_a_late_reply_is_ignored),
+        cmocka_unit_test(test_a_heartbeat_has_the_key_and_the_id),
+        cmocka_unit_test(test_a_heartbeat_may_be_destroyed_while_a_call_is_in_flight),
         cmocka_unit_test(test_without_memory_there_are_none),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -1,4 +1,4 @@
-// What a SyncLedger talks to in tests, in the place of Redis: applies each number of a sender once.
+// Takes the batches of a SyncLedger in the place of Redis: applies each sequence number of a sender once.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@ using Guard = SyncLedger::Guard;
 
 class Ledger {
   public:
-    // What each entry's client has after a batch.
+    // The state of each entry's client after a batch.
     using Answer = std::vector<std::vector<std::uint64_t>>;
 
     Ledger(const Policy& policy, const StateLayout& layout, Guard guard)
@@ -58,7 +58,7 @@ class Ledger {
     unsigned batches = 0;
 
   private:
-    // A level is charged as of when that was admitted, or as of its last charge.
+    // A bucket is charged at the time of admission, or at the time of its last charge if that is later.
     Micros time_of_charge(const std::uint64_t* state, Micros since, Micros now) const {
         if (!is_bucket(policy_.algorithm) || since == 0) {
             return now;
@@ -95,7 +95,7 @@ inline void confirm(SyncLedger* sync_ledger, const SyncBatch& batch, const Ledge
     }
 }
 
-// A round in which nothing goes wrong.
+// A round without failures.
 inline void sync(SyncLedger* sync_ledger, Ledger* ledger, Micros now = kNow, std::size_t most = 5) {
     SyncBatch batch;
     sync_ledger->begin_round();
@@ -104,7 +104,7 @@ inline void sync(SyncLedger* sync_ledger, Ledger* ledger, Micros now = kNow, std
     }
 }
 
-// A process that waits for others as long as it takes, and may be told that some are dead.
+// A process that waits for others for a long time. `dead_process` is taken for dead.
 inline std::uint32_t dead_process = 0;
 
 inline Process host_number(std::uint32_t number) {

@@ -1,4 +1,4 @@
-// A table with unsent counts, its SyncLedger and a ledger, and what their batches say.
+// A table with unsent counts, its SyncLedger, a Ledger in the place of Redis, and the text of batches.
 #pragma once
 
 #include <set>
@@ -17,7 +17,7 @@ inline const Process& process() {
     return this_host;
 }
 
-// A table and who reconciles it.
+// A table, its SyncLedger and its Ledger.
 struct Scene {
     explicit Scene(const Policy& policy = kPolicy, Mode mode = Mode::kSync, Guard guard = Guard::kSender,
                    std::size_t sets = 8)

@@ -1,5 +1,5 @@
-// rate_limiter_sync_overshoot_total is what a fleet admits beyond its limits, beside an exact limiter of the
-// same requests.
+// rate_limiter_sync_overshoot_total is what a fleet admits beyond its limits, compared to an exact limiter of
+// the same requests.
 #include <cstdio>
 #include <vector>
 
@@ -20,10 +20,10 @@ constexpr Algorithm kSynced[] = {
     Algorithm::kFixedWindow, Algorithm::kSlidingWindow, Algorithm::kSlidingBuckets,
 };
 
-// Parts of what the fleet has admitted.
+// Fractions of the requests that the fleet has admitted.
 struct Beyond {
-    double exact;    // what it has admitted more than an exact limiter
-    double counted;  // what it has counted
+    double exact;    // admitted more than by an exact limiter
+    double counted;  // counted as overshoot
 };
 
 Beyond run(const char* title, const Scenario& scenario) {
@@ -57,11 +57,11 @@ Scenario scenario_of(Algorithm algorithm, const char* rate) {
     return scenario;
 }
 
-// The alert RateLimiterSyncOvershoot is raised from here on.
+// The threshold of the alert RateLimiterSyncOvershoot.
 constexpr double kMuch = 0.05;
 
-// Clients that never rest send twice as much as they may.
-void test_a_healthy_fleet_counts_what_is_beyond_its_limits_and_little_more(void**) {
+// Clients that never rest send twice their limit.
+void test_a_healthy_fleet_counts_requests_beyond_its_limits_and_few_others(void**) {
     for (const Algorithm algorithm : kSynced) {
         for (const std::uint32_t instances : {3, 10, 30}) {
             Scenario scenario = scenario_of(algorithm, "600r/m");
@@ -74,8 +74,8 @@ void test_a_healthy_fleet_counts_what_is_beyond_its_limits_and_little_more(void*
     }
 }
 
-// What a client has to make up for is not counted each time that it has to: over a long time the rate holds.
-void test_where_excess_is_owed_a_slow_rate_counts_little_too(void**) {
+// Excess that a client makes up for by waiting is not counted: over a long time the rate holds.
+void test_where_clients_make_up_for_excess_a_slow_rate_counts_little(void**) {
     for (const char* rate : {"10r/m", "10r/s", "30r/h"}) {
         for (const Algorithm algorithm :
              {Algorithm::kTokenBucket, Algorithm::kLeakyBucket, Algorithm::kGcra}) {
@@ -88,8 +88,8 @@ void test_where_excess_is_owed_a_slow_rate_counts_little_too(void**) {
     }
 }
 
-// A limit that is smaller than the number of instances holds nowhere.
-void test_what_is_beyond_all_that_may_be_owed_is_counted(void**) {
+// A limit below the number of instances is exceeded everywhere.
+void test_excess_beyond_the_largest_debt_is_counted(void**) {
     for (const Algorithm algorithm : {Algorithm::kTokenBucket, Algorithm::kLeakyBucket, Algorithm::kGcra}) {
         Scenario scenario = scenario_of(algorithm, "1r/s");
         const Beyond beyond = run("1r/s", scenario);
@@ -98,7 +98,7 @@ void test_what_is_beyond_all_that_may_be_owed_is_counted(void**) {
     }
 }
 
-void test_a_fleet_whose_time_is_too_long_counts_what_it_admits(void**) {
+void test_a_fleet_with_too_long_an_interval_counts_what_it_admits(void**) {
     for (const Algorithm algorithm : kSynced) {
         Scenario scenario = scenario_of(algorithm, "100r/m");
         scenario.sync = 5 * kSecond;
@@ -126,10 +126,10 @@ void test_a_fleet_whose_time_is_too_long_counts_what_it_admits(void**) {
 int main() {
     using namespace rate_limit;
     const CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_healthy_fleet_counts_what_is_beyond_its_limits_and_little_more),
-        cmocka_unit_test(test_where_excess_is_owed_a_slow_rate_counts_little_too),
-        cmocka_unit_test(test_what_is_beyond_all_that_may_be_owed_is_counted),
-        cmocka_unit_test(test_a_fleet_whose_time_is_too_long_counts_what_it_admits),
+        cmocka_unit_test(test_a_healthy_fleet_counts_requests_beyond_its_limits_and_few_others),
+        cmocka_unit_test(test_where_clients_make_up_for_excess_a_slow_rate_counts_little),
+        cmocka_unit_test(test_excess_beyond_the_largest_debt_is_counted),
+        cmocka_unit_test(test_a_fleet_with_too_long_an_interval_counts_what_it_admits),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

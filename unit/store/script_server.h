@@ -1,4 +1,4 @@
-// A server that takes the script's calls apart and decides as a test tells it, and questions to it.
+// A server that parses calls of the script and decides as a test says, and a batcher for it.
 #pragma once
 
 #include <deque>
@@ -13,7 +13,7 @@
 
 namespace rate_limit {
 
-// A limit of a group, as it came.
+// A limit of a group in a call.
 struct SeenLimit {
     std::string key;
     std::string policy;  // its record
@@ -31,7 +31,7 @@ struct SeenCall {
     std::vector<std::string> policies;
     std::vector<SeenGroup> groups;
     std::size_t keys;
-    bool declared;  // they are
+    bool declared;  // the keys are
 };
 
 inline std::string admit(std::uint32_t remaining = 5, Micros reset = 90 * kSecond) {
@@ -77,11 +77,12 @@ class ScriptServer {
     redis::FakeServer server;
     std::vector<SeenCall> calls;
     std::function<std::string(const SeenLimit& limit)> decide = [](const SeenLimit&) { return admit(); };
-    // Whether it does not have the slots of all keys that a call has not declared; such calls are not in
-    // `calls`.
+    // For a call with undeclared keys: whether the server lacks the slot of one of them. Such calls are not
+    // in `calls`.
     std::function<bool(const redis::Words& keys)> elsewhere;
-    std::size_t refused = 0;                                                  // of those
-    std::function<std::string(const std::string& reply)> send = redis::bulk;  // the last word on a reply
+    std::size_t refused = 0;  // number of such calls
+    std::function<std::string(const std::string& reply)> send =
+        redis::bulk;  // makes the reply in RESP; empty for no reply
 
   private:
     std::string run(const redis::Words& command) {
@@ -120,7 +121,7 @@ inline redis::Settings script_settings(const std::string& path, redis::Milliseco
     return settings_with(kScript, path, timeout);
 }
 
-// A worker's way to a Redis, which tests may end early.
+// A batcher that a test may destroy early.
 class TestRemote {
   public:
     TestRemote(redis::TestLoop* loop, const std::string& path, std::uint32_t batch = 64,
@@ -139,7 +140,7 @@ class TestRemote {
         batcher_ = nullptr;
     }
 
-    // As nginx has it for requests.
+    // A second connection, as nginx has for requests.
     void use_spare() { settings_.spare = true; }
 
     CheckBatcher* operator->() const { return batcher_; }

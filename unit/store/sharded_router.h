@@ -1,4 +1,4 @@
-// A router whose keys are shared out to two servers by their slots, as a cluster's are.
+// A router that distributes keys over two servers by their slots, as in a cluster.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@ constexpr redis::Slot kBorder = 8192;  // the first slot of the right server
 
 inline bool is_left(const std::string& client) { return redis::slot_of(client) < kBorder; }
 
-// The first name from `number` on whose slot is such that `fits`.
+// The first name from `number` on for which `fits` is true.
 template <class Fits>
 std::string name_where(Fits fits, unsigned number = 0) {
     while (!fits("client" + std::to_string(number))) {
@@ -36,9 +36,9 @@ class ShardedRouter final : public redis::Router {
         return (left ? left_absent : right_absent) ? nullptr : (left ? left_ : right_).get();
     }
 
-    bool left_absent = false;  // its slots have no node
+    bool left_absent = false;  // its slots have no server
     bool right_absent = false;
-    bool all_right = false;  // the right one has all slots
+    bool all_right = false;  // the right server has all slots
 
   private:
     redis::Settings left_settings_;
@@ -47,7 +47,7 @@ class ShardedRouter final : public redis::Router {
     std::unique_ptr<redis::Client> right_;
 };
 
-// Both servers, a worker's way to them that is connected, clients of each, and a zone in memory.
+// Both servers, a connected batcher, a client name for each server, and a zone in memory.
 struct SplitScene {
     explicit SplitScene(std::uint32_t batch = 64, redis::Milliseconds timeout = 2000)
         : left(&loop),
@@ -72,13 +72,13 @@ struct SplitScene {
 
     std::size_t refunds() const { return left.refunds().size() + right.refunds().size(); }
 
-    // Names of clients that share no slot with each other.
+    // Names of clients in different slots.
     const std::string lefty = name_where(is_left);
     const std::string righty = name_where([](const std::string& name) { return !is_left(name); });
     redis::TestLoop loop;
     ScriptServer left;
     ScriptServer right;
-    ShardedRouter* router;  // the batcher's
+    ShardedRouter* router;  // owned by the batcher
     std::unique_ptr<CheckBatcher> batcher;
     Zone zone;
 };

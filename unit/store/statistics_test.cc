@@ -1,4 +1,4 @@
-// What several processes count at once adds up, and dead ones have no open breakers.
+// Statistics: counts of several processes add up, and dead processes have no open breakers.
 #include <algorithm>
 #include <memory>
 #include <numeric>
@@ -30,7 +30,7 @@ void test_a_decision_counts_once_in_each_place(void**) {
     assert_int_equal(totals.delayed + totals.dry_run_delayed + totals.dry_run_rejected, 0);
 }
 
-void test_delays_dry_runs_and_reasons_count_beside(void**) {
+void test_delays_dry_runs_and_reasons_have_counters_of_their_own(void**) {
     ZoneStatistics statistics;
     statistics.count_delay(0);
     statistics.count_dry_run(1, true);
@@ -49,7 +49,7 @@ void test_delays_dry_runs_and_reasons_count_beside(void**) {
     assert_int_equal(totals.allowed + totals.rejected + totals.checks.count, 0);
 }
 
-void test_what_is_bypassed_counts_beside(void**) {
+void test_bypassed_requests_have_a_counter_of_their_own(void**) {
     ZoneStatistics statistics;
     statistics.count_bypass(0, Bypass::kEmptyKey);
     statistics.count_bypass(kStripes + 1, Bypass::kEmptyKey);
@@ -62,7 +62,7 @@ void test_what_is_bypassed_counts_beside(void**) {
     assert_string_equal(bypass_name(Bypass::kRateOff), "rate_off");
 }
 
-void test_a_bound_belongs_to_what_is_below_it(void**) {
+void test_a_value_equal_to_a_bound_counts_below_it(void**) {
     ZoneStatistics statistics;
     for (const Micros bound : kTimeBoundsMicros) {
         statistics.count_decision(0, DecidedBy::kMemory, true, bound);
@@ -105,7 +105,7 @@ void test_reasons_have_names_of_their_own(void**) {
     assert_true(std::adjacent_find(names.begin(), names.end()) == names.end());
 }
 
-// Old and new workers may have the same stripe, and so may two of many.
+// Old and new workers may use the same stripe, and so may two of many workers.
 void test_processes_that_count_at_once_lose_nothing(void**) {
     const Memory memory(sizeof(ZoneStatistics) + sizeof(Meeting));
     auto* statistics = new (memory.at()) ZoneStatistics;
@@ -136,7 +136,7 @@ void test_processes_that_count_at_once_lose_nothing(void**) {
     assert_int_equal(totals.checks.sum, kProcesses * sum);
 }
 
-void test_calls_are_counted_by_what_a_client_tells(void**) {
+void test_calls_are_counted_as_the_client_reports_them(void**) {
     RedisStatistics statistics;
     const Process process = this_process();
     RedisCounter counter(&statistics, 3, process);
@@ -188,12 +188,12 @@ void test_a_dead_process_has_no_open_breaker(void**) {
     const Process process = this_process();
     assert_int_equal(statistics->open_breakers(process), 0);
     assert_int_equal(statistics->read().opened, 1);
-    // Nor has a new process with the id of the dead one.
+    // Nor has a new process with the id of the dead process.
     RedisCounter counter(statistics, 0, dead);
     assert_int_equal(statistics->open_breakers(dead), 0);
 }
 
-void test_places_of_dead_processes_are_used_again(void**) {
+void test_entries_of_dead_processes_are_used_again(void**) {
     RedisStatistics statistics;
     const auto all_live = [](std::uint32_t) { return true; };
     const auto all_dead = [](std::uint32_t process) { return process >= 5000; };
@@ -208,7 +208,7 @@ void test_places_of_dead_processes_are_used_again(void**) {
     assert_int_equal(statistics.open_breakers(late), 0);
 }
 
-void test_who_has_stopped_counts_nothing_and_has_nothing_open(void**) {
+void test_a_stopped_counter_counts_nothing_and_has_no_open_breaker(void**) {
     RedisStatistics statistics;
     const Process process = this_process();
     RedisCounter counter(&statistics, 0, process);
@@ -235,17 +235,17 @@ int main() {
     using namespace rate_limit;
     const CMUnitTest tests[] = {
         cmocka_unit_test(test_a_decision_counts_once_in_each_place),
-        cmocka_unit_test(test_delays_dry_runs_and_reasons_count_beside),
-        cmocka_unit_test(test_what_is_bypassed_counts_beside),
-        cmocka_unit_test(test_a_bound_belongs_to_what_is_below_it),
+        cmocka_unit_test(test_delays_dry_runs_and_reasons_have_counters_of_their_own),
+        cmocka_unit_test(test_bypassed_requests_have_a_counter_of_their_own),
+        cmocka_unit_test(test_a_value_equal_to_a_bound_counts_below_it),
         cmocka_unit_test(test_batches_are_counted_by_their_size),
         cmocka_unit_test(test_reasons_have_names_of_their_own),
         cmocka_unit_test(test_processes_that_count_at_once_lose_nothing),
-        cmocka_unit_test(test_calls_are_counted_by_what_a_client_tells),
+        cmocka_unit_test(test_calls_are_counted_as_the_client_reports_them),
         cmocka_unit_test(test_a_process_is_open_while_any_of_its_breakers_is),
         cmocka_unit_test(test_a_dead_process_has_no_open_breaker),
-        cmocka_unit_test(test_places_of_dead_processes_are_used_again),
-        cmocka_unit_test(test_who_has_stopped_counts_nothing_and_has_nothing_open),
+        cmocka_unit_test(test_entries_of_dead_processes_are_used_again),
+        cmocka_unit_test(test_a_stopped_counter_counts_nothing_and_has_no_open_breaker),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -1,4 +1,4 @@
-// New clients that Redis has yet to be told of do not wash out one that is at its limit.
+// New clients with unsent counts do not evict a client that is at its limit.
 #include <cstdio>
 
 #include "ledgers.h"
@@ -11,8 +11,8 @@ constexpr Algorithm kSynced[] = {
     Algorithm::kFixedWindow, Algorithm::kSlidingWindow, Algorithm::kSlidingBuckets,
 };
 
-// 3000 new clients a second come for three seconds while "limited", which has used up its ten in a minute,
-// asks once for every 50 of them. Returns how often it was admitted.
+// 3000 new clients per second arrive for three seconds. Client "limited" has used its ten requests of a
+// minute, and sends a request for every 50 new clients. Returns how many of its requests are admitted.
 template <class Ask, class Sync>
 unsigned flood(Micros every, const Ask& ask, const Sync& sync) {
     constexpr Micros kBetween = kSecond / 3000;
@@ -56,7 +56,7 @@ void test_a_flood_leaves_a_limited_client_limited_as_it_does_without_sync(void**
     }
 }
 
-// In a large enough zone nothing is lost.
+// No unsent count is lost in a zone that is large enough.
 void test_nothing_is_lost_while_a_round_of_new_clients_fits(void**) {
     Scene scene(with_debt(policy_of(Algorithm::kSlidingWindow, "10r/m")), Mode::kSync, Guard::kSender, 100);
     const unsigned admitted = flood(
@@ -70,7 +70,7 @@ void test_nothing_is_lost_while_a_round_of_new_clients_fits(void**) {
     assert_int_equal(scene.zone->lost(), 0);
 }
 
-// Where rates differ, a client that is at its limit by what other instances have admitted weighs that.
+// Where rates differ, the weight of a client includes what other instances have admitted.
 void test_a_client_that_others_have_admitted_stays_where_rates_differ(void**) {
     for (const Algorithm algorithm : kSynced) {
         const Policy policy = with_debt(policy_of(algorithm, "10r/m"));

@@ -1,4 +1,4 @@
-// What of a client still counts and is sent, and what a table then takes over.
+// Which part of a count is still worth sending, and which state a table has after the reply.
 #include <memory>
 
 #include "ledgers.h"
@@ -6,7 +6,7 @@
 namespace rate_limit {
 namespace {
 
-void test_a_table_takes_over_what_redis_has_and_keeps_what_is_unsent(void**) {
+void test_a_table_gets_the_state_of_redis_and_keeps_its_unsent_count(void**) {
     for (const Algorithm algorithm : kEveryAlgorithm) {
         if (algorithm == Algorithm::kSlidingLog) {
             continue;
@@ -15,7 +15,7 @@ void test_a_table_takes_over_what_redis_has_and_keeps_what_is_unsent(void**) {
         Scene scene(policy);
         use(scene.zone, "alice", 5);
         assert_true(scene.begin());
-        // Meanwhile others are known to have used 30, and 7 more are admitted here.
+        // Meanwhile other instances have used 30, and 7 more are admitted here.
         SyncBatch others;
         others.sender = 1;
         others.sequence = 1;
@@ -34,7 +34,7 @@ void test_a_table_takes_over_what_redis_has_and_keeps_what_is_unsent(void**) {
     }
 }
 
-void test_what_is_admitted_beyond_a_limit_counts(void**) {
+void test_requests_beyond_a_limit_count(void**) {
     for (const Algorithm algorithm : kEveryAlgorithm) {
         if (algorithm == Algorithm::kSlidingLog) {
             continue;
@@ -47,7 +47,7 @@ void test_what_is_admitted_beyond_a_limit_counts(void**) {
         others.sender = 1;
         scene.ledger.apply(others, kNow);
         scene.confirm_all();
-        // As the ledger says from now on, which is that twenty were used.
+        // From now on the table decides like the ledger, in which twenty are used.
         for (Micros later = kNow; later < kNow + 3 * kMinute; later += kSecond / 2) {
             TableLimit limit = limit_of(scene.zone, "alice");
             precheck(&limit, 1, later, process());
@@ -59,7 +59,7 @@ void test_what_is_admitted_beyond_a_limit_counts(void**) {
     }
 }
 
-void test_a_client_that_redis_does_not_know_starts_anew(void**) {
+void test_a_client_without_a_state_in_redis_starts_anew(void**) {
     Scene scene;
     use(scene.zone, "alice", 5);
     assert_true(scene.begin());
@@ -85,7 +85,7 @@ void test_a_fallback_keeps_its_own_state(void**) {
     assert_int_equal(marks(scene.zone.table()), 0);
 }
 
-void test_what_a_state_weighs_stays_where_redis_does_not_know_it(void**) {
+void test_a_state_keeps_its_weight_which_redis_does_not_store(void**) {
     const Policy policy = with_debt(policy_of(Algorithm::kSlidingWindow, "10r/m"));
     const StateLayout layout = layout_of(policy, 2, 0);
     Scene scene(policy, layout, Mode::kSync, Guard::kSender);
@@ -104,7 +104,7 @@ void test_what_a_state_weighs_stays_where_redis_does_not_know_it(void**) {
     assert_int_equal(scene.zone.used(scene.zone->hash("alice")), 8);
 }
 
-void test_where_rates_differ_each_client_goes_with_its_own(void**) {
+void test_where_rates_differ_each_entry_has_its_own(void**) {
     const Policy bare = with_debt(policy_of(Algorithm::kTokenBucket, "10r/m"));
     Policy none = bare;
     none.rates = {};
@@ -136,7 +136,7 @@ void test_where_rates_differ_each_client_goes_with_its_own(void**) {
     assert_int_equal(limit.decision.remaining, 2);
 }
 
-void test_what_has_left_its_window_is_not_sent(void**) {
+void test_requests_that_have_left_their_window_are_not_sent(void**) {
     for (const Algorithm algorithm : kEveryAlgorithm) {
         for (const Mode mode : {Mode::kSync, Mode::kFallback}) {
             Policy policy = with_debt(policy_of(algorithm, "10r/m"));
@@ -154,7 +154,7 @@ void test_what_has_left_its_window_is_not_sent(void**) {
             assert_int_equal(scene.batch.entries[0].amount, counts);
             assert_int_equal(owed_by(scene.zone, "alice").unsent, 0);
             scene.confirm_all(now);
-            // Nothing is left of it. That a level has drained here does not mean that it has elsewhere.
+            // The window is over. A bucket that has drained here may not have drained elsewhere.
             use(scene.zone, "alice", 1, now + kMinute);
             const bool sent = is_bucket(algorithm) && mode == Mode::kSync;
             assert_int_equal(scene.begin(kMany, now + 4 * kMinute), sent);
@@ -170,7 +170,7 @@ void test_what_has_left_its_window_is_not_sent(void**) {
     }
 }
 
-void test_what_has_left_its_window_while_under_way_is_not_sent_again(void**) {
+void test_requests_that_have_left_their_window_while_in_flight_are_not_retried(void**) {
     for (const Algorithm algorithm : kEveryAlgorithm) {
         Scene scene(with_debt(policy_of(algorithm, "10r/m")), Mode::kFallback);
         use(scene.zone, "alice", 10);
@@ -190,7 +190,7 @@ void test_what_has_left_its_window_while_under_way_is_not_sent_again(void**) {
     }
 }
 
-void test_a_long_time_under_way_does_not_put_a_client_in_debt(void**) {
+void test_a_long_time_in_flight_does_not_put_a_client_in_debt(void**) {
     Scene scene(with_debt(policy_of(Algorithm::kTokenBucket, "10r/m")));
     use(scene.zone, "alice", 10);
     assert_true(scene.begin());
@@ -207,8 +207,8 @@ void test_a_long_time_under_way_does_not_put_a_client_in_debt(void**) {
     assert_int_equal(scene.zone.used(scene.zone->hash("alice"), now), 5);
 }
 
-// Each of four instances gets half of the rate: none ever sees the level rise by itself.
-void test_a_level_drains_once_for_all_who_fill_it(void**) {
+// Each of four instances gets half of the rate, so no instance alone fills the bucket.
+void test_a_bucket_drains_once_for_all_instances(void**) {
     for (const Algorithm algorithm : {Algorithm::kTokenBucket, Algorithm::kLeakyBucket, Algorithm::kGcra}) {
         Policy policy = with_debt(policy_of(algorithm, "60r/m"));
         policy.capacity = algorithm == Algorithm::kTokenBucket ? 10 : 0;
@@ -238,7 +238,7 @@ void test_a_level_drains_once_for_all_who_fill_it(void**) {
     }
 }
 
-void test_of_several_rates_the_one_that_has_used_most_says_what_counts(void**) {
+void test_of_several_rates_the_most_used_one_decides_what_is_sent(void**) {
     for (const char* rates : {"5r/s,1000r/h", "1000r/h,5r/s", "5r/s,1000r/h,2000r/d"}) {
         Policy policy = with_debt(policy_of(Algorithm::kFixedWindow, rates));
         Scene scene(policy, Mode::kFallback);
@@ -250,7 +250,7 @@ void test_of_several_rates_the_one_that_has_used_most_says_what_counts(void**) {
     }
 }
 
-void test_what_exceeds_a_limit_is_sent_where_it_counts(void**) {
+void test_requests_beyond_a_limit_are_sent_where_they_count(void**) {
     for (const Algorithm algorithm :
          {Algorithm::kFixedWindow, Algorithm::kSlidingWindow, Algorithm::kSlidingBuckets}) {
         Policy policy = with_debt(policy_of(algorithm, "10r/m"));
@@ -263,7 +263,7 @@ void test_what_exceeds_a_limit_is_sent_where_it_counts(void**) {
         assert_true(scene.begin(kMany, kNow + 100));
         assert_content(scene.batch, "alice=300 ");
     }
-    // A level in debt.
+    // A bucket in debt.
     for (const Algorithm algorithm : {Algorithm::kTokenBucket, Algorithm::kLeakyBucket, Algorithm::kGcra}) {
         Scene scene(with_debt(policy_of(algorithm, "10r/m")));
         use(scene.zone, "alice", 10);
@@ -275,7 +275,7 @@ void test_what_exceeds_a_limit_is_sent_where_it_counts(void**) {
         scene.zone->keep(slot, process());
         assert_true(scene.begin());
         assert_content(scene.batch, "alice=18 ");
-        // Some of it drains.
+        // A part of the bucket drains.
         scene.sync_ledger.failed(scene.batch);
         assert_true(scene.begin(kMany, kNow + 18 * kSecond));
         assert_content(scene.batch, "alice=15 ");
@@ -288,18 +288,18 @@ void test_what_exceeds_a_limit_is_sent_where_it_counts(void**) {
 int main() {
     using namespace rate_limit;
     const CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_table_takes_over_what_redis_has_and_keeps_what_is_unsent),
-        cmocka_unit_test(test_what_is_admitted_beyond_a_limit_counts),
-        cmocka_unit_test(test_a_client_that_redis_does_not_know_starts_anew),
+        cmocka_unit_test(test_a_table_gets_the_state_of_redis_and_keeps_its_unsent_count),
+        cmocka_unit_test(test_requests_beyond_a_limit_count),
+        cmocka_unit_test(test_a_client_without_a_state_in_redis_starts_anew),
         cmocka_unit_test(test_a_fallback_keeps_its_own_state),
-        cmocka_unit_test(test_what_a_state_weighs_stays_where_redis_does_not_know_it),
-        cmocka_unit_test(test_where_rates_differ_each_client_goes_with_its_own),
-        cmocka_unit_test(test_what_has_left_its_window_is_not_sent),
-        cmocka_unit_test(test_what_has_left_its_window_while_under_way_is_not_sent_again),
-        cmocka_unit_test(test_a_long_time_under_way_does_not_put_a_client_in_debt),
-        cmocka_unit_test(test_a_level_drains_once_for_all_who_fill_it),
-        cmocka_unit_test(test_of_several_rates_the_one_that_has_used_most_says_what_counts),
-        cmocka_unit_test(test_what_exceeds_a_limit_is_sent_where_it_counts),
+        cmocka_unit_test(test_a_state_keeps_its_weight_which_redis_does_not_store),
+        cmocka_unit_test(test_where_rates_differ_each_entry_has_its_own),
+        cmocka_unit_test(test_requests_that_have_left_their_window_are_not_sent),
+        cmocka_unit_test(test_requests_that_have_left_their_window_while_in_flight_are_not_retried),
+        cmocka_unit_test(test_a_long_time_in_flight_does_not_put_a_client_in_debt),
+        cmocka_unit_test(test_a_bucket_drains_once_for_all_instances),
+        cmocka_unit_test(test_of_several_rates_the_most_used_one_decides_what_is_sent),
+        cmocka_unit_test(test_requests_beyond_a_limit_are_sent_where_they_count),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

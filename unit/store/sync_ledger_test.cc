@@ -1,4 +1,4 @@
-// What goes out, in which batches and numbers, what comes again, and who may send.
+// The batches of a ledger: their entries, their sequence numbers, retries, and which process sends.
 #include <algorithm>
 #include <set>
 
@@ -7,10 +7,10 @@
 namespace rate_limit {
 namespace {
 
-void test_nothing_is_sent_and_no_slot_touched_if_nobody_owes(void**) {
+void test_without_unsent_counts_nothing_is_sent_and_no_slot_touched(void**) {
     for (const Guard guard : {Guard::kSender, Guard::kClient}) {
         Scene scene(kPolicy, Mode::kSync, guard, 1);
-        // Whoever touches a slot would wait for these forever.
+        // Locked slots: a ledger that touches one would wait forever.
         for (unsigned i = 0; i < 16; i++) {
             scene.zone->acquire(client_number(i), kPolicy, kNow, made_up_process(1 + i));
         }
@@ -22,7 +22,7 @@ void test_nothing_is_sent_and_no_slot_touched_if_nobody_owes(void**) {
     }
 }
 
-void test_a_batch_says_who_owes_how_much(void**) {
+void test_a_batch_has_clients_and_amounts(void**) {
     Scene scene;
     use(scene.zone, "alice", 3);
     use(scene.zone, "bob");
@@ -66,7 +66,7 @@ void test_a_round_has_each_client_once_in_batches_of_at_most_so_many(void**) {
             assert_true(seen.insert(std::string(entry.name())).second);
         }
         scene.confirm_all();
-        // Whoever comes again is for the next round.
+        // A client with new requests belongs to the next round.
         for (const SyncEntry& entry : scene.batch.entries) {
             use(scene.zone, entry.name());
         }
@@ -79,7 +79,7 @@ void test_a_round_has_each_client_once_in_batches_of_at_most_so_many(void**) {
     }
 }
 
-void test_a_round_that_was_not_finished_goes_on(void**) {
+void test_an_unfinished_round_continues(void**) {
     Scene scene;
     for (unsigned i = 0; i < 20; i++) {
         use(scene.zone, name_of(i));
@@ -94,7 +94,7 @@ void test_a_round_that_was_not_finished_goes_on(void**) {
     assert_int_equal(seen.size(), 20);
 }
 
-void test_numbers_go_on_where_another_reconciler_ended(void**) {
+void test_sequence_numbers_continue_after_another_ledger(void**) {
     Scene scene;
     for (unsigned i = 1; i < 10; i++) {
         SyncLedger other(&scene.zone.table(), kPolicy, Mode::kSync, Guard::kSender, process());
@@ -107,7 +107,7 @@ void test_numbers_go_on_where_another_reconciler_ended(void**) {
     assert_int_equal(scene.ledger.charged("alice"), 9);
 }
 
-void test_one_batch_at_a_time_is_under_way_where_numbers_must_arrive_in_order(void**) {
+void test_one_batch_at_a_time_is_in_flight_where_numbers_must_arrive_in_order(void**) {
     Scene scene;
     for (unsigned i = 0; i < 4; i++) {
         use(scene.zone, name_of(i));
@@ -125,7 +125,7 @@ void test_one_batch_at_a_time_is_under_way_where_numbers_must_arrive_in_order(vo
     assert_int_equal(other.sequence, 2);
 }
 
-void test_a_failed_batch_comes_first_in_the_next_round_as_it_was(void**) {
+void test_a_failed_batch_is_retried_first_and_unchanged(void**) {
     Scene scene;
     for (unsigned i = 0; i < 6; i++) {
         use(scene.zone, name_of(i), 1 + i);
@@ -135,7 +135,7 @@ void test_a_failed_batch_comes_first_in_the_next_round_as_it_was(void**) {
     for (unsigned attempt = 0; attempt < 3; attempt++) {
         scene.sync_ledger.failed(scene.batch);
         assert_false(scene.next(3));
-        // More is admitted, of those in the batch and of others.
+        // More requests are admitted, of clients in the batch and of others.
         for (unsigned i = 0; i < 9; i++) {
             use(scene.zone, name_of(i));
         }
@@ -152,26 +152,26 @@ void test_a_failed_batch_comes_first_in_the_next_round_as_it_was(void**) {
     assert_int_equal(marks(scene.zone.table()), 0);
 }
 
-void test_where_each_client_has_a_guard_many_are_under_way(void**) {
+void test_where_each_client_has_a_guard_many_batches_are_in_flight(void**) {
     Scene scene(kPolicy, Mode::kSync, Guard::kClient);
-    std::vector<SyncBatch> under_way;
+    std::vector<SyncBatch> in_flight;
     for (unsigned i = 0; i < 10; i++) {
         use(scene.zone, name_of(i), 1 + i);
     }
     scene.sync_ledger.begin_round();
     while (scene.next()) {
         assert_int_equal(scene.batch.entries.size(), 1);
-        under_way.push_back(scene.batch);
+        in_flight.push_back(scene.batch);
         use(scene.zone, scene.batch.entries[0].name());
     }
-    assert_int_equal(under_way.size(), 10);
-    // Half fail, which holds up nobody else; the others arrive in whatever order.
-    std::reverse(under_way.begin(), under_way.end());
+    assert_int_equal(in_flight.size(), 10);
+    // Half of the batches fail, which does not block the others; these are confirmed in any order.
+    std::reverse(in_flight.begin(), in_flight.end());
     for (unsigned i = 0; i < 10; i++) {
         if (i % 2 == 0) {
-            confirm(&scene.sync_ledger, under_way[i], scene.ledger.apply(under_way[i], kNow), kNow);
+            confirm(&scene.sync_ledger, in_flight[i], scene.ledger.apply(in_flight[i], kNow), kNow);
         } else {
-            scene.sync_ledger.failed(under_way[i]);
+            scene.sync_ledger.failed(in_flight[i]);
         }
     }
     use(scene.zone, "late");
@@ -191,7 +191,7 @@ void test_where_each_client_has_a_guard_many_are_under_way(void**) {
     }
 }
 
-void test_what_a_reconciler_left_under_way_comes_again_as_it_was(void**) {
+void test_a_batch_that_another_ledger_left_in_flight_is_retried_unchanged(void**) {
     for (const bool applied : {false, true}) {
         Scene scene;
         use(scene.zone, "alice", 3);
@@ -218,7 +218,7 @@ void test_what_a_reconciler_left_under_way_comes_again_as_it_was(void**) {
     }
 }
 
-void test_left_batches_come_in_the_order_of_their_numbers(void**) {
+void test_retries_come_in_the_order_of_their_numbers(void**) {
     for (const Guard guard : {Guard::kSender, Guard::kClient}) {
         Scene scene(kPolicy, Mode::kSync, guard);
         for (unsigned i = 0; i < 30; i++) {
@@ -241,7 +241,7 @@ void test_left_batches_come_in_the_order_of_their_numbers(void**) {
     }
 }
 
-void test_a_batch_that_was_settled_in_part_comes_again_without_that(void**) {
+void test_a_retry_leaves_out_confirmed_entries(void**) {
     Scene scene;
     use(scene.zone, "alice", 3);
     use(scene.zone, "bob", 4);
@@ -259,14 +259,14 @@ void test_a_batch_that_was_settled_in_part_comes_again_without_that(void**) {
     assert_int_equal(scene.zone.used(scene.zone->hash("alice")), 3);
 }
 
-// Fills up the zone of one set, so that all who were there are forgotten.
+// Fills the only set of a zone, so that all earlier clients are evicted.
 void forget_all(const Zone& zone, std::uint32_t cost) {
     for (unsigned i = 0; i < 16; i++) {
         use(zone, name_of(500 + i), cost);
     }
 }
 
-void test_a_client_that_is_forgotten_under_way_does_no_harm(void**) {
+void test_a_client_that_is_evicted_while_in_flight_does_no_harm(void**) {
     Scene scene(kPolicy, Mode::kSync, Guard::kSender, 1);
     use(scene.zone, "alice", 3);
     use(scene.zone, "bob", 4);
@@ -275,7 +275,7 @@ void test_a_client_that_is_forgotten_under_way_does_no_harm(void**) {
     forget_all(scene.zone, 100);
     assert_false(owed_by(scene.zone, "alice").known);
     assert_int_equal(scene.zone->evictions(), 2);
-    // One comes back, in a slot that is another's now.
+    // One client comes back, in a slot that another client had.
     use(scene.zone, "alice", 200);
     confirm(&scene.sync_ledger, scene.batch, answer, kNow);
     assert_false(owed_by(scene.zone, "bob").known);
@@ -286,7 +286,7 @@ void test_a_client_that_is_forgotten_under_way_does_no_harm(void**) {
     assert_int_equal(scene.zone.used(scene.zone->hash("alice")), 203);
 }
 
-void test_a_late_answer_to_an_older_batch_changes_nothing(void**) {
+void test_a_late_reply_to_an_older_batch_changes_nothing(void**) {
     Scene scene;
     use(scene.zone, "alice", 3);
     assert_true(scene.begin());
@@ -304,14 +304,14 @@ void test_a_late_answer_to_an_older_batch_changes_nothing(void**) {
     assert_int_equal(owed_by(scene.zone, "alice").sending, 4);
 }
 
-void test_an_answer_reaches_a_client_that_has_moved_and_nobody_in_its_place(void**) {
+void test_a_reply_reaches_a_client_that_has_moved_to_another_slot(void**) {
     Scene scene;
     use(scene.zone, "alice", 3);
     use(scene.zone, "bob", 5);
     assert_true(scene.begin());
     assert_int_equal(scene.batch.entries.size(), 2);
     const Ledger::Answer answer = scene.ledger.apply(scene.batch, kNow);
-    // Each stands where the other was.
+    // As if the clients had exchanged their slots.
     std::swap(scene.batch.entries[0].slot, scene.batch.entries[1].slot);
     scene.sync_ledger.confirm(scene.batch, 0, answer[0].data(), kNow, 0);
     const bool alice_first = scene.batch.entries[0].name() == "alice";
@@ -324,7 +324,7 @@ void test_an_answer_reaches_a_client_that_has_moved_and_nobody_in_its_place(void
     assert_int_equal(scene.zone.used(scene.zone->hash("bob")), 5);
 }
 
-void test_a_failed_batch_of_forgotten_clients_is_given_up(void**) {
+void test_a_failed_batch_of_evicted_clients_is_dropped(void**) {
     Scene scene(kPolicy, Mode::kSync, Guard::kSender, 1);
     use(scene.zone, "alice", 3);
     assert_true(scene.begin());
@@ -335,7 +335,7 @@ void test_a_failed_batch_of_forgotten_clients_is_given_up(void**) {
     assert_int_equal(scene.batch.entries.size(), 16);
 }
 
-void test_a_failed_batch_does_not_come_again_with_what_is_in_another(void**) {
+void test_a_retry_leaves_out_clients_that_are_in_another_batch(void**) {
     Scene scene(kPolicy, Mode::kSync, Guard::kClient, 1);
     use(scene.zone, "alice", 3);
     assert_true(scene.begin());
@@ -343,7 +343,7 @@ void test_a_failed_batch_does_not_come_again_with_what_is_in_another(void**) {
     assert_false(scene.next());
     forget_all(scene.zone, 100);
     use(scene.zone, "alice", 200);
-    // All are under way, she for the second time.
+    // All are in flight, alice for the second time.
     scene.sync_ledger.begin_round();
     while (scene.next()) {
     }
@@ -371,7 +371,7 @@ void test_overshoot_is_summed_in_the_table(void**) {
     assert_int_equal(scene.zone->overshoot(), 8'000'000'000);
 }
 
-void test_one_process_sends_and_another_goes_on_when_it_dies(void**) {
+void test_one_process_sends_and_another_after_its_death(void**) {
     const Zone zone = zone_with_accounts(kPolicy, 4);
     Ledger ledger(kPolicy, layout_of(kPolicy), Guard::kSender);
     static Micros steady = 1000 * kSecond;
@@ -390,19 +390,19 @@ void test_one_process_sends_and_another_goes_on_when_it_dies(void**) {
     assert_true(first.next(kNow, kMany, &batch));
     second.begin_round();
     assert_false(second.next(kNow, kMany, &batch));
-    // The first dies, and what it has sent may have arrived.
+    // The first process dies; its batch may have been applied.
     dead_process = processes[0].self;
     steady += 2 * kSecond;
     second.begin_round();
     assert_true(second.next(kNow, kMany, &batch));
     assert_int_equal(batch.sequence, 1);
     confirm(&second, batch, ledger.apply(batch, kNow), kNow);
-    // It was not dead. It sends nothing as long as the second does.
+    // The first process was not dead. It sends nothing while the second leads.
     use(zone, "bob", 2);
     first.begin_round();
     assert_false(first.next(kNow, kMany, &batch));
     {
-        // One that ends lets another go on at once.
+        // A process that resigns lets another send at once.
         SyncLedger third(&zone.table(), kPolicy, Mode::kSync, Guard::kSender, processes[2]);
         second.begin_round();
         assert_true(second.next(kNow, kMany, &batch));
@@ -415,7 +415,7 @@ void test_one_process_sends_and_another_goes_on_when_it_dies(void**) {
     assert_true(first.next(kNow, kMany, &batch));
     assert_int_equal(batch.sequence, 2);
     confirm(&first, batch, ledger.apply(batch, kNow), kNow);
-    // It does not notice that it was taken for dead and another has come and gone.
+    // The process does not notice that another one led meanwhile.
     use(zone, "carol", 4);
     steady += 100 * kSecond;
     second.begin_round();
@@ -438,25 +438,25 @@ void test_one_process_sends_and_another_goes_on_when_it_dies(void**) {
 int main() {
     using namespace rate_limit;
     const CMUnitTest tests[] = {
-        cmocka_unit_test(test_nothing_is_sent_and_no_slot_touched_if_nobody_owes),
-        cmocka_unit_test(test_a_batch_says_who_owes_how_much),
+        cmocka_unit_test(test_without_unsent_counts_nothing_is_sent_and_no_slot_touched),
+        cmocka_unit_test(test_a_batch_has_clients_and_amounts),
         cmocka_unit_test(test_a_round_has_each_client_once_in_batches_of_at_most_so_many),
-        cmocka_unit_test(test_a_round_that_was_not_finished_goes_on),
-        cmocka_unit_test(test_numbers_go_on_where_another_reconciler_ended),
-        cmocka_unit_test(test_one_batch_at_a_time_is_under_way_where_numbers_must_arrive_in_order),
-        cmocka_unit_test(test_a_failed_batch_comes_first_in_the_next_round_as_it_was),
-        cmocka_unit_test(test_where_each_client_has_a_guard_many_are_under_way),
-        cmocka_unit_test(test_what_a_reconciler_left_under_way_comes_again_as_it_was),
-        cmocka_unit_test(test_left_batches_come_in_the_order_of_their_numbers),
-        cmocka_unit_test(test_a_batch_that_was_settled_in_part_comes_again_without_that),
-        cmocka_unit_test(test_a_client_that_is_forgotten_under_way_does_no_harm),
-        cmocka_unit_test(test_a_late_answer_to_an_older_batch_changes_nothing),
-        cmocka_unit_test(test_an_answer_reaches_a_client_that_has_moved_and_nobody_in_its_place),
-        cmocka_unit_test(test_a_failed_batch_of_forgotten_clients_is_given_up),
-        cmocka_unit_test(test_a_failed_batch_does_not_come_again_with_what_is_in_another),
+        cmocka_unit_test(test_an_unfinished_round_continues),
+        cmocka_unit_test(test_sequence_numbers_continue_after_another_ledger),
+        cmocka_unit_test(test_one_batch_at_a_time_is_in_flight_where_numbers_must_arrive_in_order),
+        cmocka_unit_test(test_a_failed_batch_is_retried_first_and_unchanged),
+        cmocka_unit_test(test_where_each_client_has_a_guard_many_batches_are_in_flight),
+        cmocka_unit_test(test_a_batch_that_another_ledger_left_in_flight_is_retried_unchanged),
+        cmocka_unit_test(test_retries_come_in_the_order_of_their_numbers),
+        cmocka_unit_test(test_a_retry_leaves_out_confirmed_entries),
+        cmocka_unit_test(test_a_client_that_is_evicted_while_in_flight_does_no_harm),
+        cmocka_unit_test(test_a_late_reply_to_an_older_batch_changes_nothing),
+        cmocka_unit_test(test_a_reply_reaches_a_client_that_has_moved_to_another_slot),
+        cmocka_unit_test(test_a_failed_batch_of_evicted_clients_is_dropped),
+        cmocka_unit_test(test_a_retry_leaves_out_clients_that_are_in_another_batch),
         cmocka_unit_test(test_a_client_without_a_name_is_not_sent),
         cmocka_unit_test(test_overshoot_is_summed_in_the_table),
-        cmocka_unit_test(test_one_process_sends_and_another_goes_on_when_it_dies),
+        cmocka_unit_test(test_one_process_sends_and_another_after_its_death),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

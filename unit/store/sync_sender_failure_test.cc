@@ -1,4 +1,4 @@
-// SyncSenders whose calls are lost, refused or answered with nonsense: what is owed arrives in the end, and
+// SyncSenders whose calls are lost, rejected or get malformed replies: each count is charged in the end,
 // once.
 #include "protocol/wire.h"
 #include "sync_senders.h"
@@ -10,7 +10,7 @@ const Policy kPolicy = with_debt(policy_of(Algorithm::kFixedWindow, "1000r/d"));
 
 std::string key_of(const std::string& client) { return "rate_limit:api:fixed_window:{" + client + "}"; }
 
-// A zone, its SyncSender, and a server that a test plays.
+// A zone, its SyncSender and a fake server.
 struct Scene {
     explicit Scene(redis::Milliseconds timeout = 2000, const SyncSender::Options& options = every(10),
                    const Policy& policy = kPolicy)
@@ -46,7 +46,7 @@ struct Scene {
     std::unique_ptr<SyncSender> sync_sender;
 };
 
-void test_a_call_names_clients_amounts_and_its_number(void**) {
+void test_a_call_has_clients_amounts_and_a_sequence_number(void**) {
     Scene scene;
     scene.place.admitted("alice", 3);
     scene.place.admitted("bob", 1, 5);
@@ -69,8 +69,8 @@ void test_a_call_names_clients_amounts_and_its_number(void**) {
     assert_true(scene.server.calls[1].guard == call.guard);
 }
 
-// How long ago the oldest may have been admitted: since the SyncSender last looked, as far as it knows.
-void test_a_call_says_how_old_it_may_be(void**) {
+// The largest possible age of a request in the call: the time since the SyncSender last collected counts.
+void test_a_call_has_the_largest_possible_age_of_its_requests(void**) {
     Scene scene(60, every(100));
     scene.place.admitted("alice");
     assert_true(scene.deliver());
@@ -79,7 +79,7 @@ void test_a_call_says_how_old_it_may_be(void**) {
     scene.place.admitted("alice");
     assert_true(scene.deliver());
     assert_in_range(scene.server.calls[1].age, 90'000, 150'000);
-    // What comes again has grown older meanwhile.
+    // The age of a retry has grown.
     scene.server.send = [](const std::string&) { return ""; };
     scene.place.admitted("alice");
     assert_true(scene.await_calls(3));
@@ -120,7 +120,7 @@ void test_clients_of_the_same_rates_share_a_policy(void**) {
     sync_sender->stop();
 }
 
-void test_what_redis_has_is_taken_over(void**) {
+void test_the_state_of_redis_is_taken_over(void**) {
     Scene scene;
     scene.server.answer = [](const std::string& key) {
         if (key == key_of("bob")) {
@@ -135,11 +135,11 @@ void test_what_redis_has_is_taken_over(void**) {
     assert_true(scene.deliver());
     assert_int_equal(scene.place.remaining("alice"), 10);
     assert_int_equal(scene.place.remaining("carol"), 0);
-    assert_int_equal(scene.place.remaining("bob"), 1000);  // Redis knows nothing of him
+    assert_int_equal(scene.place.remaining("bob"), 1000);  // Redis has no state of bob
     assert_int_equal(scene.place.unsent_counts().overshoot(), 7);
 }
 
-void test_nonsense_that_redis_has_is_taken_for_nothing(void**) {
+void test_a_malformed_state_in_redis_is_ignored(void**) {
     Scene scene;
     for (const std::string& value : {std::string(1, 'x'), std::string(12, '\0'), std::string(13, '\xff'),
                                      std::string(40, '\x80'), std::string(65535, 'y')}) {
@@ -151,14 +151,14 @@ void test_nonsense_that_redis_has_is_taken_for_nothing(void**) {
     assert_int_equal(scene.errors(redis::Error::kShape), 0);
 }
 
-// Ways in which the first calls go wrong, after which all is well.
+// Ways in which the first calls fail; later calls succeed.
 struct Trouble {
     const char* name;
     std::function<void(Scene* scene)> begin;
     std::function<void(Scene* scene)> end = [](Scene* scene) { scene->server.send = redis::bulk; };
 };
 
-void test_what_was_lost_is_sent_again_and_charged_once(void**) {
+void test_a_lost_call_is_retried_and_charged_once(void**) {
     const auto send = [](const std::function<std::string(const std::string&)>& how) {
         return [how](Scene* scene) { scene->server.send = how; };
     };
@@ -222,7 +222,7 @@ void test_what_was_lost_is_sent_again_and_charged_once(void**) {
     }
 }
 
-void test_a_forgotten_script_is_loaded_and_the_call_made_again(void**) {
+void test_a_flushed_script_is_loaded_and_the_call_retried(void**) {
     Scene scene;
     unsigned forgotten = 0;
     scene.server.send = [&](const std::string& reply) {
@@ -236,7 +236,7 @@ void test_a_forgotten_script_is_loaded_and_the_call_made_again(void**) {
     assert_true(scene.loop.lines.empty());
 }
 
-void test_nobody_is_asked_while_the_server_is_known_to_be_gone(void**) {
+void test_no_call_is_made_while_the_server_is_unavailable(void**) {
     Scene scene(60);
     scene.place.admitted("first");
     assert_true(scene.deliver());
@@ -274,12 +274,12 @@ void test_one_call_follows_the_other(void**) {
     assert_string_equal(scene.server.calls[1].sequence.c_str(), "2");
 }
 
-void test_a_courier_that_goes_leaves_what_is_on_its_way_to_the_next(void**) {
+void test_batches_in_flight_are_retried_by_the_next_sync_sender(void**) {
     Scene scene(1000);
     scene.server.send = [](const std::string&) { return ""; };
     scene.place.admitted("alice", 3);
     assert_true(scene.await_calls(1));
-    // As when a worker ends: what is on its way is answered when the router goes.
+    // As when a worker exits: destroying the router answers the calls in flight.
     scene.sync_sender->stop();
     scene.client.reset();
     scene.sync_sender.reset();
@@ -296,7 +296,7 @@ void test_a_courier_that_goes_leaves_what_is_on_its_way_to_the_next(void**) {
     assert_int_equal(scene.server.total(), 5);
 }
 
-void test_an_answer_after_the_stop_is_still_taken(void**) {
+void test_a_reply_after_the_stop_is_still_applied(void**) {
     Scene scene;
     scene.server.send = [](const std::string&) { return ""; };
     scene.place.admitted("alice", 3);
@@ -308,7 +308,7 @@ void test_an_answer_after_the_stop_is_still_taken(void**) {
     assert_true(scene.loop.run_until([&] { return owed_by(scene.place.zone, "alice").sending == 0; }));
     scene.loop.run_for(30);
     assert_int_equal(scene.server.calls.size(), 1);
-    // Nonsense, too, harms nobody then.
+    // Nor does a malformed reply do harm then.
     Scene other;
     other.server.send = [](const std::string&) { return ""; };
     other.place.admitted("alice", 3);
@@ -319,7 +319,7 @@ void test_an_answer_after_the_stop_is_still_taken(void**) {
     assert_int_equal(owed_by(other.place.zone, "alice").sending, 3);
 }
 
-void test_who_ends_does_not_try_for_long(void**) {
+void test_a_process_that_ends_does_not_try_for_long(void**) {
     Scene scene(3000, every(3'600'000));
     for (unsigned i = 0; i < 600; i++) {
         scene.place.admitted(name_of(i));
@@ -330,9 +330,9 @@ void test_who_ends_does_not_try_for_long(void**) {
     };
     scene.sync_sender->end();
     scene.loop.run_for(100);
-    assert_int_equal(scene.server.calls.size(), 2);  // of the six that it takes
+    assert_int_equal(scene.server.calls.size(), 2);  // of the six that all counts would take
     assert_true(scene.place.any());
-    // And another may go on at once.
+    // Another process may send at once.
     const Process other = made_up_process(1);
     const auto next = start(scene.place, scene.client.get(), &scene.loop, other);
     assert_true(scene.deliver());
@@ -340,7 +340,7 @@ void test_who_ends_does_not_try_for_long(void**) {
     assert_int_equal(scene.server.total(), 600);
 }
 
-void test_who_ends_while_redis_is_away_lets_go_at_once(void**) {
+void test_a_process_that_ends_while_redis_is_down_resigns_at_once(void**) {
     Scene scene(60, every(20));
     scene.place.admitted("alice");
     scene.server.server.refuse();
@@ -351,7 +351,7 @@ void test_who_ends_while_redis_is_away_lets_go_at_once(void**) {
     scene.place.unsent_counts().leader().resign(other);
 }
 
-void test_the_clock_is_as_the_answers_say(void**) {
+void test_the_clock_follows_the_replies(void**) {
     Scene scene;
     Micros ahead = 90 * kSecond;
     scene.server.clock = [&] { return nginx_clock() + ahead; };
@@ -359,7 +359,7 @@ void test_the_clock_is_as_the_answers_say(void**) {
     assert_true(scene.deliver());
     const Micros first = scene.place.unsent_counts().ahead();
     assert_in_range(first, 90 * kSecond - 50'000, 90 * kSecond + 50'000);
-    // What the time of the way can explain does not move it.
+    // A difference that the round trip can explain does not change the clock.
     for (const Micros change : {Micros{0}, Micros{10}, Micros{-10}}) {
         scene.server.clock = [&] {
             scene.loop.jump(1);
@@ -373,7 +373,7 @@ void test_the_clock_is_as_the_answers_say(void**) {
         assert_true(scene.deliver());
         assert_int_equal(scene.place.unsent_counts().ahead(), first);
     }
-    // What it cannot, does: a step in either direction.
+    // A larger difference does: a step in either direction.
     for (const Micros step : {Micros{-3600 * kSecond}, Micros{5 * kSecond}, Micros{0}}) {
         ahead = step;
         scene.server.clock = [&] { return nginx_clock() + ahead; };
@@ -384,7 +384,7 @@ void test_the_clock_is_as_the_answers_say(void**) {
     }
 }
 
-void test_without_memory_there_is_no_courier(void**) {
+void test_without_memory_there_is_no_sync_sender(void**) {
     redis::TestLoop loop;
     SyncServer server(&loop);
     const Place place(kPolicy);
@@ -401,21 +401,21 @@ void test_without_memory_there_is_no_courier(void**) {
 int main() {
     using namespace rate_limit;
     const CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_call_names_clients_amounts_and_its_number),
-        cmocka_unit_test(test_a_call_says_how_old_it_may_be),
+        cmocka_unit_test(test_a_call_has_clients_amounts_and_a_sequence_number),
+        cmocka_unit_test(test_a_call_has_the_largest_possible_age_of_its_requests),
         cmocka_unit_test(test_clients_of_the_same_rates_share_a_policy),
-        cmocka_unit_test(test_what_redis_has_is_taken_over),
-        cmocka_unit_test(test_nonsense_that_redis_has_is_taken_for_nothing),
-        cmocka_unit_test(test_what_was_lost_is_sent_again_and_charged_once),
-        cmocka_unit_test(test_a_forgotten_script_is_loaded_and_the_call_made_again),
-        cmocka_unit_test(test_nobody_is_asked_while_the_server_is_known_to_be_gone),
+        cmocka_unit_test(test_the_state_of_redis_is_taken_over),
+        cmocka_unit_test(test_a_malformed_state_in_redis_is_ignored),
+        cmocka_unit_test(test_a_lost_call_is_retried_and_charged_once),
+        cmocka_unit_test(test_a_flushed_script_is_loaded_and_the_call_retried),
+        cmocka_unit_test(test_no_call_is_made_while_the_server_is_unavailable),
         cmocka_unit_test(test_one_call_follows_the_other),
-        cmocka_unit_test(test_a_courier_that_goes_leaves_what_is_on_its_way_to_the_next),
-        cmocka_unit_test(test_an_answer_after_the_stop_is_still_taken),
-        cmocka_unit_test(test_who_ends_does_not_try_for_long),
-        cmocka_unit_test(test_who_ends_while_redis_is_away_lets_go_at_once),
-        cmocka_unit_test(test_the_clock_is_as_the_answers_say),
-        cmocka_unit_test(test_without_memory_there_is_no_courier),
+        cmocka_unit_test(test_batches_in_flight_are_retried_by_the_next_sync_sender),
+        cmocka_unit_test(test_a_reply_after_the_stop_is_still_applied),
+        cmocka_unit_test(test_a_process_that_ends_does_not_try_for_long),
+        cmocka_unit_test(test_a_process_that_ends_while_redis_is_down_resigns_at_once),
+        cmocka_unit_test(test_the_clock_follows_the_replies),
+        cmocka_unit_test(test_without_memory_there_is_no_sync_sender),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -1,5 +1,4 @@
-// SyncSenders where clients are at different servers: a call for each, many at once, and none in another's
-// way.
+// SyncSenders in a cluster: one call for each client, many calls in flight, and none blocks another.
 #include "redis/router.h"
 #include "sync_senders.h"
 
@@ -30,7 +29,7 @@ struct Scene {
     }
     bool is_of_first(const std::string& client) const { return redis::slot_of(key_of(client)) % 2 == 0; }
 
-    // Lets so many clients of one server owe something.
+    // Gives `count` clients of one server unsent counts.
     void use(bool of_first, unsigned count, const std::string& prefix) const {
         for (unsigned i = 0; count != 0; i++) {
             const std::string name = prefix + std::to_string(i);
@@ -41,7 +40,7 @@ struct Scene {
         }
     }
 
-    // Lets so many clients owe something, and the servers not reply, until as many calls as possible are in
+    // Gives clients unsent counts while the servers do not reply, until as many calls as possible are in
     // flight.
     void fill_calls(unsigned clients) {
         first.send = second.send = [](const std::string&) { return ""; };
@@ -84,25 +83,25 @@ void test_each_client_has_a_call_at_its_own_server_with_a_guard_beside_it(void**
     assert_int_equal(seen.at(key_of("a{b}c")), 1);
 }
 
-void test_many_calls_are_under_way_but_not_all(void**) {
+void test_many_calls_are_in_flight_but_not_all(void**) {
     Scene scene;
     scene.fill_calls(400);
     scene.loop.run_for(50);
     assert_int_equal(scene.first.calls.size() + scene.second.calls.size(), 128);
     scene.first.send = scene.second.send = redis::bulk;
-    scene.loop.jump(2000);  // those that were not answered time out
+    scene.loop.jump(2000);  // calls without a reply time out
     assert_true(scene.deliver());
     assert_int_equal(scene.first.total() + scene.second.total(), 400);
 }
 
-void test_clients_of_a_server_that_is_gone_wait_and_others_do_not(void**) {
+void test_only_clients_of_a_server_that_is_down_wait(void**) {
     Scene scene(60, 1024);
     scene.use(true, 1, "warm");
     scene.use(false, 1, "warm");
     assert_true(scene.deliver());
     scene.first.server.refuse();
     scene.first.server.hang_up();
-    // More than a round would try in vain.
+    // More clients than a round would try without success.
     scene.use(true, 3000, "waits");
     scene.loop.run_for(100);
     for (unsigned round = 0; round < 3; round++) {
@@ -116,7 +115,7 @@ void test_clients_of_a_server_that_is_gone_wait_and_others_do_not(void**) {
     assert_int_equal(scene.second.total(), 61);
 }
 
-void test_clients_of_no_server_wait_and_others_do_not(void**) {
+void test_only_clients_of_slots_without_a_server_wait(void**) {
     Scene scene;
     scene.router->nobody = 0;
     scene.use(true, 5, "waits");
@@ -129,7 +128,7 @@ void test_clients_of_no_server_wait_and_others_do_not(void**) {
     assert_int_equal(scene.first.total(), 5);
 }
 
-void test_lost_answers_are_charged_once(void**) {
+void test_calls_with_lost_replies_are_charged_once(void**) {
     Scene scene(50);
     unsigned replies = 0;
     const auto lose_some = [&](const std::string& reply) {
@@ -153,7 +152,7 @@ void test_lost_answers_are_charged_once(void**) {
     }
 }
 
-void test_it_may_go_while_everything_is_under_way(void**) {
+void test_a_sync_sender_may_be_destroyed_while_calls_are_in_flight(void**) {
     Scene scene;
     scene.fill_calls(300);
     scene.sync_sender->stop();
@@ -167,7 +166,7 @@ void test_it_may_go_while_everything_is_under_way(void**) {
     assert_int_equal(scene.first.total() + scene.second.total(), 300);
 }
 
-void test_who_ends_waits_for_all_that_is_under_way(void**) {
+void test_a_process_that_ends_waits_for_all_calls_in_flight(void**) {
     Scene scene(2000, 512, every(3'600'000));
     for (unsigned i = 0; i < 300; i++) {
         scene.place.admitted(name_of(i));
@@ -189,12 +188,12 @@ int main() {
     using namespace rate_limit;
     const CMUnitTest tests[] = {
         cmocka_unit_test(test_each_client_has_a_call_at_its_own_server_with_a_guard_beside_it),
-        cmocka_unit_test(test_many_calls_are_under_way_but_not_all),
-        cmocka_unit_test(test_clients_of_a_server_that_is_gone_wait_and_others_do_not),
-        cmocka_unit_test(test_clients_of_no_server_wait_and_others_do_not),
-        cmocka_unit_test(test_lost_answers_are_charged_once),
-        cmocka_unit_test(test_it_may_go_while_everything_is_under_way),
-        cmocka_unit_test(test_who_ends_waits_for_all_that_is_under_way),
+        cmocka_unit_test(test_many_calls_are_in_flight_but_not_all),
+        cmocka_unit_test(test_only_clients_of_a_server_that_is_down_wait),
+        cmocka_unit_test(test_only_clients_of_slots_without_a_server_wait),
+        cmocka_unit_test(test_calls_with_lost_replies_are_charged_once),
+        cmocka_unit_test(test_a_sync_sender_may_be_destroyed_while_calls_are_in_flight),
+        cmocka_unit_test(test_a_process_that_ends_waits_for_all_calls_in_flight),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

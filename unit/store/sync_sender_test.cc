@@ -1,5 +1,4 @@
-// SyncSenders and a real Redis: what was admitted arrives there, once, and what others were admitted comes
-// back.
+// SyncSenders and a real Redis: each count is charged once, and the counts of other instances come back.
 #include "store/sync_sender.h"
 
 #include "memory/processes.h"
@@ -21,7 +20,7 @@ std::string key_of(Algorithm algorithm, const std::string& client) {
     return std::string("rate_limit:api:") + algorithm_name(algorithm) + ":{" + client + "}";
 }
 
-// A worker of an instance, with its way to Redis.
+// A worker of an instance, with its client of Redis.
 struct Worker {
     Worker(const Place& place, const redis::RealServer& server, redis::TestLoop* on, const Process& as,
            const SyncSender::Options& options = every(10), redis::Milliseconds timeout = 2000)
@@ -46,7 +45,7 @@ bool delivered(const Place& place, redis::TestLoop* loop) {
     return loop->run_until([&] { return !place.any(); });
 }
 
-// What a client has used by what its key in Redis holds.
+// What a client has used, by its state in Redis.
 std::uint32_t used_in(const redis::RealServer& server, const Policy& policy, const std::string& client) {
     const StateLayout layout = layout_of(policy);
     std::vector<std::uint64_t> state(words_of(layout));
@@ -62,7 +61,7 @@ std::uint64_t calls(const redis::RealServer& server) {
     return at == std::string::npos ? 0 : std::stoull(text.substr(at + 22));
 }
 
-void test_what_was_admitted_is_in_redis_and_other_instances_learn_of_it(void**) {
+void test_counts_reach_redis_and_other_instances(void**) {
     redis::TestLoop loop;
     const redis::RealServer server;
     for (const Algorithm algorithm : kTravelling) {
@@ -76,7 +75,7 @@ void test_what_was_admitted_is_in_redis_and_other_instances_learn_of_it(void**) 
         assert_true(delivered(first, &loop));
         assert_int_equal(used_in(server, policy, "alice"), 30);
         assert_int_equal(used_in(server, policy, "bob"), 8);
-        assert_int_equal(second.remaining("alice"), 100);  // nobody has told it yet
+        assert_int_equal(second.remaining("alice"), 100);  // it has had no reply yet
         assert_int_equal(second.admitted("alice", 5), 5);
         assert_true(delivered(second, &loop));
         assert_int_equal(used_in(server, policy, "alice"), 35);
@@ -90,7 +89,7 @@ void test_what_was_admitted_is_in_redis_and_other_instances_learn_of_it(void**) 
     }
 }
 
-void test_what_instances_admit_beyond_the_limit_is_owed_and_told(void**) {
+void test_requests_beyond_the_limit_are_charged_and_counted_as_overshoot(void**) {
     redis::TestLoop loop;
     const redis::RealServer server;
     for (const Algorithm algorithm : kTravelling) {
@@ -125,7 +124,7 @@ void test_many_clients_go_in_few_calls(void**) {
         assert_int_equal(used_in(server, kPolicy, name_of(i)), 1 + i % 7);
     }
     loop.run_for(100);
-    assert_int_equal(calls(server), 5);  // who is idle costs nothing
+    assert_int_equal(calls(server), 5);  // idle clients cost nothing
     assert_string_equal(server.command({"DBSIZE"}).c_str(), "1001");
 }
 
@@ -155,7 +154,7 @@ void test_each_client_is_charged_by_its_own_rates(void**) {
     }
 }
 
-void test_a_long_name_travels_as_its_digest(void**) {
+void test_a_long_name_is_sent_as_its_digest(void**) {
     redis::TestLoop loop;
     const redis::RealServer server;
     const Place place(kPolicy);
@@ -169,7 +168,7 @@ void test_a_long_name_travels_as_its_digest(void**) {
     assert_int_equal(used_in(server, kPolicy, std::string(short_name("}", &room))), 2);
 }
 
-void test_what_was_admitted_without_redis_is_charged_and_the_state_stays(void**) {
+void test_requests_admitted_by_the_fallback_are_charged_and_the_state_stays(void**) {
     redis::TestLoop loop;
     const redis::RealServer server;
     for (const Algorithm algorithm : kEveryAlgorithm) {
@@ -190,7 +189,7 @@ void test_what_was_admitted_without_redis_is_charged_and_the_state_stays(void**)
     }
 }
 
-void test_what_no_longer_counts_is_not_charged(void**) {
+void test_requests_that_no_longer_count_are_not_charged(void**) {
     redis::TestLoop loop;
     redis::RealServer server;
     const Policy policy = policy_of(Algorithm::kSlidingWindow, "10r/s");
@@ -218,10 +217,10 @@ void test_the_clock_is_that_of_redis(void**) {
         const Micros asked_at = nginx_clock();
         place.admitted("first");
         assert_true(delivered(place, &loop));
-        // No more can be known than that Redis has answered meanwhile.
+        // Redis's clock was read between the call and its reply; the difference cannot be known better.
         const Micros suspect = nginx_clock() - asked_at + kSecond / 1000;
         assert_in_range(place.unsent_counts().ahead() + ahead + kHour, kHour - suspect, kHour + suspect);
-        // From then on the windows of both are the same, and nothing is lost on the way.
+        // From then on the windows of both are the same, and no request is lost.
         assert_int_equal(place.admitted("alice", 12), 10);
         assert_true(delivered(place, &loop));
         assert_int_equal(used_in(server, policy, "alice"), 10);
@@ -231,7 +230,7 @@ void test_the_clock_is_that_of_redis(void**) {
     nginx_ahead = 0;
 }
 
-void test_a_clock_that_may_be_right_stays(void**) {
+void test_a_clock_difference_that_may_be_right_stays(void**) {
     redis::TestLoop loop;
     const redis::RealServer server;
     const Place place(kPolicy);
@@ -251,7 +250,7 @@ void test_a_clock_that_may_be_right_stays(void**) {
         const Micros suspect = nginx_clock() - asked_at + kSecond / 1000;
         assert_in_range(last + 5 * kSecond + kHour, kHour - suspect, kHour + suspect);
     }
-    // Each answer leaves less room for suspect, but most say nothing new.
+    // Each reply narrows the possible difference, but most replies allow the known one.
     assert_in_range(changes, 0, 10);
     nginx_ahead = 0;
 }
@@ -267,7 +266,7 @@ void test_a_server_that_has_forgotten_the_script_gets_it_again(void**) {
     place.admitted("alice");
     assert_true(delivered(place, &loop));
     assert_int_equal(used_in(server, kPolicy, "alice"), 2);
-    // And so does one that has forgotten everything: what it then is told is all that it knows.
+    // The same with a Redis that has lost its data: it then has only the new counts.
     server.stop();
     server.start();
     place.admitted("alice", 3);
@@ -275,7 +274,7 @@ void test_a_server_that_has_forgotten_the_script_gets_it_again(void**) {
     assert_int_equal(used_in(server, kPolicy, "alice"), 3);
 }
 
-void test_an_answer_that_came_too_late_does_not_charge_twice(void**) {
+void test_a_reply_that_comes_too_late_does_not_charge_twice(void**) {
     redis::TestLoop loop;
     const redis::RealServer server;
     const Place place(kPolicy);
@@ -287,7 +286,7 @@ void test_an_answer_that_came_too_late_does_not_charge_twice(void**) {
         assert_int_equal(place.admitted("alice", 7), 7);
         assert_true(loop.run_until([&] { return owed_by(place.zone, "alice").sending != 0; }));
         loop.run_for(150);
-        // What came meanwhile goes by itself.
+        // Requests admitted meanwhile are a batch of their own.
         assert_int_equal(place.admitted("alice", 4), 4);
         loop.run_for(50);
         assert_int_equal(owed_by(place.zone, "alice").unsent, 4);
@@ -297,7 +296,7 @@ void test_an_answer_that_came_too_late_does_not_charge_twice(void**) {
     }
 }
 
-void test_of_two_processes_one_sends_and_the_other_goes_on_when_it_is_gone(void**) {
+void test_of_two_processes_one_sends_and_the_other_after_its_end(void**) {
     redis::TestLoop loop;
     const redis::RealServer server;
     const Place place(kPolicy);
@@ -331,7 +330,7 @@ void test_of_two_processes_one_sends_and_the_other_goes_on_when_it_is_gone(void*
     assert_true(second.client->counts().calls > 0);
 }
 
-void test_who_ends_sends_what_is_owed_and_leaves_the_rest_to_others(void**) {
+void test_a_process_that_ends_sends_its_counts_and_leaves_the_rest_to_others(void**) {
     redis::TestLoop loop;
     const redis::RealServer server;
     const Place place(kPolicy);
@@ -359,19 +358,19 @@ void test_who_ends_sends_what_is_owed_and_leaves_the_rest_to_others(void**) {
 int main() {
     using namespace rate_limit;
     const CMUnitTest tests[] = {
-        cmocka_unit_test(test_what_was_admitted_is_in_redis_and_other_instances_learn_of_it),
-        cmocka_unit_test(test_what_instances_admit_beyond_the_limit_is_owed_and_told),
+        cmocka_unit_test(test_counts_reach_redis_and_other_instances),
+        cmocka_unit_test(test_requests_beyond_the_limit_are_charged_and_counted_as_overshoot),
         cmocka_unit_test(test_many_clients_go_in_few_calls),
         cmocka_unit_test(test_each_client_is_charged_by_its_own_rates),
-        cmocka_unit_test(test_a_long_name_travels_as_its_digest),
-        cmocka_unit_test(test_what_was_admitted_without_redis_is_charged_and_the_state_stays),
-        cmocka_unit_test(test_what_no_longer_counts_is_not_charged),
+        cmocka_unit_test(test_a_long_name_is_sent_as_its_digest),
+        cmocka_unit_test(test_requests_admitted_by_the_fallback_are_charged_and_the_state_stays),
+        cmocka_unit_test(test_requests_that_no_longer_count_are_not_charged),
         cmocka_unit_test(test_the_clock_is_that_of_redis),
-        cmocka_unit_test(test_a_clock_that_may_be_right_stays),
+        cmocka_unit_test(test_a_clock_difference_that_may_be_right_stays),
         cmocka_unit_test(test_a_server_that_has_forgotten_the_script_gets_it_again),
-        cmocka_unit_test(test_an_answer_that_came_too_late_does_not_charge_twice),
-        cmocka_unit_test(test_of_two_processes_one_sends_and_the_other_goes_on_when_it_is_gone),
-        cmocka_unit_test(test_who_ends_sends_what_is_owed_and_leaves_the_rest_to_others),
+        cmocka_unit_test(test_a_reply_that_comes_too_late_does_not_charge_twice),
+        cmocka_unit_test(test_of_two_processes_one_sends_and_the_other_after_its_end),
+        cmocka_unit_test(test_a_process_that_ends_sends_its_counts_and_leaves_the_rest_to_others),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

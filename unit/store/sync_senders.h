@@ -1,4 +1,4 @@
-// Tables whose SyncSenders speak to a Redis, be it real or one that a test plays.
+// Tables whose SyncSenders call a real or a fake Redis.
 #pragma once
 
 #include <ctime>
@@ -18,9 +18,9 @@ namespace rate_limit {
 
 using Mode = SyncLedger::Mode;
 
-// The time of day as nginx of this test sees it.
-inline Micros nginx_ahead = 0;                       // of the real one
-inline const redis::TestLoop* nginx_loop = nullptr;  // if given, time passes as it does there
+// The time of day of nginx in a test.
+inline Micros nginx_ahead = 0;                       // of the real time
+inline const redis::TestLoop* nginx_loop = nullptr;  // if given, time passes as in this loop
 inline Micros nginx_clock() {
     constexpr Micros kStart = 1'700'000'000 * kSecond;
     if (nginx_loop != nullptr) {
@@ -33,28 +33,28 @@ inline redis::Settings sync_settings(const std::string& path, redis::Millisecond
     return settings_with(kSyncScript, path, timeout);
 }
 
-// One call of the script, as it came.
+// One call of the script.
 struct SeenCall {
     std::map<std::string, std::uint32_t> amounts;  // by key
     std::vector<std::string> keys;
     std::vector<std::string> policies;  // their records
-    std::vector<unsigned> numbers;      // of the policies, as the keys
+    std::vector<unsigned> numbers;      // of the policy of each key
     std::string guard;
     std::string sequence;
     Micros age = 0;
 };
 
-// What the script tells of a client.
+// The record of a client in the reply.
 inline std::string record(std::uint32_t overshoot, const std::string& value) {
     return packed(overshoot, 4) + packed(value.size(), 2) + value;
 }
 
-// What the key of a fixed_window holds.
+// The value of a key of fixed_window.
 inline std::string window(Micros now, const Rate& rate, std::uint32_t count) {
     return packed(pack_window(window_end(now, rate.period), rate), 8) + packed(count, 4);
 }
 
-// A server that takes the calls of SyncSenders apart, and charges each number of a guard once.
+// A server that parses the calls of SyncSenders, and charges each sequence number of a guard once.
 class SyncServer {
   public:
     explicit SyncServer(redis::TestLoop* loop) : server(loop) {
@@ -76,7 +76,8 @@ class SyncServer {
     std::function<std::string(const std::string& key)> answer = [](const std::string&) {
         return record(0, "");
     };
-    std::function<std::string(const std::string& reply)> send = redis::bulk;  // the last word on a reply
+    std::function<std::string(const std::string& reply)> send =
+        redis::bulk;  // makes the reply in RESP; empty for no reply
 
   private:
     std::string run(const redis::Words& command) {
@@ -132,7 +133,7 @@ class ShardedRouter final : public redis::Router {
 
     std::size_t part_of(redis::Slot slot) const { return slot % clients_.size(); }
 
-    std::size_t nobody = ~std::size_t{0};  // this part of the slots is no server's
+    std::size_t nobody = ~std::size_t{0};  // this part of the slots has no server
 
   private:
     std::vector<std::unique_ptr<redis::Settings>> settings_;
@@ -146,7 +147,7 @@ class Place {
     Place(const Policy& policy, const StateLayout& layout, std::size_t sets)
         : zone(policy, layout, size_with_unsent(layout, sets), true, next_key()) {}
 
-    // How many of so many requests are admitted, at nginx' time.
+    // How many of `requests` requests are admitted, at nginx's time.
     unsigned admitted(const std::string& client, unsigned requests = 1, std::uint32_t cost = 1,
                       const Policy* policy = nullptr) const {
         unsigned count = 0;
@@ -172,7 +173,7 @@ class Place {
     Zone zone;
 
   private:
-    // Each instance has another, and so another sender.
+    // Each instance has its own key, and so its own sender.
     static HashKey next_key() {
         static std::uint64_t number = 0;
         HashKey key = kKey;
