@@ -103,44 +103,47 @@ void FleetChanges::run() {
 }
 
 void FleetChanges::on_answer(void* self, redis::Error error, std::string_view reply) {
-    auto* fleet_changes = static_cast<FleetChanges*>(self);
-    fleet_changes->in_flight_ = false;
+    static_cast<FleetChanges*>(self)->on_answer(error, reply);
+}
+
+void FleetChanges::on_answer(redis::Error error, std::string_view reply) {
+    in_flight_ = false;
     // kDenied also means a wrong password. Then all calls of the connection fail, and the breaker handles
     // them.
-    const redis::Client* client = error == redis::Error::kDenied ? fleet_changes->client() : nullptr;
+    const redis::Client* client = error == redis::Error::kDenied ? this->client() : nullptr;
     const bool denied = client != nullptr && client->lacks_rights();
     if (denied) {
-        if (fleet_changes->denied_at_ == 0) {
-            fleet_changes->loop()->log(
+        if (denied_at_ == 0) {
+            loop()->log(
                 redis::Severity::kWarning,
                 redis::log_line(client->settings().name, client->where(),
                                 "Redis does not let this user read rates that are changed while nginx runs",
                                 "changed rates are not followed"));
         }
-        fleet_changes->denied_at_ = fleet_changes->loop()->now();
+        denied_at_ = loop()->now();
     }
     if (error == redis::Error::kNone) {
-        fleet_changes->denied_at_ = 0;
+        denied_at_ = 0;
     }
     if (error == redis::Error::kNone || denied) {
-        fleet_changes->state_->set_heard(fleet_changes->process().clock());
+        state_->set_heard(process().clock());
     }
-    if (error == redis::Error::kNone && fleet_changes->changes_ == fleet_changes->state_->changes()) {
-        fleet_changes->follow(reply);
+    if (error == redis::Error::kNone && changes_ == state_->changes()) {
+        follow(reply);
     }
 }
 
-// Applies a reply. False if it is malformed; complete parts before the error are applied.
-bool FleetChanges::follow(std::string_view reply) {
+// Applies a reply. Of a malformed one, the complete parts before the error are applied.
+void FleetChanges::follow(std::string_view reply) {
     std::string_view part;
     std::uint64_t moment = 0;
     if (!take_part(&reply, &part) ||
         std::from_chars(part.data(), part.data() + part.size(), moment).ptr != part.data() + part.size()) {
-        return false;
+        return;
     }
     for (std::size_t i = 0; i < zones_.size(); i++) {
         if (!take_part(&reply, &part)) {
-            return false;
+            return;
         }
         follow_rate(zones_[i], part, &refused_[i]);
     }
@@ -148,10 +151,9 @@ bool FleetChanges::follow(std::string_view reply) {
         follow_reset(part);
     }
     state_->set_resets_until(moment);
-    return reply.empty();
 }
 
-// Why a zone cannot have a rate that Redis has for it; null if it can. `*rates` are then the rate.
+// Reads a rate that Redis has for a zone. Returns why the zone cannot use it; null if it can.
 const char* FleetChanges::objection(const FleetZone& zone, std::string_view text, RateList* rates) {
     Policy candidate = *zone.policy;
     const char* wrong = parse_rates(text, &candidate.rates);

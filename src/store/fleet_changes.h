@@ -67,10 +67,11 @@ class FleetChanges final : public PeriodicTask {
                  redis::Router* router, redis::Loop* loop, const Process& process);
 
     static void on_answer(void* self, redis::Error error, std::string_view reply);
+    void on_answer(redis::Error error, std::string_view reply);
     void on_timer() override;
     void run() override;
     redis::Client* client() const;
-    bool follow(std::string_view reply);
+    void follow(std::string_view reply);
     static const char* objection(const FleetZone& zone, std::string_view text, RateList* rates);
     void follow_rate(const FleetZone& zone, std::string_view text, std::string* refused);
     void follow_reset(std::string_view member);

@@ -68,18 +68,21 @@ void Heartbeat::run() {
 }
 
 void Heartbeat::on_answer(void* self, redis::Error error, std::string_view reply) {
-    auto* heartbeat = static_cast<Heartbeat*>(self);
-    heartbeat->in_flight_ = false;
+    static_cast<Heartbeat*>(self)->on_answer(error, reply);
+}
+
+void Heartbeat::on_answer(redis::Error error, std::string_view reply) {
+    in_flight_ = false;
     Share share;
     if (error != redis::Error::kNone || !read_share(reply, &share)) {
-        heartbeat->membership_->set_away();
+        membership_->set_away();
         return;
     }
-    heartbeat->membership_->set_answering(heartbeat->process().clock());
-    const bool fewer = share.instances < heartbeat->membership_->share().instances;
-    heartbeat->fewer_ = fewer ? heartbeat->fewer_ + 1 : 0;
-    if (!fewer || heartbeat->fewer_ >= kFewerReplies) {
-        heartbeat->membership_->set_share(share);
+    membership_->set_answering(process().clock());
+    const bool fewer = share.instances < membership_->share().instances;
+    fewer_ = fewer ? fewer_ + 1 : 0;
+    if (!fewer || fewer_ >= kFewerReplies) {
+        membership_->set_share(share);
     }
 }
 

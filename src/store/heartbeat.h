@@ -68,6 +68,7 @@ class Heartbeat final : public PeriodicTask {
               const Process& process);
 
     static void on_answer(void* self, redis::Error error, std::string_view reply);
+    void on_answer(redis::Error error, std::string_view reply);
     void run() override;
 
     Membership* membership_;
