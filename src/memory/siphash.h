@@ -45,12 +45,10 @@ struct State {
 // The last bytes, fewer than 8, in two reads that may overlap.
 inline std::uint64_t last_bytes(const char* at, std::size_t size) {
     if (size >= 4) {
-        return little_endian<std::uint32_t>(at) | little_endian<std::uint32_t>(at + size - 4)
-                                                      << (size * 8 - 32);
+        return little_endian<4>(at) | little_endian<4>(at + size - 4) << (size * 8 - 32);
     }
     if (size >= 2) {
-        return little_endian<std::uint16_t>(at) | little_endian<std::uint16_t>(at + size - 2)
-                                                      << (size * 8 - 16);
+        return little_endian<2>(at) | little_endian<2>(at + size - 2) << (size * 8 - 16);
     }
     return size != 0 ? static_cast<unsigned char>(*at) : 0;
 }
@@ -63,7 +61,7 @@ inline std::uint64_t last_bytes(const char* at, std::size_t size) {
     const char* at = data.data();
     std::size_t left = data.size();
     for (; left >= 8; left -= 8, at += 8) {
-        state.absorb(little_endian<std::uint64_t>(at));
+        state.absorb(little_endian<8>(at));
     }
     state.absorb(std::uint64_t{data.size()} << 56 | sip::last_bytes(at, left));
     state.c ^= 0xff;

@@ -6,6 +6,8 @@
 #include <string_view>
 #include <utility>
 
+#include "core/bytes.h"
+
 namespace rate_limit {
 namespace packing {
 
@@ -29,30 +31,21 @@ constexpr std::size_t fields_of(const char (&format)[kSize]) {
     return fields;
 }
 
-// Compilers turn a fold over the bytes into one instruction, but not a loop.
-template <std::size_t... kBytes>
-char* put(char* at, std::uint64_t number, std::index_sequence<kBytes...>) {
-    ((at[kBytes] = static_cast<char>(number >> (kBytes * 8))), ...);
-    return at + sizeof...(kBytes);
-}
-
-template <std::size_t... kBytes>
-const char* get(const char* at, std::uint64_t* number, std::index_sequence<kBytes...>) {
-    *number = ((std::uint64_t{static_cast<unsigned char>(at[kBytes])} << (kBytes * 8)) | ...);
-    return at + sizeof...(kBytes);
-}
-
 template <const auto& kFormat, std::size_t... kFields, class... Numbers>
 char* put_all(char* at, std::index_sequence<kFields...>, Numbers... numbers) {
-    ((at = put(at, static_cast<std::uint64_t>(numbers),
-               std::make_index_sequence<width_of(kFormat, kFields)>())),
-     ...);
+    ((at = put_little_endian<width_of(kFormat, kFields)>(at, static_cast<std::uint64_t>(numbers))), ...);
     return at;
+}
+
+template <std::size_t kBytes>
+const char* get(const char* at, std::uint64_t* number) {
+    *number = little_endian<kBytes>(at);
+    return at + kBytes;
 }
 
 template <const auto& kFormat, std::size_t... kFields, class... Numbers>
 void get_all(const char* at, std::index_sequence<kFields...>, Numbers*... numbers) {
-    ((at = get(at, numbers, std::make_index_sequence<width_of(kFormat, kFields)>())), ...);
+    ((at = get<width_of(kFormat, kFields)>(at, numbers)), ...);
 }
 
 }  // namespace packing

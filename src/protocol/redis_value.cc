@@ -24,11 +24,7 @@ class Reader {
     std::uint64_t number(std::size_t bytes) {
         const std::string_view digits = text(bytes);
         good_ = good_ && digits.size() == bytes;
-        std::uint64_t number = 0;
-        for (std::size_t i = 0; good_ && i < bytes; i++) {
-            number |= std::uint64_t{static_cast<unsigned char>(digits[i])} << (i * 8);
-        }
-        return number;
+        return good_ ? little_endian(digits.data(), bytes) : 0;
     }
 
     // The next `size` bytes, or fewer at the end of the text.
@@ -60,9 +56,9 @@ bool read_pair(Algorithm algorithm, std::string_view slot, std::uint64_t* words)
     if (slot.size() != kShortState && slot.size() != kWideState) {
         return false;
     }
-    words[0] = little_endian<std::uint64_t>(slot.data());
-    words[1] = slot.size() == kShortState ? little_endian<std::uint32_t>(slot.data() + 8)
-                                          : little_endian<std::uint64_t>(slot.data() + 8);
+    words[0] = little_endian<8>(slot.data());
+    words[1] = slot.size() == kShortState ? little_endian<4>(slot.data() + 8)
+                                          : little_endian<8>(slot.data() + 8);
     if (algorithm == Algorithm::kFixedWindow && words[1] >> 32 != 0) {
         words[0] = words[1] = 0;
     }

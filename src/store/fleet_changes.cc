@@ -6,6 +6,7 @@
 #include <memory>
 #include <utility>
 
+#include "core/bytes.h"
 #include "core/client_name.h"
 #include "protocol/key_writer.h"
 #include "store/fleet_commands.h"
@@ -25,10 +26,7 @@ bool take_part(std::string_view* rest, std::string_view* part) {
     if (rest->size() < kSize) {
         return false;
     }
-    std::size_t size = 0;
-    for (std::size_t i = kSize; i-- > 0;) {
-        size = size << 8 | static_cast<unsigned char>((*rest)[i]);
-    }
+    const std::size_t size = little_endian<kSize>(rest->data());
     if (rest->size() - kSize < size) {
         return false;
     }
