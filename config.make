@@ -13,7 +13,7 @@ done
 
 cat << END >> $NGX_MAKEFILE
 
-$NGX_OBJS/rate_limit/protocol/script_text.h: $ngx_addon_dir/scripts/embed $ngx_addon_dir/src/core/constants.h \\
+$NGX_OBJS/rate_limit/protocol/script_text.h: $ngx_addon_dir/scripts/embed $ngx_addon_dir/src/core/constants.h $ngx_addon_dir/src/core/algorithm_table.h \\
     `echo $ngx_addon_dir/lua/*`
 	$ngx_addon_dir/scripts/embed lua \$@
 

@@ -60,7 +60,7 @@ $(out)/perl: $(perl)
 # Most files of lua/ are parts of scripts and use names that other parts define, so luacheck reads each script as
 # scripts/embed joins it: a name that is used before its definition, or never, is an error. The last check fails if a
 # file of lua/ is in no script.
-$(out)/lua: $(lua) .luacheckrc scripts/embed src/core/constants.h
+$(out)/lua: $(lua) .luacheckrc scripts/embed src/core/constants.h src/core/algorithm_table.h
 	@rm -rf $(out)/scripts && mkdir -p $(out)/scripts
 	scripts/embed scripts | while read -r name constant; do \
 	    scripts/embed join $$name >$(out)/scripts/$$constant.lua || exit 1; \

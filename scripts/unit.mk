@@ -54,7 +54,7 @@ fuzzers: $(fuzzers)
 benchmarks: $(benchmarks)
 
 # scripts/embed does not touch a header whose content would not change, so nothing is compiled anew then.
-$(script): scripts/embed src/core/constants.h $(wildcard lua/*)
+$(script): scripts/embed src/core/constants.h src/core/algorithm_table.h $(wildcard lua/*)
 	scripts/embed lua $@
 
 # Code that tests share, as an archive: each test is linked with the parts that it uses.

@@ -18,9 +18,10 @@ constexpr Micros kYear = 365 * kDay;
 // A midnight of 2023: windows of seconds, minutes, hours and days that divide a day start here.
 constexpr Micros kMidnight = 19675 * kDay;
 
-constexpr Algorithm kEveryAlgorithm[kAlgorithms] = {
-    Algorithm::kTokenBucket,   Algorithm::kLeakyBucket,    Algorithm::kGcra,       Algorithm::kFixedWindow,
-    Algorithm::kSlidingWindow, Algorithm::kSlidingBuckets, Algorithm::kSlidingLog,
+constexpr Algorithm kEveryAlgorithm[] = {
+#define ROW(enumerator, name, state, options) Algorithm::k##enumerator,
+    RATE_LIMIT_ALGORITHMS(ROW)
+#undef ROW
 };
 
 inline RateList rates_of(std::string_view text) {
@@ -31,12 +32,13 @@ inline RateList rates_of(std::string_view text) {
     return list;
 }
 
-// For leaky_bucket and gcra the burst is such that every algorithm admits the first rate's count at once.
+// If the algorithm takes a burst, the burst is such that every algorithm admits the first rate's count at
+// once.
 inline Policy policy_of(Algorithm algorithm, std::string_view rates) {
     Policy policy;
     policy.algorithm = algorithm;
     policy.rates = rates_of(rates);
-    if (algorithm == Algorithm::kLeakyBucket || algorithm == Algorithm::kGcra) {
+    if (takes<kTakesBurst>(algorithm)) {
         policy.burst = policy.rates.rates[0].count - 1;
     }
     return policy;

@@ -38,7 +38,7 @@ namespace random {
 
 rc::Gen<std::uint32_t> any_count(Algorithm algorithm) {
     using Count = std::uint32_t;
-    if (algorithm == Algorithm::kSlidingLog) {
+    if (has_state<StateKind::kLog>(algorithm)) {
         return rc::gen::weightedOneOf<Count>({{6, between<Count>(1, 12)}, {1, between<Count>(1, 300)}});
     }
     return rc::gen::weightedOneOf<Count>({{6, between<Count>(1, 12)},
@@ -74,24 +74,20 @@ Policy draw_policy(Algorithm algorithm, unsigned kind) {
     Policy policy;
     policy.algorithm = algorithm;
     policy.rates = draw_rates(algorithm, (kind & kSeveralRates) != 0);
-    switch (algorithm) {
-        case Algorithm::kTokenBucket:
-            policy.capacity = *rc::gen::oneOf(rc::gen::just(0U), any_count(algorithm));
-            break;
-        case Algorithm::kLeakyBucket:
-            policy.delay = *rc::gen::oneOf(rc::gen::just(kNoDelay), between(0U, 10U));
-            [[fallthrough]];
-        case Algorithm::kGcra:
-            policy.burst = *any_count(algorithm) - 1;
-            break;
-        case Algorithm::kFixedWindow:
-            policy.align_first = *rc::gen::arbitrary<bool>();
-            break;
-        case Algorithm::kSlidingBuckets:
-            policy.buckets = *rc::gen::oneOf(between(kMinBuckets, 12U), between(kMinBuckets, kMaxBuckets));
-            break;
-        default:
-            break;
+    if (takes<kTakesCapacity>(algorithm)) {
+        policy.capacity = *rc::gen::oneOf(rc::gen::just(0U), any_count(algorithm));
+    }
+    if (takes<kTakesDelay>(algorithm)) {
+        policy.delay = *rc::gen::oneOf(rc::gen::just(kNoDelay), between(0U, 10U));
+    }
+    if (takes<kTakesBurst>(algorithm)) {
+        policy.burst = *any_count(algorithm) - 1;
+    }
+    if (takes<kTakesAlign>(algorithm)) {
+        policy.align_first = *rc::gen::arbitrary<bool>();
+    }
+    if (takes<kTakesBuckets>(algorithm)) {
+        policy.buckets = *rc::gen::oneOf(between(kMinBuckets, 12U), between(kMinBuckets, kMaxBuckets));
     }
     if ((kind & kIntervals) != 0) {
         policy.min_interval =

@@ -70,4 +70,9 @@ inline void set_moment(Micros last, Micros now, View* view) {
     view->now = view->moved ? now : std::max(now, last);
 }
 
+template <class Holds>
+bool for_all_rates(const Policy& policy, Holds holds) {
+    return std::all_of(policy.rates.rates, policy.rates.rates + policy.rates.size, holds);
+}
+
 }  // namespace rate_limit

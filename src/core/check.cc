@@ -3,108 +3,10 @@
 
 #include <algorithm>
 
-#include "core/bucket.h"
-#include "core/fixed_window.h"
-#include "core/sliding_buckets.h"
-#include "core/sliding_log.h"
-#include "core/sliding_window.h"
-
 namespace rate_limit {
 namespace {
 
 bool longer(Micros a, Micros b) { return b != kNever && (a == kNever || a > b); }
-
-template <class A>
-Outcome outcome_of(const Quota& quota, const std::uint64_t* words, Micros now, std::uint64_t cost,
-                   View* view) {
-    *view = A::view(quota, words, now);
-    return A::outcome(quota, *view, words, cost);
-}
-
-Outcome evaluate_rate(const Quota& quota, const std::uint64_t* words, Micros now, std::uint64_t cost,
-                      View* view) {
-    switch (quota.policy.algorithm) {
-        case Algorithm::kFixedWindow:
-            return outcome_of<FixedWindow>(quota, words, now, cost, view);
-        case Algorithm::kSlidingWindow:
-            return outcome_of<SlidingWindow>(quota, words, now, cost, view);
-        case Algorithm::kSlidingBuckets:
-            return outcome_of<SlidingBuckets>(quota, words, now, cost, view);
-        case Algorithm::kSlidingLog:
-            return outcome_of<SlidingLog>(quota, words, now, cost, view);
-        default:
-            return outcome_of<Bucket>(quota, words, now, cost, view);
-    }
-}
-
-template <class A>
-void write_charged(const Quota& quota, View view, std::uint64_t cost, std::uint64_t* words) {
-    A::charge(quota, &view, cost);
-    A::write(quota, view, words);
-}
-
-template <>
-void write_charged<SlidingBuckets>(const Quota& quota, View view, std::uint64_t cost, std::uint64_t* words) {
-    SlidingBuckets::write(quota, view, cost, words);
-}
-
-void write_rate(const Quota& quota, const View& view, std::uint64_t cost, std::uint64_t* words) {
-    switch (quota.policy.algorithm) {
-        case Algorithm::kFixedWindow:
-            return write_charged<FixedWindow>(quota, view, cost, words);
-        case Algorithm::kSlidingWindow:
-            return write_charged<SlidingWindow>(quota, view, cost, words);
-        case Algorithm::kSlidingBuckets:
-            return write_charged<SlidingBuckets>(quota, view, cost, words);
-        default:
-            return write_charged<Bucket>(quota, view, cost, words);
-    }
-}
-
-// Beyond its limit, only a level needs to be told how far it may go.
-void impose_rate(const Quota& quota, View view, std::uint64_t cost, std::uint64_t* words) {
-    switch (quota.policy.algorithm) {
-        case Algorithm::kFixedWindow:
-        case Algorithm::kSlidingWindow:
-        case Algorithm::kSlidingBuckets:
-            return write_rate(quota, view, cost, words);
-        default:
-            Bucket::impose(quota, &view, cost);
-            return Bucket::write(quota, view, words);
-    }
-}
-
-template <class A>
-void write_refunded(const Quota& quota, View view, std::uint64_t cost, std::uint64_t* words) {
-    A::refund(quota, &view, cost);
-    A::write(quota, view, words);
-}
-
-void refund_rate(const Quota& quota, const View& view, std::uint64_t cost, std::uint64_t* words) {
-    switch (quota.policy.algorithm) {
-        case Algorithm::kFixedWindow:
-            return write_refunded<FixedWindow>(quota, view, cost, words);
-        case Algorithm::kSlidingWindow:
-            return write_refunded<SlidingWindow>(quota, view, cost, words);
-        case Algorithm::kSlidingBuckets:
-            return SlidingBuckets::refund(quota, view, cost, words);
-        default:
-            return write_refunded<Bucket>(quota, view, cost, words);
-    }
-}
-
-Micros longest_period(const RateList& rates) {
-    Micros longest = 0;
-    for (std::uint32_t i = 0; i < rates.size; i++) {
-        longest = std::max(longest, rates.rates[i].period);
-    }
-    return longest;
-}
-
-// Where rates differ, what is too old for this one may matter to the next.
-Micros log_horizon(const Policy& policy, const StateLayout& layout) {
-    return layout.varied ? kMaxPeriod : longest_period(policy.rates);
-}
 
 Quota quota_of(const Policy& policy, const StateLayout& layout, std::uint32_t rate) {
     const Rate& r = policy.rates.rates[rate];
@@ -115,7 +17,7 @@ Quota quota_of(const Policy& policy, const StateLayout& layout, std::uint32_t ra
 constexpr std::uint64_t kUnseen[1 + (kMaxBuckets + 2) / 2] = {};
 
 // The slots of a policy's rates. All rates of a sliding_log share its log.
-RateSlots places_of(const Policy& policy, const StateLayout& layout, const std::uint64_t* state) {
+RateSlots rate_slots_of(const Policy& policy, const StateLayout& layout, const std::uint64_t* state) {
     return has_marks(layout)
                ? find_rate_slots(policy.rates, layout, state != nullptr ? state[marks_index(layout)] : 0)
                : RateSlots();
@@ -139,33 +41,6 @@ std::uint64_t weight(std::uint64_t used, Micros matters) {
     return used == 0 ? 0 : (used << kTimeBits) | std::min(static_cast<std::uint64_t>(matters), kLongest);
 }
 
-// One function for each algorithm, without a call in it.
-template <class A>
-[[gnu::flatten, gnu::noinline]] void decide_rate(const Policy& policy, const StateLayout& layout,
-                                                 std::uint64_t* words, Micros now, std::uint64_t cost,
-                                                 Decision* decision) {
-    const Rate& rate = policy.rates.rates[0];
-    const Quota quota = {policy, layout, rate, A::limit(policy, rate),
-                         static_cast<std::uint64_t>(rate.period)};
-    View view;
-    const Outcome out = outcome_of<A>(quota, words, now, cost, &view);
-    if (out.fits || view.moved) {
-        write_charged<A>(quota, view, out.fits ? cost : 0, words);
-    }
-    decision->allowed = out.fits;
-    decision->rate = 0;
-    decision->limit = static_cast<std::uint32_t>(quota.limit);
-    decision->remaining = out.remaining;
-    decision->reset_after = out.reset_after;
-    decision->retry_after = out.retry_after;
-    decision->delay = out.delay;
-    decision->excess_milli = out.excess_milli;
-    if (view.now != now) {
-        decision->reset_after += out.reset_after != 0 ? view.now - now : 0;
-        decision->retry_after += out.retry_after > 0 ? view.now - now : 0;
-    }
-}
-
 }  // namespace
 
 const Decision& Check::evaluate(const Policy& policy, const StateLayout& layout, const std::uint64_t* state,
@@ -176,7 +51,7 @@ const Decision& Check::evaluate(const Policy& policy, const StateLayout& layout,
     cost_ = cost;
     decision_ = {};
     decision_.allowed = true;
-    rate_slots_ = places_of(policy, layout, state);
+    rate_slots_ = rate_slots_of(policy, layout, state);
     evaluate_rates(state, now);
     interval_moved_ = false;
     if (policy.min_interval != 0) {
@@ -188,10 +63,10 @@ const Decision& Check::evaluate(const Policy& policy, const StateLayout& layout,
 void Check::evaluate_rates(const std::uint64_t* state, Micros now) {
     Micros delay = 0;
     std::uint64_t delayed_excess = 0;
+    const auto evaluate = functions_of(policy_->algorithm).evaluate;
     for (std::uint32_t i = 0; i < policy_->rates.size; i++) {
         const Quota q = quota_of(*policy_, *layout_, i);
-        Outcome out =
-            evaluate_rate(q, words_at(*layout_, rate_slots_.from[i], state), now, cost_, &views_[i]);
+        Outcome out = evaluate(q, words_at(*layout_, rate_slots_.from[i], state), now, cost_, &views_[i]);
         if (cost_ == 0) {
             out.fits = true;
             out.retry_after = 0;
@@ -250,33 +125,37 @@ void Check::evaluate_interval(const std::uint64_t* state, Micros now) {
     decision_.delay = 0;
 }
 
-void Check::write(std::uint64_t* state, std::uint32_t cost) const {
-    if (policy_->rates.size == 0) {
-        return;
-    }
-    if (policy_->algorithm == Algorithm::kSlidingLog) {
-        SlidingLog::write(*layout_, views_[0], log_horizon(*policy_, *layout_), cost, state);
-        return;
-    }
+// Each state is written by its rate. All rates of a log share one state, which the first rate writes.
+template <class Write>
+void Check::write_states(std::uint64_t* state, Write write) const {
     move_to_rate_slots(state);
     const std::size_t words = words_per_rate(*layout_);
-    for (std::uint32_t i = 0; i < policy_->rates.size; i++) {
-        write_rate(quota_of(*policy_, *layout_, i), views_[i], cost, state + rate_slots_.to[i] * words);
+    const std::uint32_t states = std::min(policy_->rates.size, layout_->rates);
+    for (std::uint32_t i = 0; i < states; i++) {
+        write(quota_of(*policy_, *layout_, i), views_[i], state + rate_slots_.to[i] * words);
     }
 }
 
-// Each rate's state to where it will be written, and the marks that say so.
+void Check::write(std::uint64_t* state, std::uint32_t cost) const {
+    const auto charge = functions_of(policy_->algorithm).charge;
+    write_states(state, [=](const Quota& quota, const View& view, std::uint64_t* words) {
+        charge(quota, view, cost, words);
+    });
+}
+
+// Moves the state of each rate to where it will be written, and marks it.
 void Check::move_to_rate_slots(std::uint64_t* state) const {
+    if (!has_marks(*layout_)) {
+        return;
+    }
     const std::size_t words = words_per_rate(*layout_);
     for (std::uint32_t i = 0; i < policy_->rates.size; i++) {
         if (rate_slots_.from[i] != rate_slots_.to[i]) {
             std::copy_n(state + rate_slots_.from[i] * words, words, state + rate_slots_.to[i] * words);
         }
     }
-    if (has_marks(*layout_)) {
-        std::uint64_t& marks = state[marks_index(*layout_)];
-        marks = mark_rate_slots(policy_->rates, rate_slots_, marks);
-    }
+    std::uint64_t& marks = state[marks_index(*layout_)];
+    marks = mark_rate_slots(policy_->rates, rate_slots_, marks);
 }
 
 void Check::give_back(std::uint64_t* state) const {
@@ -286,27 +165,21 @@ void Check::give_back(std::uint64_t* state) const {
     if (policy_->min_interval != 0) {
         state[interval_index(*layout_)] = 0;
     }
-    if (policy_->algorithm == Algorithm::kSlidingLog) {
-        SlidingLog::refund(*layout_, views_[0], log_horizon(*policy_, *layout_), cost_, state);
-        return;
-    }
-    move_to_rate_slots(state);
-    const std::size_t words = words_per_rate(*layout_);
-    for (std::uint32_t i = 0; i < policy_->rates.size; i++) {
-        refund_rate(quota_of(*policy_, *layout_, i), views_[i], cost_, state + rate_slots_.to[i] * words);
-    }
+    const auto refund = functions_of(policy_->algorithm).refund;
+    write_states(state, [&](const Quota& quota, const View& view, std::uint64_t* words) {
+        refund(quota, view, cost_, words);
+    });
 }
 
 void Check::impose(std::uint64_t* state) const {
-    if (cost_ == 0 || policy_->algorithm == Algorithm::kSlidingLog) {
+    if (cost_ == 0) {
         charge(state);
         return;
     }
-    move_to_rate_slots(state);
-    const std::size_t words = words_per_rate(*layout_);
-    for (std::uint32_t i = 0; i < policy_->rates.size; i++) {
-        impose_rate(quota_of(*policy_, *layout_, i), views_[i], cost_, state + rate_slots_.to[i] * words);
-    }
+    const auto impose = functions_of(policy_->algorithm).impose;
+    write_states(state, [&](const Quota& quota, const View& view, std::uint64_t* words) {
+        impose(quota, view, cost_, words);
+    });
     finish_charge(state);
 }
 
@@ -366,20 +239,6 @@ void Check::write_weight(std::uint64_t* state) const {
     }
 }
 
-void decide_single(const Policy& policy, const StateLayout& layout, std::uint64_t* state, Micros now,
-                   std::uint32_t cost, Decision* decision) {
-    switch (policy.algorithm) {
-        case Algorithm::kFixedWindow:
-            return decide_rate<FixedWindow>(policy, layout, state, now, cost, decision);
-        case Algorithm::kSlidingWindow:
-            return decide_rate<SlidingWindow>(policy, layout, state, now, cost, decision);
-        case Algorithm::kSlidingBuckets:
-            return decide_rate<SlidingBuckets>(policy, layout, state, now, cost, decision);
-        default:
-            return decide_rate<Bucket>(policy, layout, state, now, cost, decision);
-    }
-}
-
 std::uint64_t weight_of(const Policy& policy, const StateLayout& layout, const std::uint64_t* state,
                         Micros now) {
     const std::uint64_t kept = layout.varied ? state[weight_index(layout)] : 0;
@@ -387,13 +246,14 @@ std::uint64_t weight_of(const Policy& policy, const StateLayout& layout, const s
         const Micros until = static_cast<Micros>(kept & kLongest) * kSecond;
         return weight(until > now ? kept >> kTimeBits : 0, until - now);
     }
-    const RateSlots slots = places_of(policy, layout, state);
+    const AlgorithmFunctions& functions = functions_of(policy.algorithm);
+    const RateSlots slots = rate_slots_of(policy, layout, state);
     std::uint64_t used = 0;
     Micros matters = 0;
     for (std::uint32_t i = 0; i < policy.rates.size; i++) {
         const Quota q = quota_of(policy, layout, i);
         View view = {};
-        const Outcome out = evaluate_rate(q, words_at(layout, slots.from[i], state), now, 0, &view);
+        const Outcome out = functions.evaluate(q, words_at(layout, slots.from[i], state), now, 0, &view);
         used = std::max(used, used_part(q.limit, out.remaining));
         matters = std::max(matters, out.reset_after);
     }
@@ -407,22 +267,24 @@ std::uint64_t weight_of(const Policy& policy, const StateLayout& layout, const s
 
 std::uint64_t window_excess(const Policy& policy, const StateLayout& layout, const std::uint64_t* state,
                             Micros now) {
-    if (is_bucket(policy.algorithm) || policy.algorithm == Algorithm::kSlidingLog) {
-        return 0;
-    }
-    const RateSlots slots = places_of(policy, layout, state);
+    const AlgorithmFunctions& functions = functions_of(policy.algorithm);
+    const RateSlots slots = rate_slots_of(policy, layout, state);
     std::uint64_t most = 0;
     for (std::uint32_t i = 0; i < policy.rates.size; i++) {
         const Quota q = quota_of(policy, layout, i);
         const std::uint64_t* words = words_at(layout, slots.from[i], state);
         View view = {};
-        evaluate_rate(q, words, now, 0, &view);
-        const std::uint64_t counted = policy.algorithm == Algorithm::kSlidingBuckets
-                                          ? SlidingBuckets::in_period(q, view, words)
-                                          : view.a;
+        functions.evaluate(q, words, now, 0, &view);
+        const std::uint64_t counted = functions.window_count(q, view, words);
         most = std::max(most, counted - std::min(counted, q.limit));
     }
     return most;
+}
+
+bool is_refundable(const Policy& policy, std::uint32_t cost, const Decision& decision, Micros decided_at,
+                   Micros passed) {
+    return cost != 0 && !policy.count_all &&
+           functions_of(policy.algorithm).is_refundable({policy, cost, decision, decided_at, passed});
 }
 
 std::uint64_t used_part_of(std::uint64_t weight) { return weight >> kTimeBits; }

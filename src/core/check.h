@@ -4,7 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "core/algorithm.h"
+#include "core/algorithm_functions.h"
+#include "core/decision.h"
 #include "core/policy.h"
 #include "core/rate_slots.h"
 #include "core/state_layout.h"
@@ -12,19 +13,6 @@
 namespace rate_limit {
 
 constexpr std::size_t kMaxLimits = 16;  // that one request may be under
-
-// The answer, in the numbers of the rate that binds: of those that reject, the one that will do so for
-// longest; if none does, the one that leaves least.
-struct Decision {
-    bool allowed;
-    std::uint8_t rate;           // index of the rate that binds
-    std::uint32_t limit;         // requests
-    std::uint32_t remaining;     // requests
-    Micros reset_after;          // until the whole quota is back
-    Micros retry_after;          // until the request would be admitted; kNever; 0 if it is
-    Micros delay;                // leaky_bucket: how long an admitted request has to wait for its turn
-    std::uint64_t excess_milli;  // 1/1000 requests too many, if rejected or delayed
-};
 
 // A check of one client's state. Evaluate it once, then either charge or refuse; `state` must not change
 // between.
@@ -63,6 +51,8 @@ class Check {
   private:
     void evaluate_rates(const std::uint64_t* state, Micros now);
     void evaluate_interval(const std::uint64_t* state, Micros now);
+    template <class Write>
+    void write_states(std::uint64_t* state, Write write) const;
     void write(std::uint64_t* state, std::uint32_t cost) const;
     void move_to_rate_slots(std::uint64_t* state) const;
     void write_uncharged(std::uint64_t* state, std::uint32_t cost) const;
@@ -83,13 +73,21 @@ class Check {
 // Whether a policy is one rate and nothing else, as most are.
 inline bool is_single(const Policy& policy, const StateLayout& layout) {
     return policy.rates.size == 1 && layout.rates == 1 && policy.min_interval == 0 && !policy.count_all &&
-           !layout.varied && policy.algorithm != Algorithm::kSlidingLog;
+           !layout.varied;
 }
 
 // What a Check says of a request of `cost`, which is not 0, under such a policy, in one step: writes to
 // `state` that it was admitted, or what it leaves behind if it is not.
-void decide_single(const Policy& policy, const StateLayout& layout, std::uint64_t* state, Micros now,
-                   std::uint32_t cost, Decision* decision);
+inline void decide_single(const Policy& policy, const StateLayout& layout, std::uint64_t* state, Micros now,
+                          std::uint32_t cost, Decision* decision) {
+    functions_of(policy.algorithm).decide(policy, layout, state, now, cost, decision);
+}
+
+// Whether a request of `cost`, which `decision` admitted at `decided_at`, can be given back after `passed`
+// microseconds without giving back more than its charge still takes. Part of a charge may have left its
+// window or drained. Rejected requests that count are never given back.
+bool is_refundable(const Policy& policy, std::uint32_t cost, const Decision& decision, Micros decided_at,
+                   Micros passed);
 
 // How many requests a window has counted beyond its limit, where windows follow each other without overlap:
 // those of the clock for a sliding_window, too, and for sliding_buckets the sub-windows of one period of the

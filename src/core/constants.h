@@ -1,4 +1,5 @@
-// The constants that C++ and the scripts of lua/ share: algorithm numbers, limits, record formats.
+// The constants that C++ and the scripts of lua/ share: limits, record formats. The numbers of algorithms are in
+// algorithm_table.h.
 //
 // scripts/embed reads this file and replaces these names in lua/ by their values. A definition therefore
 // stands on one line, and its value is a decimal number or a string. A string is a format of Lua's
@@ -10,16 +11,6 @@
 #include <cstdint>
 
 namespace rate_limit {
-
-enum class Algorithm : std::uint8_t {
-    kTokenBucket = 0,
-    kLeakyBucket = 1,
-    kGcra = 2,
-    kFixedWindow = 3,
-    kSlidingWindow = 4,
-    kSlidingBuckets = 5,
-    kSlidingLog = 6,
-};
 
 // Times, in microseconds.
 constexpr std::int64_t kSecond = 1'000'000;

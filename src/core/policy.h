@@ -2,14 +2,12 @@
 #pragma once
 
 #include <cstdint>
-#include <string_view>
 
+#include "core/algorithm_table.h"
 #include "core/constants.h"
 #include "core/rate.h"
 
 namespace rate_limit {
-
-constexpr unsigned kAlgorithms = 7;
 
 constexpr std::uint32_t kMaxCost = 1'000'000;
 constexpr std::uint32_t kMaxBurst = kMaxCount - 1;
@@ -32,27 +30,16 @@ struct Policy {
 
 // The most requests that `policy` admits at once under `rate`: what a client sees as its limit.
 inline std::uint32_t capacity_of(const Policy& policy, const Rate& rate) {
-    switch (policy.algorithm) {
-        case Algorithm::kTokenBucket:
-            return policy.capacity != 0 ? policy.capacity : rate.count;
-        case Algorithm::kLeakyBucket:
-        case Algorithm::kGcra:
-            return policy.burst + 1;
-        default:
-            return rate.count;
+    if (takes<kTakesBurst>(policy.algorithm)) {
+        return policy.burst + 1;
     }
-}
-
-// Whether what is used is a level that time lowers: see level.h.
-inline bool is_bucket(Algorithm algorithm) {
-    return algorithm == Algorithm::kTokenBucket || algorithm == Algorithm::kLeakyBucket ||
-           algorithm == Algorithm::kGcra;
+    if (takes<kTakesCapacity>(policy.algorithm) && policy.capacity != 0) {
+        return policy.capacity;
+    }
+    return rate.count;
 }
 
 // How long the quota of capacity_of lasts a client that uses it evenly.
 Micros window_of(const Policy& policy, const Rate& rate);
-
-const char* algorithm_name(Algorithm algorithm);
-bool parse_algorithm(std::string_view name, Algorithm* algorithm);
 
 }  // namespace rate_limit

@@ -9,12 +9,11 @@
 namespace rate_limit {
 namespace {
 
-constexpr std::uint32_t kNarrowLogBytes = 4;
 constexpr Micros kNarrowLogPeriod = (Micros{1} << 32) - 1;
 
-StateLayout bare_shape(const Policy& policy, std::uint32_t rates) {
+StateLayout bare_layout(const Policy& policy, std::uint32_t rates) {
     StateLayout layout = {policy.algorithm, rates, 0, 0, 0, policy.min_interval != 0, false};
-    if (policy.algorithm == Algorithm::kSlidingBuckets) {
+    if (has_state<StateKind::kRing>(policy.algorithm)) {
         layout.buckets = policy.buckets;
     }
     return layout;
@@ -59,8 +58,8 @@ void convert_rates(const StateLayout& from_layout, const RateList& from_rates, c
 }  // namespace
 
 StateLayout layout_of(const Policy& policy) {
-    StateLayout layout = bare_shape(policy, policy.rates.size);
-    if (policy.algorithm == Algorithm::kSlidingLog) {
+    StateLayout layout = bare_layout(policy, policy.rates.size);
+    if (has_state<StateKind::kLog>(policy.algorithm)) {
         layout.rates = 1;
         layout.log_bytes = kNarrowLogBytes;
         for (std::uint32_t i = 0; i < policy.rates.size; i++) {
@@ -75,9 +74,9 @@ StateLayout layout_of(const Policy& policy) {
 }
 
 StateLayout layout_of(const Policy& policy, std::uint32_t rates, std::uint32_t log_entries) {
-    StateLayout layout = bare_shape(policy, rates);
+    StateLayout layout = bare_layout(policy, rates);
     layout.varied = true;
-    if (policy.algorithm == Algorithm::kSlidingLog) {
+    if (has_state<StateKind::kLog>(policy.algorithm)) {
         layout.rates = 1;
         layout.log_entries = log_entries;
         layout.log_bytes = kWideLogBytes;
@@ -99,14 +98,13 @@ bool holds(const StateLayout& layout, const Policy& policy) {
 }
 
 std::size_t words_per_rate(const StateLayout& layout) {
-    switch (layout.algorithm) {
-        case Algorithm::kSlidingBuckets:
-            return 1 + (layout.buckets + 2) / 2;
-        case Algorithm::kSlidingLog:
-            return 2 + (std::size_t{layout.log_entries} * layout.log_bytes + 7) / 8;
-        default:
-            return 2;
+    if (has_state<StateKind::kRing>(layout.algorithm)) {
+        return 1 + (layout.buckets + 2) / 2;
     }
+    if (has_state<StateKind::kLog>(layout.algorithm)) {
+        return 2 + (std::size_t{layout.log_entries} * layout.log_bytes + 7) / 8;
+    }
+    return 2;
 }
 
 std::size_t words_of(const StateLayout& layout) { return weight_index(layout) + (layout.varied ? 1 : 0); }
@@ -127,8 +125,8 @@ bool can_convert(const StateLayout& from, const StateLayout& to) {
 
 void convert(const StateLayout& from_layout, const RateList& from_rates, const std::uint64_t* from,
              const StateLayout& to_layout, const RateList& to_rates, std::uint64_t* to) {
-    if (from_layout.algorithm == Algorithm::kSlidingLog) {
-        SlidingLog::convert(from_layout, from, to_layout, to);
+    if (has_state<StateKind::kLog>(from_layout.algorithm)) {
+        convert_log(from_layout, from, to_layout, to);
     } else {
         convert_rates(from_layout, from_rates, from, to_layout, to_rates, to);
     }

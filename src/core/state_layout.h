@@ -14,11 +14,12 @@ struct StateLayout {
     std::uint32_t rates;        // room for so many; sliding_log keeps one log for all
     std::uint32_t buckets;      // sliding_buckets: counters a rate, else 0
     std::uint32_t log_entries;  // sliding_log: times that are kept, else 0
-    std::uint32_t log_bytes;    // sliding_log: bytes of one time, 4 or 6, else 0
+    std::uint32_t log_bytes;    // sliding_log: bytes of one time, narrow or wide, else 0
     bool interval;              // one more word, for min_interval
     bool varied;                // rates differ between clients: one more word, for what the state weighs
 };
 
+constexpr std::uint32_t kNarrowLogBytes = 4;
 constexpr std::uint32_t kWideLogBytes = 6;
 
 // The least layout that holds `policy`.

@@ -396,43 +396,11 @@ void RequestCheck::note_rejection() {
     }
 }
 
-// Whether what a limit was charged can be given back without giving more. What has left its window meanwhile,
-// or may have drained, is gone anyway.
 bool RequestCheck::is_refundable(std::size_t index) const {
     const Limit& limit = limits_[index];
-    const Policy& policy = *limit.policy;
-    if (charged_at_[index] == 0 || limit.cost == 0 || policy.count_all) {
-        return false;
-    }
-    const Micros passed = process_.clock() - charged_at_[index];
-    const auto all_rates = [&](auto holds) {
-        return std::all_of(policy.rates.rates, policy.rates.rates + policy.rates.size, holds);
-    };
-    switch (policy.algorithm) {
-        case Algorithm::kFixedWindow:
-        case Algorithm::kSlidingWindow: {
-            const bool sliding = policy.algorithm == Algorithm::kSlidingWindow;
-            if (policy.rates.size == 1) {
-                return passed < limit.decision.reset_after - (sliding ? policy.rates.rates[0].period : 0);
-            }
-            // The decision tells of one rate only, but the clock of all. Windows that start with the client
-            // may have ended meanwhile, but hardly any does.
-            constexpr Micros kHardly = 100;
-            return all_rates([&](const Rate& rate) {
-                return policy.align_first ? passed * kHardly < rate.period
-                                          : decided_at_ / rate.period == (decided_at_ + passed) / rate.period;
-            });
-        }
-        case Algorithm::kTokenBucket:
-        case Algorithm::kLeakyBucket:
-        case Algorithm::kGcra:
-            return all_rates([&](const Rate& rate) {
-                return multiply(static_cast<std::uint64_t>(passed), rate.count) <
-                       multiply(limit.cost, static_cast<std::uint64_t>(rate.period));
-            });
-        default:
-            return true;
-    }
+    return charged_at_[index] != 0 &&
+           rate_limit::is_refundable(*limit.policy, limit.cost, limit.decision, decided_at_,
+                                     process_.clock() - charged_at_[index]);
 }
 
 // Returns what was charged. A rejection that rested on such a charge must not be remembered.

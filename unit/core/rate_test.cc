@@ -279,6 +279,17 @@ void test_algorithms_are_known_by_the_names_they_print(void**) {
     }
 }
 
+void test_messages_list_the_algorithms_that_take_an_option(void**) {
+    assert_string_equal(names_of_algorithms_taking(kTakesBurst).text, "leaky_bucket and gcra");
+    assert_string_equal(names_of_algorithms_taking(kTakesCapacity).text, "token_bucket");
+    assert_string_equal(names_of_algorithms_taking(kTakesDelay).text, "leaky_bucket");
+    assert_string_equal(names_of_algorithms_taking(kTakesBuckets).text, "sliding_buckets");
+    assert_string_equal(names_of_algorithms_taking(kTakesAlign).text, "fixed_window");
+    assert_string_equal(
+        all_algorithm_names().text,
+        "token_bucket, leaky_bucket, gcra, fixed_window, sliding_window, sliding_buckets or sliding_log");
+}
+
 // The window is how long the quota lasts at the rate: q and w of a RateLimit-Policy.
 void test_the_window_of_a_policy_is_how_long_its_quota_lasts(void**) {
     for (const Algorithm algorithm : kEveryAlgorithm) {
@@ -339,6 +350,7 @@ int main() {
         cmocka_unit_test(test_a_view_is_read_to_its_end_and_no_further),
         cmocka_unit_test(test_rates_are_printed_as_they_are_read),
         cmocka_unit_test(test_algorithms_are_known_by_the_names_they_print),
+        cmocka_unit_test(test_messages_list_the_algorithms_that_take_an_option),
         cmocka_unit_test(test_the_window_of_a_policy_is_how_long_its_quota_lasts),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -159,6 +159,57 @@ void test_a_look_and_an_unlimited_client_have_nothing_to_give(void**) {
     }
 }
 
+// A request of cost 2 that is admitted 30 s after midnight, and given back after a time.
+void test_a_charge_is_refundable_until_part_of_it_has_gone(void**) {
+    const struct {
+        Algorithm algorithm;
+        const char* rates;
+        Micros until;  // not refundable from then on; kNever if always refundable
+    } rows[] = {
+        {Algorithm::kTokenBucket, "10r/m", 12 * kSecond},
+        {Algorithm::kLeakyBucket, "10r/m", 12 * kSecond},
+        {Algorithm::kGcra, "10r/m,100r/m", 1200 * kSecond / 1000},
+        {Algorithm::kFixedWindow, "10r/m", 30 * kSecond},
+        {Algorithm::kFixedWindow, "10r/h,10r/m", 30 * kSecond},
+        {Algorithm::kSlidingWindow, "10r/m", 30 * kSecond},
+        {Algorithm::kSlidingWindow, "10r/m,10r/h", 30 * kSecond},
+        {Algorithm::kSlidingBuckets, "10r/m", kNever},
+        {Algorithm::kSlidingLog, "10r/m", kNever},
+    };
+    constexpr Micros kCharged = kMidnight + 30 * kSecond;
+    for (const auto& row : rows) {
+        Client client(policy_of(row.algorithm, row.rates));
+        const Decision decision = client.request(kCharged, 2);
+        const auto refundable = [&](Micros passed) {
+            return is_refundable(client.policy(), 2, decision, kCharged, passed);
+        };
+        assert_true(refundable(0));
+        assert_true(refundable(row.until == kNever ? kHour : row.until - 1));
+        assert_int_equal(refundable(row.until == kNever ? kHour : row.until), row.until == kNever);
+    }
+}
+
+void test_windows_that_start_with_the_client_are_refundable_for_a_hundredth_of_them(void**) {
+    Policy policy = policy_of(Algorithm::kFixedWindow, "10r/m,100r/h");
+    policy.align_first = true;
+    Client client(policy);
+    const Decision decision = client.request(kMidnight);
+    assert_true(is_refundable(policy, 1, decision, kMidnight, kMinute / 100 - 1));
+    assert_false(is_refundable(policy, 1, decision, kMidnight, kMinute / 100));
+}
+
+void test_nothing_is_refundable_of_no_cost_and_where_rejected_requests_count(void**) {
+    for (const Algorithm algorithm : kEveryAlgorithm) {
+        Policy policy = policy_of(algorithm, "10r/m");
+        Client client(policy);
+        const Decision decision = client.request(kMidnight);
+        assert_true(is_refundable(policy, 1, decision, kMidnight, 0));
+        assert_false(is_refundable(policy, 0, decision, kMidnight, 0));
+        policy.count_all = true;
+        assert_false(is_refundable(policy, 1, decision, kMidnight, 0));
+    }
+}
+
 }  // namespace
 }  // namespace rate_limit
 
@@ -172,6 +223,9 @@ int main() {
         cmocka_unit_test(test_a_first_request_that_is_given_back_starts_no_window),
         cmocka_unit_test(test_the_time_of_the_last_request_is_forgotten),
         cmocka_unit_test(test_a_look_and_an_unlimited_client_have_nothing_to_give),
+        cmocka_unit_test(test_a_charge_is_refundable_until_part_of_it_has_gone),
+        cmocka_unit_test(test_windows_that_start_with_the_client_are_refundable_for_a_hundredth_of_them),
+        cmocka_unit_test(test_nothing_is_refundable_of_no_cost_and_where_rejected_requests_count),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

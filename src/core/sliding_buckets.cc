@@ -1,9 +1,8 @@
 // sliding_buckets: the sum of the last sub-windows.
-#pragma once
-
-#include "core/algorithm.h"
+#include "core/algorithm_functions.h"
 
 namespace rate_limit {
+namespace {
 
 // State: the start of the newest sub-window (52 bits) and which counter is its (12 bits), then in halves of
 // words the period in seconds and the counters in a ring. View: `start` is the start of the newest
@@ -63,7 +62,7 @@ struct SlidingBuckets {
     }
 
     // Opens the sub-windows that have come since and counts `cost` in the newest.
-    static void write(const Quota& quota, const View& v, std::uint64_t cost, std::uint64_t* words) {
+    static void charge(const Quota& quota, const View& v, std::uint64_t cost, std::uint64_t* words) {
         const std::uint64_t buckets = quota.layout.buckets;
         std::uint64_t head = words[0] >> kTimeBits;
         for (std::uint64_t i = 0; i < v.a; i++) {
@@ -75,9 +74,13 @@ struct SlidingBuckets {
         words[0] = static_cast<std::uint64_t>(v.start) | (head << kTimeBits);
     }
 
+    static void impose(const Quota& quota, const View& v, std::uint64_t cost, std::uint64_t* words) {
+        charge(quota, v, cost, words);
+    }
+
     // From the newest sub-window backwards.
     static void refund(const Quota& quota, const View& v, std::uint64_t cost, std::uint64_t* words) {
-        write(quota, v, 0, words);
+        charge(quota, v, 0, words);
         const std::uint64_t buckets = quota.layout.buckets;
         std::uint64_t index = words[0] >> kTimeBits;
         for (std::uint64_t age = 0; cost != 0 && age < buckets; age++) {
@@ -89,7 +92,7 @@ struct SlidingBuckets {
     }
 
     // What was counted in the period of the clock that the newest sub-window belongs to.
-    static std::uint64_t in_period(const Quota& quota, const View& v, const std::uint64_t* words) {
+    static std::uint64_t window_count(const Quota& quota, const View& v, const std::uint64_t* words) {
         const std::uint64_t buckets = quota.layout.buckets;
         const auto number = static_cast<std::uint64_t>(v.start / width_of(quota, quota.rate.period));
         std::uint64_t sum = 0;
@@ -98,6 +101,8 @@ struct SlidingBuckets {
         }
         return sum;
     }
+
+    static bool is_refundable(const Charge&) { return true; }
 
   private:
     static Micros width_of(const Quota& quota, Micros period) {
@@ -137,5 +142,9 @@ struct SlidingBuckets {
         return expiry(quota, v, age + v.a);
     }
 };
+
+}  // namespace
+
+const AlgorithmFunctions kSlidingBucketsFunctions = make_functions<SlidingBuckets>();
 
 }  // namespace rate_limit

@@ -3,11 +3,10 @@
 // The three differ in what an operator sets (capacity or burst) and sees (leaky_bucket delays); the
 // arithmetic is one. The level counts requests, not time, so that a changed rate leaves what was used as it
 // is.
-#pragma once
-
-#include "core/algorithm.h"
+#include "core/algorithm_functions.h"
 
 namespace rate_limit {
+namespace {
 
 // State: the time of the last charge (52 bits) and the level then, in whole requests (31 bits) and a
 // part counted in units of 1/period of a request (45 bits), packed into two words.
@@ -16,8 +15,6 @@ struct Bucket {
     static constexpr unsigned kTimeBits = 52;
     static constexpr unsigned kPartBits = 45;
     static constexpr unsigned kLowBits = 64 - kTimeBits;
-
-    static std::uint64_t limit(const Policy& policy, const Rate& rate) { return capacity_of(policy, rate); }
 
     static View view(const Quota& quota, const std::uint64_t* words, Micros now) {
         View v = {};
@@ -54,44 +51,59 @@ struct Bucket {
         out.remaining = static_cast<std::uint32_t>(quota.limit - std::min(used, quota.limit));
         out.reset_after = as_wait(divide_up(multiply(v.a, quota.period) + v.b, quota.rate.count));
         out.retry_after = cost > quota.limit ? kNever : as_wait(divide_up(after - full, quota.rate.count));
-        const Wide base = quota.policy.algorithm == Algorithm::kLeakyBucket ? quota.period : full;
+        const Wide base = takes<kTakesDelay>(quota.policy.algorithm) ? quota.period : full;
         out.excess_milli = divide((after - base) * 1000, quota.period).value;
         return out;
     }
 
-    // Raises the level; a request that is counted though it was rejected, at most until it is full.
-    static void charge(const Quota& quota, View* v, std::uint64_t cost) {
-        if (v->a + cost > quota.limit || (v->a + cost == quota.limit && v->b != 0)) {
-            const bool over = v->a >= quota.limit;
-            v->b = over ? v->b : 0;
-            v->a = over ? v->a : quota.limit;
-            return;
+    // A request that is counted though it was rejected raises the level at most to the limit.
+    static void charge(const Quota& quota, const View& before, std::uint64_t cost, std::uint64_t* words) {
+        View v = before;
+        if (v.a + cost > quota.limit || (v.a + cost == quota.limit && v.b != 0)) {
+            const bool over = v.a >= quota.limit;
+            v.b = over ? v.b : 0;
+            v.a = over ? v.a : quota.limit;
+        } else {
+            v.a += cost;
         }
-        v->a += cost;
+        write(v, words);
     }
 
-    // Raises the level by what was admitted elsewhere, though it may be full.
-    static void impose(const Quota& quota, View* v, std::uint64_t cost) {
+    static void impose(const Quota& quota, const View& before, std::uint64_t cost, std::uint64_t* words) {
+        View v = before;
         const std::uint64_t most = most_owed(quota);
-        if (v->a + cost < most) {
-            v->a += cost;
-        } else if (v->a < most) {
-            v->a = most;
-            v->b = 0;
+        if (v.a + cost < most) {
+            v.a += cost;
+        } else if (v.a < most) {
+            v.a = most;
+            v.b = 0;
         }
+        write(v, words);
     }
 
-    static void refund(const Quota&, View* v, std::uint64_t cost) {
-        v->b = v->a < cost ? 0 : v->b;
-        v->a -= std::min(v->a, cost);
+    static void refund(const Quota&, const View& before, std::uint64_t cost, std::uint64_t* words) {
+        View v = before;
+        v.b = v.a < cost ? 0 : v.b;
+        v.a -= std::min(v.a, cost);
+        write(v, words);
     }
 
-    static void write(const Quota&, const View& v, std::uint64_t* words) {
+    static std::uint64_t window_count(const Quota&, const View&, const std::uint64_t*) { return 0; }
+
+    // What may have drained since the charge is not given back.
+    static bool is_refundable(const Charge& charge) {
+        return for_all_rates(charge.policy, [&](const Rate& rate) {
+            return multiply(static_cast<std::uint64_t>(charge.passed), rate.count) <
+                   multiply(charge.cost, static_cast<std::uint64_t>(rate.period));
+        });
+    }
+
+  private:
+    static void write(const View& v, std::uint64_t* words) {
         words[0] = static_cast<std::uint64_t>(v.now) | (v.a << kTimeBits);
         words[1] = v.b | ((v.a >> kLowBits) << kPartBits);
     }
 
-  private:
     static std::uint64_t most_owed(const Quota& quota) {
         return quota.limit + (quota.policy.debt ? std::max<std::uint64_t>(quota.limit, quota.rate.count) : 0);
     }
@@ -119,5 +131,22 @@ struct Bucket {
         out->excess_milli = divide((after - quota.period) * 1000, quota.period).value;
     }
 };
+
+struct TokenBucket : Bucket {
+    static std::uint64_t limit(const Policy& policy, const Rate& rate) {
+        return policy.capacity != 0 ? policy.capacity : rate.count;
+    }
+};
+
+// leaky_bucket and gcra.
+struct BurstBucket : Bucket {
+    static std::uint64_t limit(const Policy& policy, const Rate&) { return policy.burst + 1; }
+};
+
+}  // namespace
+
+const AlgorithmFunctions kTokenBucketFunctions = make_functions<TokenBucket>();
+const AlgorithmFunctions kLeakyBucketFunctions = make_functions<BurstBucket>();
+const AlgorithmFunctions kGcraFunctions = make_functions<BurstBucket>();
 
 }  // namespace rate_limit

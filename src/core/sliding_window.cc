@@ -1,9 +1,8 @@
 // sliding_window: the count of this window and what still overlaps of the one before.
-#pragma once
-
-#include "core/algorithm.h"
+#include "core/algorithm_functions.h"
 
 namespace rate_limit {
+namespace {
 
 // State: the end of the window with the mark of its period, and a word with its count and the one before, of
 // both the low halves first: small counts need half a word. View: `start` is that end, `a` the count now, `b`
@@ -62,20 +61,33 @@ struct SlidingWindow {
         return out;
     }
 
-    static void charge(const Quota&, View* v, std::uint64_t cost) { v->a = saturating_add(v->a, cost); }
-
-    static void refund(const Quota&, View* v, std::uint64_t cost) {
-        const std::uint64_t now = std::min(v->a, cost);
-        v->a -= now;
-        v->b -= std::min(v->b, cost - now);
+    static void charge(const Quota& quota, const View& v, std::uint64_t cost, std::uint64_t* words) {
+        write(quota, v.start, saturating_add(v.a, cost), v.b, words);
     }
 
-    static void write(const Quota& quota, const View& v, std::uint64_t* words) {
-        words[0] = pack_window(v.start, quota.rate);
-        words[1] = (v.a & 0xffff) | (v.b & 0xffff) << 16 | (v.a >> 16) << 32 | (v.b >> 16) << 48;
+    static void impose(const Quota& quota, const View& v, std::uint64_t cost, std::uint64_t* words) {
+        charge(quota, v, cost, words);
+    }
+
+    static void refund(const Quota& quota, const View& v, std::uint64_t cost, std::uint64_t* words) {
+        const std::uint64_t now = std::min(v.a, cost);
+        write(quota, v.start, v.a - now, v.b - std::min(v.b, cost - now), words);
+    }
+
+    static std::uint64_t window_count(const Quota&, const View& v, const std::uint64_t*) { return v.a; }
+
+    static bool is_refundable(const Charge& charge) {
+        return is_in_same_window(charge, charge.decision.reset_after - charge.policy.rates.rates[0].period);
     }
 
   private:
+    static void write(const Quota& quota, Micros end, std::uint64_t count, std::uint64_t count_before,
+                      std::uint64_t* words) {
+        words[0] = pack_window(end, quota.rate);
+        words[1] = (count & 0xffff) | (count_before & 0xffff) << 16 | (count >> 16) << 32 |
+                   (count_before >> 16) << 48;
+    }
+
     // The request fits once the part of a count that still overlaps is small enough: of the one before while
     // this window lasts, or of this one in the next.
     static Micros retry_after(const Quota& quota, const View& v, std::uint64_t cost) {
@@ -91,5 +103,9 @@ struct SlidingWindow {
         return v.start + quota.rate.period - static_cast<Micros>(overlap) - v.now;
     }
 };
+
+}  // namespace
+
+const AlgorithmFunctions kSlidingWindowFunctions = make_functions<SlidingWindow>();
 
 }  // namespace rate_limit

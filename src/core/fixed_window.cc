@@ -1,9 +1,8 @@
 // fixed_window: a counter that starts anew with each window.
-#pragma once
-
-#include "core/algorithm.h"
+#include "core/algorithm_functions.h"
 
 namespace rate_limit {
+namespace {
 
 // State: the end of the window with the mark of its period, and what was counted in it.
 // View: `start` is that end, `a` the count.
@@ -53,16 +52,35 @@ struct FixedWindow {
         return out;
     }
 
-    static void charge(const Quota&, View* v, std::uint64_t cost) { v->a = saturating_add(v->a, cost); }
+    static void charge(const Quota& quota, const View& v, std::uint64_t cost, std::uint64_t* words) {
+        write(quota, v.start, saturating_add(v.a, cost), words);
+    }
 
-    static void refund(const Quota&, View* v, std::uint64_t cost) { v->a -= std::min(v->a, cost); }
+    static void impose(const Quota& quota, const View& v, std::uint64_t cost, std::uint64_t* words) {
+        charge(quota, v, cost, words);
+    }
 
-    static void write(const Quota& quota, const View& v, std::uint64_t* words) {
+    static void refund(const Quota& quota, const View& v, std::uint64_t cost, std::uint64_t* words) {
+        write(quota, v.start, v.a - std::min(v.a, cost), words);
+    }
+
+    static std::uint64_t window_count(const Quota&, const View& v, const std::uint64_t*) { return v.a; }
+
+    static bool is_refundable(const Charge& charge) {
+        return is_in_same_window(charge, charge.decision.reset_after);
+    }
+
+  private:
+    static void write(const Quota& quota, Micros end, std::uint64_t count, std::uint64_t* words) {
         // A window that starts with the first request has not started before it.
-        const bool started = v.a != 0 || !quota.policy.align_first;
-        words[0] = started ? pack_window(v.start, quota.rate) : 0;
-        words[1] = v.a;
+        const bool started = count != 0 || !quota.policy.align_first;
+        words[0] = started ? pack_window(end, quota.rate) : 0;
+        words[1] = count;
     }
 };
+
+}  // namespace
+
+const AlgorithmFunctions kFixedWindowFunctions = make_functions<FixedWindow>();
 
 }  // namespace rate_limit
