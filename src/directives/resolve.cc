@@ -25,18 +25,18 @@ std::string names_of(const ngx_array_t& array) {
 // Refuses options of rate_limit that the algorithm of the zone does not use.
 bool check_algorithm(ngx_conf_t* cf, const AppliedLimit& limit) {
     const Algorithm algorithm = limit.policy.algorithm;
-    const bool leaky = algorithm == Algorithm::kLeakyBucket;
     const char* wrong = nullptr;
-    const char* users = "leaky_bucket";
-    if (limit.has_burst && !leaky && algorithm != Algorithm::kGcra) {
+    AlgorithmOption option = kTakesDelay;
+    if (limit.has_burst && !takes<kTakesBurst>(algorithm)) {
         wrong = "burst=";
-        users = "leaky_bucket or gcra";
-    } else if (limit.has_delay && !leaky) {
+        option = kTakesBurst;
+    } else if (limit.has_delay && !takes<kTakesDelay>(algorithm)) {
         wrong = limit.delay == kNoDelay ? "nodelay" : "delay=";
     }
     return wrong == nullptr ||
            refuse_at(cf, directive_of(limit), limit, "\"%s\" requires the algorithm %s, zone \"%V\" has %s",
-                     wrong, users, &limit.zone_name, algorithm_name(algorithm));
+                     wrong, names_of_algorithms_taking(option).text, &limit.zone_name,
+                     algorithm_name(algorithm));
 }
 
 bool resolve_limit(ngx_conf_t* cf, const ngx_http_rate_limit_main_conf_t& conf, AppliedLimit* limit) {
@@ -61,7 +61,7 @@ bool resolve_limit(ngx_conf_t* cf, const ngx_http_rate_limit_main_conf_t& conf, 
     if (limit->has_burst) {
         limit->policy.burst = limit->burst;
     }
-    if (limit->policy.algorithm == Algorithm::kLeakyBucket) {
+    if (takes<kTakesDelay>(limit->policy.algorithm)) {
         limit->policy.delay = limit->has_delay ? limit->delay : 0;
     }
     limit->single = is_single(limit->policy, limit->zone->layout);

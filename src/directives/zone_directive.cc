@@ -70,12 +70,7 @@ Parsed read_algorithm(ZoneReader* reader, const OptionValue& value) {
     if (parse_algorithm(view(value.text), &reader->zone->policy.algorithm)) {
         return Parsed::kOk;
     }
-    std::string accepted = algorithm_name(Algorithm{0});
-    for (unsigned i = 1; i < kAlgorithms; i++) {
-        accepted.append(i + 1 < kAlgorithms ? ", " : " or ")
-            .append(algorithm_name(static_cast<Algorithm>(i)));
-    }
-    reader->refuse_value(value, accepted.c_str());
+    reader->refuse_value(value, all_algorithm_names().text);
     return Parsed::kRefused;
 }
 
@@ -231,21 +226,15 @@ char* ZoneReader::check_name(ngx_http_rate_limit_main_conf_t* conf) const {
 char* ZoneReader::check_algorithm() const {
     const Algorithm algorithm = zone->policy.algorithm;
     const struct {
-        const char* option;
-        bool is_used;
-        const char* users;
+        const char* name;
+        AlgorithmOption option;
     } options[] = {
-        {"burst", algorithm == Algorithm::kLeakyBucket || algorithm == Algorithm::kGcra,
-         "leaky_bucket or gcra"},
-        {"capacity", algorithm == Algorithm::kTokenBucket, "token_bucket"},
-        {"buckets", algorithm == Algorithm::kSlidingBuckets, "sliding_buckets"},
-        {"align", algorithm == Algorithm::kFixedWindow, "fixed_window"},
-    };
+        {"burst", kTakesBurst}, {"capacity", kTakesCapacity}, {"buckets", kTakesBuckets}, {"align", kTakesAlign}};
     for (const auto& row : options) {
-        const ngx_str_t word = given(row.option);
-        if (word.len != 0 && !row.is_used) {
-            return refuse(cf, cmd, "\"%V\" requires the algorithm %s, not %s", &word, row.users,
-                          algorithm_name(algorithm));
+        const ngx_str_t word = given(row.name);
+        if (word.len != 0 && (kAlgorithmTraits[static_cast<unsigned>(algorithm)].options & row.option) == 0) {
+            return refuse(cf, cmd, "\"%V\" requires the algorithm %s, not %s", &word,
+                          names_of_algorithms_taking(row.option).text, algorithm_name(algorithm));
         }
     }
     return check_variable_rate();
@@ -253,7 +242,7 @@ char* ZoneReader::check_algorithm() const {
 
 // Refuses options for a variable rate if the rate is fixed or the algorithm does not use them.
 char* ZoneReader::check_variable_rate() const {
-    const bool is_log = zone->policy.algorithm == Algorithm::kSlidingLog;
+    const bool is_log = has_state<StateKind::kLog>(zone->policy.algorithm);
     const ngx_str_t rates_word = given("rates");
     if (rates_word.len != 0 && (zone->rate == nullptr || is_log)) {
         return refuse(cf, cmd, "\"%V\" requires a variable in rate= and an algorithm other than sliding_log",
@@ -270,7 +259,7 @@ char* ZoneReader::check_variable_rate() const {
 // Refuses what a zone with sync= cannot have.
 char* ZoneReader::check_sync() const {
     const ngx_str_t sync = given("sync");
-    if (zone->policy.algorithm == Algorithm::kSlidingLog) {
+    if (has_state<StateKind::kLog>(zone->policy.algorithm)) {
         return refuse(cf, cmd,
                       "\"%V\" requires an algorithm other than sliding_log, such as sliding_buckets: "
                       "sliding_log would send the time of every request",

@@ -45,13 +45,13 @@ void put_settings(const Zone& zone, json_t* object) {
     put(object, "rate", text_of(zone_rate_text(zone, rate)));
     put(object, "configuredRate", text_of(view(zone.rate_text)));
     put(object, "live", json_boolean(zone.is_live));
-    if (policy.algorithm == Algorithm::kLeakyBucket || policy.algorithm == Algorithm::kGcra) {
+    if (takes<kTakesBurst>(policy.algorithm)) {
         put(object, "burst", number_of(policy.burst));
     }
     if (policy.capacity != 0) {
         put(object, "capacity", number_of(policy.capacity));
     }
-    if (policy.algorithm == Algorithm::kSlidingBuckets) {
+    if (takes<kTakesBuckets>(policy.algorithm)) {
         put(object, "buckets", number_of(policy.buckets));
     }
     if (policy.min_interval != 0) {

@@ -25,7 +25,7 @@ std::uint32_t unsent_rates(const StateLayout& layout) {
     if (!layout.varied) {
         return 0;
     }
-    return layout.algorithm == Algorithm::kSlidingLog ? kMaxRates : layout.rates;
+    return has_state<StateKind::kLog>(layout.algorithm) ? kMaxRates : layout.rates;
 }
 
 std::size_t count_size(const StateLayout& layout) {

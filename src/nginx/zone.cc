@@ -207,7 +207,7 @@ const char* zone_objection(const Zone& zone, const RateList& rates) {
     if (holds(zone.layout, candidate)) {
         return nullptr;
     }
-    if (zone.policy.algorithm == Algorithm::kSlidingLog) {
+    if (has_state<StateKind::kLog>(zone.policy.algorithm)) {
         return "the zone's log has no room for so many requests or so long a period";
     }
     return "the zone has no room for so many rates";

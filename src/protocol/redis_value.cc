@@ -59,7 +59,7 @@ bool read_pair(Algorithm algorithm, std::string_view slot, std::uint64_t* words)
     words[0] = little_endian<8>(slot.data());
     words[1] = slot.size() == kShortState ? little_endian<4>(slot.data() + 8)
                                           : little_endian<8>(slot.data() + 8);
-    if (algorithm == Algorithm::kFixedWindow && words[1] >> 32 != 0) {
+    if (has_state<StateKind::kCount>(algorithm) && words[1] >> 32 != 0) {
         words[0] = words[1] = 0;
     }
     return (words[0] | words[1]) != 0;
@@ -95,7 +95,7 @@ bool read_ring(const StateLayout& layout, std::string_view slot, std::uint64_t* 
 }
 
 bool read_slot(const StateLayout& layout, std::string_view slot, std::uint64_t* words) {
-    return layout.algorithm == Algorithm::kSlidingBuckets ? read_ring(layout, slot, words)
+    return has_state<StateKind::kRing>(layout.algorithm) ? read_ring(layout, slot, words)
                                                           : read_pair(layout.algorithm, slot, words);
 }
 
@@ -103,7 +103,7 @@ bool read_slot(const StateLayout& layout, std::string_view slot, std::uint64_t* 
 // trailing slots that were never used. A slot that cannot be read keeps its mark, unless it should be a ring
 // and is not.
 void read_slots(const StateLayout& layout, bool wide, Reader* reader, std::uint64_t* state) {
-    const bool ring = layout.algorithm == Algorithm::kSlidingBuckets;
+    const bool ring = has_state<StateKind::kRing>(layout.algorithm);
     for (std::uint32_t i = 0; i < layout.rates && !reader->empty(); i++) {
         const std::uint64_t mark = has_marks(layout) ? reader->number(1) : 0;
         const std::size_t length = ring ? reader->number(2) : wide ? kWideState : kShortState;
@@ -140,10 +140,10 @@ RateList left_by(const Policy& policy, const std::uint64_t* words) {
     if ((words[0] | words[1]) == 0) {
         return rates;
     }
-    if (policy.algorithm == Algorithm::kSlidingBuckets) {
+    if (has_state<StateKind::kRing>(policy.algorithm)) {
         rates.size = 1;
         rates.rates[0] = {1, static_cast<Micros>(words[1] & 0xffffffff) * kSecond};
-    } else if (policy.algorithm >= Algorithm::kFixedWindow) {
+    } else if (!is_bucket(policy.algorithm)) {
         for (std::uint32_t i = 0; i < policy.rates.size && rates.size == 0; i++) {
             if (has_period(words[0], policy.rates.rates[i])) {
                 rates.rates[rates.size++] = policy.rates.rates[i];
@@ -158,11 +158,11 @@ RateList left_by(const Policy& policy, const std::uint64_t* words) {
 bool decode_value(const Policy& policy, const StateLayout& layout, std::string_view value,
                   std::uint64_t* state) {
     std::fill_n(state, words_of(layout), 0);
-    if (layout.algorithm == Algorithm::kSlidingLog) {
+    if (has_state<StateKind::kLog>(layout.algorithm)) {
         return false;
     }
     // Most values have one rate, and their words are those of the state.
-    if (layout.rates == 1 && layout.algorithm != Algorithm::kSlidingBuckets && !is_long(value)) {
+    if (layout.rates == 1 && !has_state<StateKind::kRing>(layout.algorithm) && !is_long(value)) {
         return read_pair(layout.algorithm, value, state);
     }
     StateLayout left = layout;

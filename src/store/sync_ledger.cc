@@ -23,8 +23,8 @@ std::uint64_t used_of(const Policy& policy, const StateLayout& layout, const std
     }
     const Decision& decision =
         check.evaluate(policy, layout, state, now, static_cast<std::uint32_t>(limit + 1));
-    // The excess of a leaky_bucket is the queue behind the first request.
-    const std::uint64_t asked = policy.algorithm == Algorithm::kLeakyBucket ? limit : 1;
+    // With delays, the excess is the queue behind the first request.
+    const std::uint64_t asked = takes<kTakesDelay>(policy.algorithm) ? limit : 1;
     return std::max(limit, (decision.excess_milli + 999) / 1000 - asked);
 }
 
