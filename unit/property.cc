@@ -34,10 +34,8 @@ bool within_bound(const Policy& policy, const std::vector<Admission>& all) {
     __extension__ using Int128 = __int128;
     const Rate& rate = policy.rates.rates[0];
     const std::uint64_t limit = capacity_of(policy, rate);
-    switch (policy.algorithm) {
-        case Algorithm::kTokenBucket:
-        case Algorithm::kLeakyBucket:
-        case Algorithm::kGcra:
+    switch (kAlgorithmTraits[static_cast<unsigned>(policy.algorithm)].state) {
+        case StateKind::kLevel:
             for (std::size_t first = 0; first < all.size(); ++first) {
                 Int128 sum = 0;
                 for (std::size_t last = first; last < all.size(); ++last) {
@@ -49,14 +47,14 @@ bool within_bound(const Policy& policy, const std::vector<Admission>& all) {
                 }
             }
             return true;
-        case Algorithm::kFixedWindow:
-        case Algorithm::kSlidingWindow:
-            // A window overlaps two of those that are counted, and each of these holds the limit at most.
+        case StateKind::kCount:
+        case StateKind::kCounts:
+            // Any period overlaps two windows, and each window admits at most the limit.
             return most_within(all, rate.period) <= 2 * limit;
-        case Algorithm::kSlidingBuckets:
+        case StateKind::kRing:
             return most_within(all, rate.period - (rate.period + policy.buckets - 1) / policy.buckets) <=
                    limit;
-        case Algorithm::kSlidingLog:
+        case StateKind::kLog:
             return most_within(all, rate.period) <= limit;
     }
     return false;
@@ -64,16 +62,14 @@ bool within_bound(const Policy& policy, const std::vector<Admission>& all) {
 
 Micros longest_wait(const Policy& policy, const Rate& rate) {
     __extension__ using Int128 = __int128;
-    switch (policy.algorithm) {
-        case Algorithm::kTokenBucket:
-        case Algorithm::kLeakyBucket:
-        case Algorithm::kGcra: {
+    switch (kAlgorithmTraits[static_cast<unsigned>(policy.algorithm)].state) {
+        case StateKind::kLevel: {
             const Int128 work = Int128(capacity_of(policy, rate)) * rate.period;
             return static_cast<Micros>(std::min<Int128>((work + rate.count - 1) / rate.count, kForever));
         }
-        case Algorithm::kSlidingWindow:
+        case StateKind::kCounts:
             return 2 * rate.period;
-        case Algorithm::kSlidingBuckets:
+        case StateKind::kRing:
             return (rate.period + policy.buckets - 1) / policy.buckets * policy.buckets;
         default:
             return rate.period;
