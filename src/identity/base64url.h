@@ -1,4 +1,4 @@
-// base64url without padding, as JSON web tokens and keys are written.
+// base64url without padding, the encoding of JSON web tokens and keys.
 #pragma once
 
 #include <cstddef>
@@ -7,16 +7,16 @@
 
 namespace rate_limit::identity {
 
-constexpr std::size_t kLongestEncoded = 16384;  // characters that are decoded at once
+constexpr std::size_t kLongestEncoded = 16384;  // longest text that can be decoded, characters
 
-// Whether a text has only characters of base64url.
+// Whether all characters of a text are of base64url.
 bool is_base64url(std::string_view text);
 
 // Decodes `text` of at most kLongestEncoded characters into `out`, which has room for three bytes for every
-// four characters, or what is left of four. False if it is not base64url.
+// four characters or the rest of four. False if `text` is not base64url.
 bool decode_base64url(std::string_view text, unsigned char* out, std::size_t* size);
 
-// Only while a configuration is read: it allocates.
+// Allocates: only for the configuration.
 std::string encode_base64url(const unsigned char* bytes, std::size_t size);
 
 }  // namespace rate_limit::identity

@@ -9,7 +9,7 @@
 namespace rate_limit::identity {
 namespace {
 
-// Goes from one object to the next by the longest name that leads on.
+// Descends from object to object, each time by the longest name that matches.
 const json_t* find_claim(const json_t* object, std::string_view path) {
     std::size_t size = path.size();
     while (size != std::string_view::npos) {
@@ -57,7 +57,7 @@ std::string_view text_of(const json_t* claim, char (&number)[kLongestNumber]) {
 }  // namespace
 
 Json parse_object(const unsigned char* text, std::size_t size) {
-    // jansson overlooks a zero after a number.
+    // jansson ignores a null byte after a number.
     if (size == 0 || std::memchr(text, 0, size) != nullptr) {
         return {};
     }

@@ -9,7 +9,7 @@
 
 namespace rate_limit::identity {
 
-// A share in a JSON value; the value lives as long as someone has one. For one thread.
+// A counted reference to a JSON value. For one thread.
 class Json {
   public:
     Json() = default;
@@ -30,18 +30,18 @@ class Json {
     json_t* value_ = nullptr;
 };
 
-// An object without a name that stands twice; empty if the text is anything else.
+// Parses an object without duplicate names; empty if the text is anything else.
 Json parse_object(const unsigned char* text, std::size_t size);
 
 constexpr std::size_t kLongestNumber = 32;
 
-// A claim as text: a string as it is, a number or a boolean as JSON writes it; empty for anything else and
-// where there is none. A dot in `path` leads into an object, unless a claim has the dot in its name. The text
-// lives as long as the claims, or as `number`.
+// A claim as text: a string unchanged, a number or boolean as in JSON; empty for anything else and if there
+// is no such claim. A dot in `path` selects a member of an object, unless a claim has the dot in its name.
+// The text lives as long as both the claims and `number`.
 std::string_view claim_text(const Json& claims, std::string_view path, char (&number)[kLongestNumber]);
 
-// The same for a claim that is not inside another, by a name whose letters have lost their case, as those of
-// variables have. Of several that differ only in case the one in small letters is meant, or else none.
+// The same for a claim of the top level by a lower-case name, as nginx's variables have. If several claims
+// differ only in case, the lower-case one is used, else none.
 std::string_view variable_text(const Json& claims, std::string_view name, char (&number)[kLongestNumber]);
 
 }  // namespace rate_limit::identity

@@ -1,8 +1,8 @@
-// SHA-256 without allocating, as OpenSSL's present interface would with each digest: hence its old one.
+// SHA-256 by the deprecated interface of OpenSSL: the present one allocates for each digest.
 #define OPENSSL_SUPPRESS_DEPRECATED
-#include <openssl/sha.h>
+#include "identity/digest.h"
 
-#include "identity/token_cache.h"
+#include <openssl/sha.h>
 
 namespace rate_limit::identity {
 

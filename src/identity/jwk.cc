@@ -1,4 +1,4 @@
-// Describes keys in JSON, and looks at such descriptions.
+// Writes keys as JSON, and checks such JSON.
 #include "identity/jwk.h"
 
 #include <openssl/core_names.h>
@@ -14,7 +14,7 @@
 namespace rate_limit::identity {
 namespace {
 
-// One of a key's numbers, of at least so many bytes.
+// A number of a key with at least the given number of bytes.
 std::string number_of(const EVP_PKEY* key, const char* name, std::size_t size) {
     BIGNUM* number = nullptr;
     if (EVP_PKEY_get_bn_param(key, name, &number) != 1) {
@@ -62,8 +62,7 @@ std::string_view text_of(const json_t* jwk, const char* name) {
                                  : std::string_view();
 }
 
-// One of a description's numbers or secrets, as bytes. None if it is not base64url: libjwt would read some
-// more.
+// A number or secret of a JSON key, as bytes; none if it is not base64url, of which libjwt accepts more.
 std::string bytes_of(const json_t* jwk, const char* name) {
     unsigned char bytes[kLongestEncoded];
     std::size_t size = 0;
@@ -86,7 +85,7 @@ bool may_verify(const json_t* jwk) {
     return false;
 }
 
-// With the exponent 1 anyone could sign, and an even one is none.
+// With the exponent 1 anyone could sign; an even exponent is invalid.
 bool is_exponent(std::string bytes) {
     bytes.erase(0, bytes.find_first_not_of('\0'));
     return !bytes.empty() && (bytes.back() & 1) != 0 && (bytes.size() > 1 || bytes[0] != 1);

@@ -1,4 +1,4 @@
-// Reads query strings and Cookie headers where they lie, without copies.
+// Parses query strings and Cookie headers without copies.
 #include "identity/request_text.h"
 
 #include <algorithm>
@@ -42,7 +42,7 @@ bool same_letters(std::string_view a, std::string_view b) {
     return std::equal(a.begin(), a.end(), b.begin(), b.end(), same);
 }
 
-// Takes what stands before the next `mark` from the front of `rest`.
+// Takes the text before the next `mark` from the front of `rest`.
 std::string_view take_until(char mark, std::string_view* rest) {
     const std::string_view part = rest->substr(0, rest->find(mark));
     rest->remove_prefix(part.size() < rest->size() ? part.size() + 1 : part.size());

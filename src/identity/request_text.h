@@ -1,4 +1,4 @@
-// What a client says of itself: an argument of a URI or a cookie.
+// Arguments and cookies of a request.
 #pragma once
 
 #include <cstddef>
@@ -6,43 +6,40 @@
 
 namespace rate_limit::identity {
 
-// A value that was looked for. One that stands more than once names nobody: which of them counts, nginx and
-// an application may see differently.
+// The result of a search. A duplicate value identifies no client: nginx and an application may disagree which
+// one counts.
 struct Found {
     std::size_t count = 0;
-    std::string_view value = {};  // the first, as it stands
+    std::string_view value = {};  // the first one, not decoded
 
     // The value, if there is exactly one.
     std::string_view only() const { return count == 1 ? value : std::string_view(); }
 };
 
-// Looks for an argument by name in a query string. Names are compared as an application would read them:
-// percent-decoded, and whatever the case of their letters.
+// Searches an argument by name in a query string. Names are percent-decoded and compared without case.
 Found find_argument(std::string_view query, std::string_view name);
 
-// Looks for a cookie in the value of a Cookie header and adds to what other headers had; the case of letters
-// does not matter.
+// Searches a cookie in the value of a Cookie header, without case, and adds to the result of other headers.
 void find_cookie(std::string_view header, std::string_view name, Found* found);
 
-// Without the blanks and tabs around it, which HTTP gives no meaning.
+// Without blanks and tabs at both ends, which have no meaning in HTTP.
 std::string_view trim(std::string_view text);
 
-// Whether two names of headers are one, for nginx's variables and for applications that see them as those of
-// CGI: whatever the case of their letters, and with "-" and "_" the same.
+// Whether two names of headers are the same for nginx's variables and for CGI: compared without case, and
+// with "-" equal to "_".
 bool same_header(std::string_view a, std::string_view b);
 
-// The arguments in the target of a request line.
+// The query string in the target of a request line.
 std::string_view query_of(std::string_view target);
 
-// Writes an argument's value as an application would read it into `out`, which has room for all of `value`;
-// returns its size.
+// Writes the decoded value of an argument to `out`, which has room for the size of `value`; returns its size.
 std::size_t decode_argument(std::string_view value, char* out);
 
-// Writes `text` so that it can stand in a header or a line of a log: control characters, and %, as % and two
-// hexadecimal digits. `out` has room for three times its size; returns how much of that is used.
+// Escapes `text` for a header or a log line: control characters and % become % and two hexadecimal digits.
+// `out` has room for three times the size of `text`; returns the size of the result.
 std::size_t escape(std::string_view text, char* out);
 
-// Whether escape() would do more than copy, and whether it would because of a control character.
+// Whether escape() would change the text, and whether the text has control characters.
 bool needs_escape(std::string_view text);
 bool has_control(std::string_view text);
 

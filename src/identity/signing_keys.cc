@@ -1,4 +1,4 @@
-// Reads secrets, public keys and key sets, and hands them to libjwt.
+// Reads secrets, public keys and key sets, and passes them to libjwt.
 #include "identity/signing_keys.h"
 
 #include <openssl/err.h>
@@ -15,7 +15,7 @@ const char kAlgorithmsAccepted[] =
 
 namespace {
 
-// What an algorithm asks of its key.
+// What an algorithm requires of its key.
 struct Algorithm {
     jwt_alg_t id;
     jwk_key_type_t type;
@@ -40,7 +40,7 @@ const Algorithm* find_algorithm(std::string_view name) {
     return found != std::end(kAlgorithms) ? found : nullptr;
 }
 
-// Empty, or why an algorithm cannot be used with a key.
+// Why an algorithm cannot be used with a key; empty if it can.
 std::string why_unfit(const Algorithm& algorithm, const jwk_item_t* item) {
     const int bits = jwks_item_key_bits(item);
     const char* curve = jwks_item_curve(item);
@@ -58,7 +58,7 @@ std::string why_unfit(const Algorithm& algorithm, const jwk_item_t* item) {
     return {};
 }
 
-// A secret without the line end that an editor left behind. In a file of random bytes it is part of the
+// A text secret without the line end that an editor adds. In a file of random bytes a line end is part of the
 // secret.
 std::string_view trim_secret(std::string_view content) {
     std::string_view text = content;
@@ -83,10 +83,10 @@ std::size_t count_of(std::string_view text, std::string_view part) {
     return count;
 }
 
-// A public key has no pass phrase, and nobody is asked for one.
+// A public key has no pass phrase; without this function OpenSSL would ask for one on the terminal.
 int no_pass_phrase(char*, int, int, void*) { return 0; }
 
-// A name that a file gives, as it may stand in a log.
+// A name from a file, escaped for a log line.
 std::string printable(std::string_view text) {
     constexpr std::size_t kMost = 64;
     std::string copy(text.substr(0, kMost));
@@ -102,7 +102,7 @@ bool is_algorithm(std::string_view name) { return find_algorithm(name) != nullpt
 bool Keys::add_checker(const jwk_item_t* item, jwt_alg_t algorithm, double leeway) {
     Key key = {algorithm, jwks_item_kid(item) != nullptr ? jwks_item_kid(item) : "", leeway, {}};
     key.checker.reset(jwt_checker_new());
-    // libjwt compares a token's algorithm with the key's only if it is not told of one.
+    // libjwt compares the algorithms of token and key only if no algorithm is set here.
     const jwt_alg_t told = jwks_item_alg(item) == JWT_ALG_NONE ? algorithm : JWT_ALG_NONE;
     constexpr time_t kNotChecked = -1;
     if (key.checker == nullptr || jwt_checker_setkey(key.checker.get(), told, item) != 0 ||
@@ -114,7 +114,8 @@ bool Keys::add_checker(const jwk_item_t* item, jwt_alg_t algorithm, double leewa
     return true;
 }
 
-// Adds a key with the algorithm that it names or, if it names none, with all that it fits. Empty, or why not.
+// Adds a key with its algorithm or, if it has none, with all algorithms that fit. Returns nothing, or why
+// not.
 std::string Keys::add_jwk(const json_t* jwk, double leeway) {
     std::string wrong = why_unused(jwk);
     if (!wrong.empty()) {

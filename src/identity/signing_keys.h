@@ -1,4 +1,4 @@
-// The keys that a token may be signed with, as a configuration names them.
+// The keys of the configuration, which verify tokens.
 #pragma once
 
 #include <jwt.h>
@@ -12,7 +12,7 @@
 
 namespace rate_limit::identity {
 
-// A key and one algorithm that it may be used with: a token that names another is not even tried.
+// A key for one algorithm. A token of another algorithm is not verified with it.
 struct Key {
     struct Free {
         void operator()(jwt_checker_t* checker) const { jwt_checker_free(checker); }
@@ -24,19 +24,19 @@ struct Key {
     std::unique_ptr<jwt_checker_t, Free> checker;
 };
 
-// All of this is called only while a configuration is read. The keys of one configuration or server.
+// The keys of one configuration block. Changed only while the configuration is read.
 class Keys {
   public:
     // Adds the key of an algorithm such as RS256: a secret for HS256 to HS512, else a public key in PEM.
-    // Empty, or what is wrong with `content` and what is accepted.
+    // Returns nothing, or what is wrong with `content` and what is accepted.
     std::string add(std::string_view algorithm, std::string_view content, double leeway);
 
-    // Adds those of a JSON Web Key Set that can verify a token; says of each other one in `*ignored` why not.
+    // Adds the keys of a JSON Web Key Set that can verify tokens; adds to `*ignored` why others cannot.
     std::string add_set(std::string_view content, double leeway, std::vector<std::string>* ignored);
 
     const std::vector<Key>& all() const { return keys_; }
 
-    // The name of an algorithm that more than `most` keys are for; null if there is none.
+    // The name of an algorithm with more than `most` keys; null if there is none.
     const char* crowded(std::size_t most) const;
 
   private:
@@ -54,10 +54,10 @@ class Keys {
     std::vector<Key> keys_;
 };
 
-// Whether tokens can be signed with an algorithm of this name; `none` is not one.
+// Whether the name is a supported algorithm; `none` is not.
 bool is_algorithm(std::string_view name);
 
-// Their names, for messages.
+// The names of the algorithms, for messages.
 extern const char kAlgorithmsAccepted[];
 
 }  // namespace rate_limit::identity

@@ -1,4 +1,4 @@
-// A hash table with chains, whose entries are linked in the order of their use.
+// A hash table with chains, whose entries are linked in the order of use.
 #include "identity/token_cache.h"
 
 #include <algorithm>

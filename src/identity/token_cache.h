@@ -1,4 +1,4 @@
-// Tokens that were verified, by their digest: a bounded number of them, those that were used last.
+// A bounded LRU cache of verified tokens, by digest.
 #pragma once
 
 #include <cstddef>
@@ -7,37 +7,32 @@
 #include <string_view>
 
 #include "identity/claims.h"
+#include "identity/digest.h"
 
 namespace rate_limit::identity {
 
-// SHA-256 of a token.
-struct Digest {
-    unsigned char bytes[32];
-};
-
-Digest digest_of(std::string_view token);
-
-// What is known of a token whose signature is right.
+// A token whose signature is valid.
 struct Token {
     Json claims;
-    double not_before;  // seconds since 1970, with the leeway of its key
+    double not_before;  // seconds since 1970, including the leeway of the key
     double expires;
     std::size_t memory;  // bytes that the claims take
 };
 
-// For one thread. Makes its table with the first token.
+// For one thread. Allocates its table for the first token; without memory it remembers nothing.
 class TokenCache {
   public:
-    // How many tokens are remembered at most, how many bytes their claims may take, and how many those of one
-    // token: one with more is not remembered.
+    // The most tokens, the most bytes of all claims, and the most bytes of the claims of one token: a token
+    // with more is not remembered.
     static constexpr std::size_t kMostTokens = 4096;
     static constexpr std::size_t kMostBytes = 16 << 20;
     static constexpr std::size_t kMostBytesOfOne = 64 << 10;
 
-    // The token of a digest, now the last used; null if it is not known. It stays until the next remember().
+    // The token of a digest, which becomes the last used one; null if unknown. Valid until the next
+    // remember().
     const Token* find(const Digest& digest);
 
-    // Remembers a token that find() does not know, in entry of those that were not used for longest.
+    // Adds a token that find() does not know; removes the least recently used tokens if there is no room.
     void remember(const Digest& digest, const Token& token);
 
   private:
@@ -48,8 +43,8 @@ class TokenCache {
     struct Entry {
         Digest digest;
         Token token;
-        Index next;          // of the same bucket, or of the free entries
-        Index newer, older;  // by their use
+        Index next;          // in the same bucket, or in the list of free entries
+        Index newer, older;  // in the order of use
     };
 
     struct Table {

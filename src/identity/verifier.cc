@@ -1,4 +1,4 @@
-// From a token to its claims.
+// Parses tokens and checks signatures and times.
 #include "identity/verifier.h"
 
 #include <openssl/err.h>
@@ -30,8 +30,8 @@ bool split(std::string_view token, Parts* parts) {
     return true;
 }
 
-// About what a parsed text takes in memory. jansson has a node for each value and a table for each object;
-// what stands inside strings is counted too, which is on the safe side.
+// An upper estimate of the memory of a parsed text. jansson has a node for each value and a table for each
+// object; characters inside strings are counted as if they were values.
 std::size_t memory_of(const unsigned char* text, std::size_t size) {
     std::size_t sum = 2 * size;
     for (std::size_t i = 0; i < size; i++) {
@@ -53,7 +53,7 @@ std::size_t memory_of(const unsigned char* text, std::size_t size) {
     return sum;
 }
 
-// Decodes a part of a token that should be an object; `*memory` is what it takes then.
+// Decodes a part of a token, which must be an object; sets `*memory` to its size in memory.
 Json decode_object(std::string_view part, std::size_t* memory) {
     unsigned char text[kLongestToken];
     std::size_t size = 0;
@@ -69,7 +69,7 @@ std::string_view text_of(const json_t* value) {
                                  : std::string_view();
 }
 
-// Reads a time among the claims; `*time` stays if there is none. False if it is no number.
+// Reads a claim with a time; does not change `*time` if there is no such claim. False if it is not a number.
 bool read_time(const Json& claims, const char* name, double* time) {
     const json_t* value = json_object_get(claims.get(), name);
     if (value != nullptr && json_is_number(value)) {
@@ -97,7 +97,7 @@ Verdict Verifier::check_signature(std::string_view text, const Json& header, dou
     if (json_object_get(header.get(), "crit") != nullptr) {
         return Verdict::kCritical;
     }
-    // libjwt wants a text that ends with a zero.
+    // libjwt requires a null byte at the end.
     char copy[kLongestToken + 1];
     copy[text.copy(copy, kLongestToken)] = '\0';
     const std::string_view algorithm = text_of(json_object_get(header.get(), "alg"));
@@ -117,14 +117,14 @@ Verdict Verifier::check_signature(std::string_view text, const Json& header, dou
             *leeway = key.leeway;
             return Verdict::kValid;
         }
-        // OpenSSL's errors would be taken for those of the next connection with TLS.
+        // nginx would log the errors left by OpenSSL for the next TLS connection.
         ERR_clear_error();
         verdict = Verdict::kForged;
     }
     return verdict;
 }
 
-// Reads all of a token but whether its time has come and not passed.
+// Reads and verifies a token, except whether it is valid now.
 Verdict Verifier::read(std::string_view text, Token* token) {
     Parts parts;
     if (!split(text, &parts) || parts.signature.empty() || !is_base64url(parts.claims) ||

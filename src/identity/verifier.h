@@ -1,4 +1,4 @@
-// Verifies JSON web tokens, and remembers those that it has verified.
+// Verifies JSON web tokens, with a cache of verified tokens.
 #pragma once
 
 #include <cstdint>
@@ -15,38 +15,38 @@ constexpr std::size_t kLongestToken = 16384;  // bytes
 enum class Verdict : std::uint8_t {
     kValid,
     kTooLong,
-    kMalformed,  // not three parts of base64url, or a header that is no object or has a name twice
-    kCritical,   // an extension that must be understood (`crit`), and is not
-    kNoKey,      // none of its algorithm and its `kid`: also for `none`
+    kMalformed,  // not three parts of base64url, or a header that is not an object or has duplicate names
+    kCritical,   // a critical extension (`crit`), none of which is supported
+    kNoKey,      // no key for its algorithm and `kid`; also for `none`
     kForged,     // the signature does not verify
-    kBadClaims,  // no object, a name twice, or an `exp` or `nbf` that is no number
+    kBadClaims,  // not an object, duplicate names, or an `exp` or `nbf` that is not a number
     kExpired,
     kNotYetValid,
 };
 
-// In words, for the log.
+// A text for the log.
 const char* verdict_text(Verdict verdict);
 
-// For one thread. Tokens are remembered by their SHA-256, in bounded memory: the signature of one that comes
-// again is not computed again, whereas its times are compared with the clock whenever it is used.
+// For one thread. Verified tokens are cached by their SHA-256, in bounded memory: the signature of a cached
+// token is not verified again, but its times are compared with the clock on each use.
 class Verifier {
   public:
     struct Result {
         Verdict verdict;
-        Json claims;  // if it is valid
+        Json claims;  // only if the token is valid
     };
 
-    // What is added to `keys` must be there before the first token.
+    // Add all keys before the first token.
     Keys keys;
 
-    // Verifies the token `text`. `now` is the time of day in seconds. Allocates only for a token that it has
-    // not seen, or has forgotten.
+    // Verifies the token `text`. `now` is in seconds since 1970. Allocates only for a token that is not in
+    // the cache.
     Result verify(std::string_view text, double now);
 
     // How many signatures were computed; for tests.
     std::uint64_t computed() const { return computed_; }
 
-    // How many keys a token is tried with at most.
+    // The most keys that are tried for a token.
     static constexpr std::size_t kMostTries = 8;
 
   private:

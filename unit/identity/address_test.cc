@@ -1,4 +1,4 @@
-// Addresses as names of clients: which network names whom, and how it is written.
+// Names of clients by address and network.
 #include "identity/address.h"
 
 #include <arpa/inet.h>

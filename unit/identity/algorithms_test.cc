@@ -1,4 +1,4 @@
-// Algorithms of tokens: each verifies with its own key and no other, whatever a header says.
+// Each algorithm verifies only with its own key, whatever the header of a token says.
 #include <openssl/err.h>
 
 #include "verifying.h"
@@ -10,7 +10,7 @@ bool same(const Kind& one, const Kind& other) {
     return one.signer == other.signer && std::string_view(one.algorithm) == other.algorithm;
 }
 
-// `header` may lie about what signs.
+// `header` may name another algorithm than that of the signature.
 std::string forged(std::string_view header, const Signer& signer, std::string_view algorithm) {
     return signed_token(header, kAlice, signer, algorithm);
 }
@@ -259,7 +259,7 @@ void test_a_pss_signature_verifies_by_pss_alone(void**) {
     assert_true(any.accepts(token_of(kind_of("PS256"), kAlice)));
 }
 
-// They would be taken for those of the next connection with TLS.
+// nginx would log them for the next TLS connection.
 void test_errors_of_openssl_are_not_left_behind(void**) {
     for (const Kind& kind : kEveryKind) {
         Verifying verifier({kind});

@@ -1,4 +1,4 @@
-// base64url: what is read, what is refused, and that the two ways match.
+// base64url: accepted texts, rejected texts, and that decoding inverts encoding.
 #include "identity/base64url.h"
 
 #include <rapidcheck.h>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr char kLetters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
-// Whether it is base64url; what it is goes to `*bytes`. The room is exactly what the contract asks for.
+// Whether a text is base64url; sets `*bytes`. The room has exactly the size that the contract requires.
 bool decoded(std::string_view text, std::string* bytes) {
     std::vector<unsigned char> out((text.size() + 3) / 4 * 3 + 1, 0x5a);
     std::size_t size = 0;

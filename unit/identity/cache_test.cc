@@ -226,7 +226,7 @@ std::string repeated(std::string_view text, std::size_t count) {
     return all;
 }
 
-// Claims that differ in what jansson makes of so many characters, each about half of what one may take.
+// Claims that jansson stores in different ways, each of about half of the most memory of one token.
 std::vector<std::string> large_claims() {
     std::string members;
     for (unsigned i = 0; i < 200; i++) {
@@ -274,7 +274,7 @@ void test_large_claims_are_remembered_as_far_as_memory_allows(void**) {
     assert_in_range(known, TokenCache::kMostBytes / 11'000 / 4, TokenCache::kMostBytes / 11'000);
 }
 
-// It would take the places of many others.
+// It would replace many other tokens.
 void test_a_token_with_too_large_claims_is_verified_each_time(void**) {
     const std::string huge = R"("x":[)" + repeated("{},", 3900) + "0]";
     const std::string token = hs256("{" + quoted("sub", "alice") + "," + huge + "}");
@@ -288,7 +288,7 @@ void test_a_token_with_too_large_claims_is_verified_each_time(void**) {
     assert_int_equal(known_of(&verifier, 20, huge), 0);
 }
 
-void test_small_tokens_have_their_places_again_after_large_ones(void**) {
+void test_small_tokens_have_entries_again_after_large_ones(void**) {
     Verifying verifier({kEveryKind[0]});
     for (std::size_t i = 0; i < 1000; i++) {
         computes(&verifier, numbered(i, 11'000));
@@ -382,7 +382,7 @@ int main() {
         cmocka_unit_test(test_remembered_claims_take_no_more_memory_than_they_may),
         cmocka_unit_test(test_large_claims_are_remembered_as_far_as_memory_allows),
         cmocka_unit_test(test_a_token_with_too_large_claims_is_verified_each_time),
-        cmocka_unit_test(test_small_tokens_have_their_places_again_after_large_ones),
+        cmocka_unit_test(test_small_tokens_have_entries_again_after_large_ones),
         cmocka_unit_test(test_claims_stay_usable_after_their_token_was_forgotten),
         cmocka_unit_test(test_tokens_of_two_verifiers_do_not_mix),
         cmocka_unit_test(test_a_remembered_token_costs_no_allocation),

@@ -1,4 +1,4 @@
-// Claims: which JSON is read, what a path leads to, and how each kind of value is written.
+// Claims: accepted JSON, paths, and the text of each type of value.
 #include "identity/claims.h"
 
 #include <rapidcheck.h>

@@ -1,10 +1,11 @@
-// SHA-256 of tokens: that it is that, of every size.
+// digest_of() is SHA-256 for every size.
+#include "identity/digest.h"
+
 #include <openssl/evp.h>
 
 #include <cstring>
 #include <string>
 
-#include "identity/token_cache.h"
 #include "test.h"
 
 namespace rate_limit::identity {

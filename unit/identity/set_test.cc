@@ -10,7 +10,7 @@ std::string token_by(const Signer& signer, const char* algorithm, std::string_vi
     return signed_token(header_of(algorithm, more), kAlice, signer, algorithm);
 }
 
-// A set in which one key is ignored, beside one that is not.
+// A set with one ignored key and one used key.
 void assert_ignored(const std::string& jwk) {
     Verifying verifier(set_of({jwk, p256_key().jwk()}));
     if (verifier.ignored.size() != 1 || verifier.keys.all().size() != 1) {
@@ -27,7 +27,7 @@ void assert_ignored(const std::string& jwk) {
     assert_true(keys.all().empty());
 }
 
-// A set that is refused as a whole.
+// A set that is rejected.
 void assert_refused(std::string_view content) {
     Keys keys;
     std::vector<std::string> ignored;
@@ -274,7 +274,7 @@ void test_a_set_may_stand_among_other_members_and_white_space(void**) {
     assert_true(verifier.accepts(token_by(p256_key(), "ES256")));
 }
 
-// Some write a single key where a set belongs: it is either used or refused, never silently no key at all.
+// A single key instead of a set is used or rejected, never ignored silently.
 void test_a_single_key_in_place_of_a_set_is_used_or_refused(void**) {
     Verifying verifier;
     const std::string wrong = verifier.keys.add_set(p256_key().jwk(), 0, &verifier.ignored);
@@ -283,7 +283,7 @@ void test_a_single_key_in_place_of_a_set_is_used_or_refused(void**) {
     assert_refused(p256_key().jwk(R"("use":"enc")"));
 }
 
-// Such a file should not be there, but its public half is as good as any.
+// The public half of a private key can verify tokens.
 void test_a_private_key_verifies_or_is_ignored(void**) {
     for (const Kind& kind : kEveryKind) {
         if (kind.symmetric()) {

@@ -1,4 +1,4 @@
-// Key files of one algorithm: which content is taken, and what is said of the rest.
+// Key files of one algorithm: accepted content, and messages for other content.
 #include "identity/signing_keys.h"
 
 #include <openssl/err.h>
@@ -130,7 +130,7 @@ void test_a_key_for_pss_alone_is_not_used_otherwise(void**) {
     }
 }
 
-// Who knows a public key could sign with it, if it were a secret.
+// A public key as secret would allow everyone who knows it to sign.
 void test_what_others_may_know_is_no_secret(void**) {
     const std::string pem = rsa_key().public_pem();
     const std::string jwk = rsa_key().jwk();
@@ -208,7 +208,7 @@ void test_an_ec_key_is_of_the_curve_of_its_algorithm(void**) {
     assert_refused("ES512", p256_key().public_pem(), "ES512");
 }
 
-// One of 128 keys of P-256 has such a coordinate, and half of those of P-521.
+// One of 128 keys of P-256 has such a coordinate, and one of two keys of P-521.
 void test_coordinates_that_begin_with_zeros_are_whole(void**) {
     const char* const curves[][2] = {{"P-256", "ES256"}, {"P-521", "ES512"}};
     for (const auto& curve : curves) {
@@ -253,7 +253,7 @@ void test_a_truncated_pem_is_refused_at_every_length(void**) {
     }
 }
 
-// What a private key is good for is more than this needs: taken or not, it verifies and never gets shown.
+// A private key may be accepted or rejected; it is never printed.
 void test_a_private_key_verifies_or_is_refused(void**) {
     for (const Kind& kind : kEveryKind) {
         if (kind.symmetric()) {
@@ -266,7 +266,7 @@ void test_a_private_key_verifies_or_is_refused(void**) {
     }
 }
 
-// They would be taken for those of the next connection with TLS.
+// nginx would log them for the next TLS connection.
 void test_errors_of_openssl_are_not_left_behind(void**) {
     Keys keys;
     std::vector<std::string> ignored;

@@ -1,5 +1,4 @@
-// Text around and inside the values that clients send: what is cut off, what is the same, and what is
-// escaped.
+// Values of clients: trimming, comparison of header names, and escaping.
 #include <rapidcheck.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// The table of remembered tokens: those that were used last, and no more than it may hold.
+// The token cache keeps the tokens that were used last, within its bounds.
 #include "identity/token_cache.h"
 
 #include <rapidcheck.h>
@@ -13,7 +13,7 @@
 namespace rate_limit::identity {
 namespace {
 
-// Of a number; those that are 4096 apart are alike in the first bytes, where a table might look.
+// The digest of a number. Numbers that differ by 4096 have the same first bytes, which may select a bucket.
 Digest digest_of(std::uint32_t number) {
     Digest digest = {};
     const std::uint32_t low = number % 4096;
@@ -95,7 +95,7 @@ void test_bytes_are_counted_to_the_last_one(void**) {
     cache.remember(digest_of(9000), token_of(9000, 1));
     assert_int_equal(found(&cache, 0), -1);
     assert_int_equal(found(&cache, 1), 1);
-    // What the first one left is room for so many bytes less one, and not for more.
+    // The first token left room for one byte less.
     cache.remember(digest_of(9001), token_of(9001, TokenCache::kMostBytesOfOne - 1));
     assert_int_equal(found(&cache, 2), 2);
     cache.remember(digest_of(9002), token_of(9002, 1));
@@ -140,7 +140,7 @@ void test_claims_that_are_forgotten_are_freed(void**) {
     assert_int_equal(claims.get()->refcount, 1);
 }
 
-// A list of what is remembered, the last used first.
+// A model: the remembered tokens, the last used first.
 struct Model {
     struct Entry {
         std::uint32_t number;

@@ -1,4 +1,4 @@
-// Keys and tokens made with OpenSSL alone: what signs them shares no code with what verifies them.
+// Keys and tokens made with OpenSSL only: signing shares no code with verification.
 #pragma once
 
 #include <openssl/bn.h>
@@ -64,7 +64,7 @@ class Signer {
         return Signer(EVP_PKEY_Q_keygen(nullptr, nullptr, "RSA", std::size_t{bits}));
     }
 
-    // One that is restricted to PS256 and its like.
+    // A key that is restricted to PS256, PS384 and PS512.
     static Signer rsa_pss() {
         const std::unique_ptr<EVP_PKEY_CTX, decltype(&EVP_PKEY_CTX_free)> context(
             EVP_PKEY_CTX_new_from_name(nullptr, "RSA-PSS", nullptr), EVP_PKEY_CTX_free);
@@ -77,10 +77,10 @@ class Signer {
     // P-256, P-384, P-521 or secp256k1.
     static Signer ec(const char* curve) { return Signer(EVP_PKEY_Q_keygen(nullptr, nullptr, "EC", curve)); }
 
-    // What needs no parameter: ED25519, ED448, X25519, X448.
+    // Keys without parameters: ED25519, ED448, X25519, X448.
     static Signer of_type(const char* type) { return Signer(EVP_PKEY_Q_keygen(nullptr, nullptr, type)); }
 
-    // What a token of this algorithm has as its signature; "ES256" and its like as r and s of a fixed size.
+    // The signature of a token of this algorithm; for "ES256" and similar, r and s of fixed size.
     std::string sign(std::string_view algorithm, std::string_view input) const {
         const std::string_view family = algorithm.substr(0, 2);
         if (family == "HS") {
@@ -148,7 +148,7 @@ class Signer {
         return jwk(all + (more.empty() ? "" : ",") + std::string(more));
     }
 
-    // A number of the public or private key, big end first; as long as the curve's if it is one of a curve.
+    // A number of the public or private key, big-endian; padded to the size of the curve, if any.
     std::string number(const char* name) const {
         BIGNUM* value = nullptr;
         must(EVP_PKEY_get_bn_param(key_.get(), name, &value) == 1, name);
@@ -299,7 +299,7 @@ struct Kind {
     const Signer& (*signer)();
 
     bool symmetric() const { return algorithm[0] == 'H'; }
-    // What a file of the directive rate_limit_jwt_key holds.
+    // The content of a file for the directive rate_limit_jwt_key.
     std::string file() const { return symmetric() ? signer().secret_bytes() : signer().public_pem(); }
 };
 
@@ -326,7 +326,7 @@ inline std::string token_of(const Kind& kind, std::string_view claims, std::stri
     return signed_token(header_of(kind.algorithm, more), claims, kind.signer(), kind.algorithm);
 }
 
-// What most tests sign with: fast, and always the same.
+// The key of most tests: fast and constant.
 inline std::string hs256(std::string_view claims, std::string_view more = "") {
     return token_of(kEveryKind[0], claims, more);
 }

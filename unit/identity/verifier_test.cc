@@ -1,4 +1,4 @@
-// Tokens: which are valid and when, and what is said of every other one.
+// Which tokens are valid and when, and the verdict on others.
 #include "identity/verifier.h"
 
 #include <cstring>
@@ -244,7 +244,7 @@ void test_a_truncated_token_is_not_valid_at_any_length(void**) {
     }
 }
 
-// Bits of the last character that no byte takes may differ, but those of what was signed are signed too.
+// Unused bits of the last character may differ, except in the signed text.
 void test_a_token_with_any_bit_changed_has_no_other_claims(void**) {
     for (const Kind& kind : {kind_of("HS256"), kind_of("HS384"), kind_of("RS256"), kind_of("PS512"),
                              kind_of("ES256"), kind_of("ES512"), kind_of("EdDSA"), kEveryKind[13]}) {
