@@ -1,4 +1,4 @@
-// A client of a limit as tests see it: its policy, the state it has left behind, and requests against both.
+// A client of a limit for tests: policy, state, and requests.
 #pragma once
 
 #include <cassert>
@@ -50,7 +50,7 @@ class Client {
     Client(const Policy& policy, const StateLayout& layout)
         : policy_(policy), layout_(layout), charged_(policy.rates), state_(words_of(layout)) {}
 
-    // What the answer would be, with nothing written.
+    // The decision on a request, without a change of the state.
     Decision peek(Micros now, std::uint32_t cost = 1) const {
         Check check;
         return check.evaluate(policy_, layout_, state_.data(), now, cost);
@@ -97,7 +97,7 @@ class Client {
 
     void reshape(const StateLayout& layout) { reshape(layout, policy_.rates); }
 
-    // To another layout, for the rates that the policy has now; the state was used with those before.
+    // Converts the state, which was used with the rates `before`, to another layout and the present rates.
     void reshape(const StateLayout& layout, const RateList& before) {
         assert(can_convert(layout_, layout));
         std::vector<std::uint64_t> state(words_of(layout));

@@ -1,4 +1,4 @@
-// Whole decisions, asserted in one line.
+// Asserts all fields of a decision in one line.
 #pragma once
 
 #include "client.h"

@@ -1,4 +1,4 @@
-// Hands random traces to RapidCheck, and tells what each algorithm may admit.
+// Passes random traces to RapidCheck, and computes what each algorithm may admit.
 #include "property.h"
 
 #include <algorithm>

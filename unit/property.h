@@ -15,7 +15,7 @@ namespace rate_limit {
 void for_every_algorithm(const char* promise, unsigned kind,
                          const std::function<void(const Trace&)>& property);
 
-// What was admitted, and when.
+// An admitted request.
 struct Admission {
     Micros time;
     std::uint64_t cost;

@@ -1,4 +1,4 @@
-// What every test program needs of cmocka, without the macros that collide with the standard library.
+// cmocka for all test programs, without the macros that collide with the standard library.
 #pragma once
 
 #include <setjmp.h>

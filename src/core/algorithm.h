@@ -1,4 +1,4 @@
-// What every algorithm has in common: how it sees a client at a moment, and what it says of a request.
+// What all algorithms share: the view of a state at a moment, the outcome of a request, and windows.
 #pragma once
 
 #include <algorithm>
@@ -10,26 +10,26 @@
 
 namespace rate_limit {
 
-// State at a moment, unpacked. The algorithms give `start`, `a` and `b` their meanings.
+// A state at a moment, unpacked. Each algorithm defines what `start`, `a` and `b` mean.
 struct View {
-    Micros now;  // the moment, never before the state's own last moment
+    Micros now;  // the moment; not before the last change of the state
     Micros start;
     std::uint64_t a;
     std::uint64_t b;
-    bool moved;  // the clock or the rate changed under the state: it is written even if nothing is charged
+    bool moved;  // the clock was set back or the period changed: write the state even if nothing is charged
 };
 
-// What one rate says of a request. If it fits, the numbers are those after it has been charged.
+// What one rate decides on a request. If the request fits, the numbers are those after its charge.
 struct Outcome {
     bool fits = false;
     std::uint32_t remaining = 0;
     Micros reset_after = 0;          // until the whole quota is back
     Micros retry_after = 0;          // until the request would fit; kNever; 0 if it fits
-    Micros delay = 0;                // leaky_bucket: until the request's turn
-    std::uint64_t excess_milli = 0;  // if it does not fit or is delayed: 1/1000 requests that are too many
+    Micros delay = 0;                // leaky_bucket: how long the request is delayed
+    std::uint64_t excess_milli = 0;  // if it does not fit or is delayed: 1/1000 requests above the limit
 };
 
-// One rate of a policy and where its state is.
+// One rate of a policy, and the layout of its state.
 struct Quota {
     const Policy& policy;
     const StateLayout& layout;
@@ -38,8 +38,8 @@ struct Quota {
     std::uint64_t period;  // of the rate, microseconds
 };
 
-// Windows keep a mark of the period that they were made for beside their end, which needs 52 bits: a window
-// that lies ahead is either left by a longer period, or by a clock that has been set back.
+// The word of a window has its end in 52 bits and a mark of its period above. The mark tells why a window
+// lies in the future: its period was longer, or the clock was set back.
 constexpr unsigned kWindowBits = 52;
 
 inline Micros window_end_of(std::uint64_t word) {
@@ -63,8 +63,9 @@ inline std::uint32_t saturating_add(std::uint64_t count, std::uint64_t cost) {
     return static_cast<std::uint32_t>(std::min<std::uint64_t>(count + cost, kMaxCounter));
 }
 
-// The moment at which to judge state that last changed at `last`: `now`, or `last` while the clock catches up
-// with it. Sets `view->moved` if the clock was set back, and the state has to follow.
+// Sets `view->now` for a state that last changed at `last`: `now`, or `last` while the clock is behind by at
+// most kClockSlack. Sets `view->moved` if the clock is further behind: it was set back, and the state follows
+// it.
 inline void set_moment(Micros last, Micros now, View* view) {
     view->moved = last - now > kClockSlack;
     view->now = view->moved ? now : std::max(now, last);

@@ -1,8 +1,7 @@
 // token_bucket, leaky_bucket and gcra: a level that each request raises and time lowers.
 //
-// The three differ in what an operator sets (capacity or burst) and sees (leaky_bucket delays); the
-// arithmetic is one. The level counts requests, not time, so that a changed rate leaves what was used as it
-// is.
+// The three differ in their options (capacity or burst) and in delays (leaky_bucket); their arithmetic is the
+// same. The level counts requests, not time, so that a changed rate does not change what was used.
 #include "core/algorithm_functions.h"
 
 namespace rate_limit {
@@ -120,8 +119,8 @@ struct Bucket {
         v->b = left.rest;
     }
 
-    // A request leaves when all but `delay` of those before it have, as a queue would let it; one that costs
-    // n leaves with the last of its n.
+    // As in a queue: a request waits until at most `delay` requests are before it. A request of cost n waits
+    // for the last of its n.
     static void set_delay(const Quota& quota, Wide after, Outcome* out) {
         const Wide free = multiply(std::uint64_t{quota.policy.delay} + 1, quota.period);
         if (after <= free) {

@@ -1,4 +1,4 @@
-// Decides over all rates of a limit at once, by the algorithm that its policy names.
+// Decides over all rates of a limit.
 #include "core/check.h"
 
 #include <algorithm>
@@ -13,10 +13,10 @@ Quota quota_of(const Policy& policy, const StateLayout& layout, std::uint32_t ra
     return {policy, layout, r, capacity_of(policy, r), static_cast<std::uint64_t>(r.period)};
 }
 
-// Of a client never seen. No algorithm reads more than its header and its counters of such state.
+// The state of an unknown client. No algorithm reads more words of a state that is all zero.
 constexpr std::uint64_t kUnseen[1 + (kMaxBuckets + 2) / 2] = {};
 
-// The slots of a policy's rates. All rates of a sliding_log share its log.
+// The slots of a policy's rates; all 0 if there is one slot.
 RateSlots rate_slots_of(const Policy& policy, const StateLayout& layout, const std::uint64_t* state) {
     return has_marks(layout)
                ? find_rate_slots(policy.rates, layout, state != nullptr ? state[marks_index(layout)] : 0)
@@ -27,7 +27,7 @@ const std::uint64_t* words_at(const StateLayout& layout, std::uint8_t slot, cons
     return state == nullptr ? kUnseen : state + slot * words_per_rate(layout);
 }
 
-// A weight is the part of a quota that was used, and below that for how long it will matter.
+// A weight has the used part of a quota in its high bits, and how long it will matter in the kTimeBits below.
 constexpr unsigned kTimeBits = 40;
 constexpr std::uint64_t kLongest =
     (std::uint64_t{1} << kTimeBits) - 1;  // microseconds, or seconds since 1970
@@ -109,7 +109,7 @@ void Check::evaluate_interval(const std::uint64_t* state, Micros now) {
         return;
     }
     if (decision_.allowed) {
-        // Nothing will be charged: tell what is left as it is.
+        // Nothing will be charged, so the numbers are those without the request.
         const std::uint32_t cost = cost_;
         cost_ = 0;
         evaluate_rates(state, now);
@@ -199,8 +199,8 @@ void Check::finish_charge(std::uint64_t* state) const {
     write_weight(state);
 }
 
-// State under which the clock was set back or the period shortened must follow even if nothing is charged: it
-// would stand still otherwise.
+// If the clock was set back or the period changed, the state is written even if nothing is charged: otherwise
+// it would not change until the clock reaches its time again.
 void Check::write_uncharged(std::uint64_t* state, std::uint32_t cost) const {
     const bool moved =
         std::any_of(views_, views_ + policy_->rates.size, [](const View& view) { return view.moved; });
@@ -230,8 +230,8 @@ void Check::write_weight(std::uint64_t* state) const {
         const std::uint64_t kept = state[weight_index(*layout_)];
         const std::uint64_t used = used_part(decision_.limit, decision_.remaining);
         const Micros until = now_ + decision_.reset_after;
-        // What was used under another rate weighs for as long as it matters, so that a generous one does not
-        // hide it.
+        // What was used under another rate keeps its weight as long as it matters: a rate with a larger quota
+        // must not hide it.
         if (kept >> kTimeBits > used && static_cast<Micros>(kept & kLongest) * kSecond > now_) {
             return;
         }

@@ -1,4 +1,4 @@
-// A request against one limit: decided first, then charged or refused.
+// Decides a request by one limit, then charges or refuses it.
 #pragma once
 
 #include <cstddef>
@@ -12,38 +12,36 @@
 
 namespace rate_limit {
 
-constexpr std::size_t kMaxLimits = 16;  // that one request may be under
+constexpr std::size_t kMaxLimits = 16;  // of one request
 
-// A check of one client's state. Evaluate it once, then either charge or refuse; `state` must not change
-// between.
+// A request against the state of one client. Call evaluate(), then one of the functions that write; `state`
+// must not change between the two.
 class Check {
   public:
-    // Decides what a request of `cost` at `now` may do, without touching `state`. A cost of 0 is a look: it
-    // is always allowed and tells what is left. A null `state` is that of a client never seen. `now` is
-    // after 0, which stands for never, and before kForever - kMaxPeriod. `policy` and `layout` must outlive
-    // the check.
+    // Decides a request of `cost` at `now` without a change of `state`. A request of cost 0 is always
+    // allowed; its decision has the present numbers. A null `state` means an unknown client. `now` is above
+    // 0, which means never, and below kForever - kMaxPeriod. `policy` and `layout` must outlive the check.
     const Decision& evaluate(const Policy& policy, const StateLayout& layout, const std::uint64_t* state,
                              Micros now, std::uint32_t cost);
 
     // Writes to `state` that the request was admitted.
     void charge(std::uint64_t* state) const;
 
-    // Writes to `state` that the request was admitted elsewhere, whether it would have been here or not.
+    // Writes to `state` that the request was admitted elsewhere, even if it does not fit here.
     void impose(std::uint64_t* state) const;
 
-    // Writes to `state` what a request leaves behind that is not admitted, here or by another limit: nothing,
-    // unless rejected requests count or the clock was set back. If they count, the decision's numbers change
-    // accordingly.
+    // Writes to `state` that the request was rejected, by this limit or another one. This changes `state`
+    // only if rejected requests count or the clock was set back. If they count, the decision then has the
+    // numbers after the request.
     void refuse(std::uint64_t* state);
 
-    // Writes to `state` that a request of the cost given to evaluate(), which was admitted shortly before,
-    // was not made after all: under each rate that much less is used, or nothing. At the moment of the charge
-    // this leaves the client with what it had; later it gives back the newest of what still counts.
-    // min_interval remembers nothing then: whoever was admitted before that request has waited for long
-    // enough. The decision of such a check means nothing.
+    // Undoes an admitted request of the cost given to evaluate(): lowers what each rate has used by the cost,
+    // at most to 0. At the moment of the charge this restores the numbers; later it gives back the newest
+    // requests that still count. Clears the time of min_interval: the request before the undone one is older
+    // than that. The decision of such a check has no meaning.
     void give_back(std::uint64_t* state) const;
 
-    // Where rates differ between clients: writes to `state` what it weighs, by the numbers of the decision.
+    // If rates differ between clients: writes the weight of `state`, by the numbers of the decision.
     void write_weight(std::uint64_t* state) const;
 
     const Decision& decision() const { return decision_; }
@@ -58,26 +56,26 @@ class Check {
     void write_uncharged(std::uint64_t* state, std::uint32_t cost) const;
     void finish_charge(std::uint64_t* state) const;
 
-    // Set by evaluate; a check is made on the stack of every request, so nothing is set before.
+    // Set by evaluate() and not before: each request has a check on its stack.
     const Policy* policy_;
     const StateLayout* layout_;
     Decision decision_;
     Micros now_;
     std::uint32_t cost_;
     bool interval_moved_;
-    Micros admitted_at_;  // what min_interval will remember
+    Micros admitted_at_;  // the new time for min_interval
     RateSlots rate_slots_;
     View views_[kMaxRates];
 };
 
-// Whether a policy is one rate and nothing else, as most are.
+// Whether a policy has one rate and no option that decide_single() does not handle. Most have.
 inline bool is_single(const Policy& policy, const StateLayout& layout) {
     return policy.rates.size == 1 && layout.rates == 1 && policy.min_interval == 0 && !policy.count_all &&
            !layout.varied;
 }
 
-// What a Check says of a request of `cost`, which is not 0, under such a policy, in one step: writes to
-// `state` that it was admitted, or what it leaves behind if it is not.
+// For such a policy and a cost above 0: does the same as Check::evaluate() and then charge() or refuse(),
+// with fewer instructions.
 inline void decide_single(const Policy& policy, const StateLayout& layout, std::uint64_t* state, Micros now,
                           std::uint32_t cost, Decision* decision) {
     functions_of(policy.algorithm).decide(policy, layout, state, now, cost, decision);
@@ -89,19 +87,19 @@ inline void decide_single(const Policy& policy, const StateLayout& layout, std::
 bool is_refundable(const Policy& policy, std::uint32_t cost, const Decision& decision, Micros decided_at,
                    Micros passed);
 
-// How many requests a window has counted beyond its limit, where windows follow each other without overlap:
-// those of the clock for a sliding_window, too, and for sliding_buckets the sub-windows of one period of the
-// clock. So no request is beyond the limit in two windows. 0 for a level and a log.
+// How many requests the present window has counted beyond its limit. Windows do not overlap, so that no
+// request is counted twice: for sliding_window they are those of the clock, for sliding_buckets the
+// sub-windows of one period of the clock. 0 for buckets and logs.
 std::uint64_t window_excess(const Policy& policy, const StateLayout& layout, const std::uint64_t* state,
                             Micros now);
 
-// How much would be forgotten with `state`: 0 for a client at its full quota, more the larger the part of its
-// quota that it has used, and among equals more the longer that will matter. Where rates differ between
-// clients, the state itself says what it weighs.
+// How much would be lost with `state`: 0 for a client with its full quota. The weight grows with the used
+// part of the quota, and for equal parts with the time that it will matter. If rates differ between clients,
+// the state has its weight in a word.
 std::uint64_t weight_of(const Policy& policy, const StateLayout& layout, const std::uint64_t* state,
                         Micros now);
 
-// The part of its quota that a client of this weight has used, in units that compare.
+// The used part of the quota in a weight, only for comparison.
 std::uint64_t used_part_of(std::uint64_t weight);
 
 }  // namespace rate_limit

@@ -1,4 +1,4 @@
-// The digest that stands for a long name.
+// Digests of long names.
 #include "core/client_name.h"
 
 #include <openssl/evp.h>
@@ -12,8 +12,8 @@ constexpr std::string_view kDigestMark = "sha256:";
 
 }  // namespace
 
-// A name that begins with a closing brace would leave its key without a hash tag, and so each key of the
-// client in a slot of its own.
+// A name that begins with "}" would make an empty hash tag, and then each key of the client would be in
+// another slot of a cluster.
 std::string_view digest_name(std::string_view name, NameRoom* room) {
     if (name.size() <= kLongestName && name.substr(0, kDigestMark.size()) != kDigestMark &&
         name.substr(0, 1) != "}") {

@@ -4,8 +4,8 @@
 namespace rate_limit {
 namespace {
 
-// State: the end of the window with the mark of its period, and what was counted in it.
-// View: `start` is that end, `a` the count.
+// State: the end of the window with the mark of its period (pack_window), and the count.
+// View: `start` is the end of the window, `a` the count.
 struct FixedWindow {
     static std::uint64_t limit(const Policy&, const Rate& rate) { return rate.count; }
 
@@ -21,7 +21,7 @@ struct FixedWindow {
         const bool first = quota.policy.align_first;
         v.start = first ? v.now + period : window_end(v.now, period);
         if (v.now >= end) {
-            // A window that a set-back has moved off the clock is followed by a whole one.
+            // After the clock was set back, windows are not aligned: a whole one follows.
             if (!first && !changed && v.now < end + period) {
                 v.start = end + period;
             }

@@ -17,10 +17,10 @@ constexpr std::uint32_t kMaxBuckets = 120;
 struct Policy {
     Algorithm algorithm = Algorithm::kSlidingWindow;
     bool align_first = false;   // fixed_window: windows start with a client's first request, not on the clock
-    bool count_all = false;     // a rejected request is counted too
-    bool debt = false;          // what others have admitted beyond the limit counts, up to one quota more
+    bool count_all = false;     // rejected requests count too
+    bool debt = false;          // requests that others admitted beyond the limit count, up to one more quota
     std::uint32_t burst = 0;    // leaky_bucket, gcra: requests beyond the first that may come at once
-    std::uint32_t ceiling = 0;  // leaky_bucket, gcra: the most that another policy of the zone admits at once
+    std::uint32_t ceiling = 0;  // leaky_bucket, gcra: largest limit of all policies of the zone
     std::uint32_t capacity = 0;      // token_bucket: tokens; 0 for the rate's count
     std::uint32_t buckets = 10;      // sliding_buckets: sub-windows
     std::uint32_t delay = kNoDelay;  // leaky_bucket: requests of the burst that are not delayed
@@ -28,7 +28,7 @@ struct Policy {
     RateList rates = {};
 };
 
-// The most requests that `policy` admits at once under `rate`: what a client sees as its limit.
+// The most requests that `policy` admits at once under `rate`: the limit in headers.
 inline std::uint32_t capacity_of(const Policy& policy, const Rate& rate) {
     if (takes<kTakesBurst>(policy.algorithm)) {
         return policy.burst + 1;
@@ -39,7 +39,7 @@ inline std::uint32_t capacity_of(const Policy& policy, const Rate& rate) {
     return rate.count;
 }
 
-// How long the quota of capacity_of lasts a client that uses it evenly.
+// How long capacity_of() requests last at `rate`.
 Micros window_of(const Policy& policy, const Rate& rate);
 
 }  // namespace rate_limit

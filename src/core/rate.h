@@ -1,4 +1,4 @@
-// Rates: how many requests in how long, as an operator writes them.
+// Rates such as 10r/s.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ struct Rate {
     Micros period;        // one second to kMaxPeriod, in whole seconds
 };
 
-// Rates that must all hold. None at all is `off`: unlimited.
+// The rates of a policy, which all apply. No rate means `off`: unlimited.
 struct RateList {
     std::uint32_t size;
     Rate rates[kMaxRates];
@@ -27,8 +27,8 @@ struct RateList {
 // says what is wrong; `*list` is then unspecified.
 const char* parse_rates(std::string_view text, RateList* list);
 
-// Writes what parse_rates reads as the same, each period in its largest unit, to `at`, which has room for
-// kLongestRates bytes. Returns its size.
+// Writes the rates in the form that parse_rates reads, each period in its largest unit, to `at`, which has
+// room for kLongestRates bytes. Returns the size of the text.
 constexpr std::size_t kLongestRates = 192;
 std::size_t print_rates(const RateList& list, char* at);
 

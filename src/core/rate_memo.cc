@@ -1,10 +1,10 @@
-// Remembers values in the entries that follow from their hash.
+// A hash table with open addressing.
 #include "core/rate_memo.h"
 
 namespace rate_limit {
 namespace {
 
-constexpr std::size_t kTries = 8;  // entries that a value may be in
+constexpr std::size_t kTries = 8;  // entries that may hold a value
 
 std::size_t hash(std::string_view text) {
     std::uint32_t sum = 2166136261U;
@@ -16,8 +16,7 @@ std::size_t hash(std::string_view text) {
 
 }  // namespace
 
-// The entry of a value, or else a free one, or else the one that the number of values parsed so far happens
-// to name.
+// The entry of a value, else a free entry, else one that the number of parsed values selects.
 RateMemo::Entry* RateMemo::entry_for(std::string_view text) {
     const std::size_t first = hash(text);
     Entry* free = nullptr;
@@ -41,9 +40,9 @@ const RateList* RateMemo::read(std::string_view text, const Policy& policy, cons
     if (std::string_view(entry->text, entry->size) != text) {
         parsed_++;
         entry->size = static_cast<std::uint32_t>(text.copy(entry->text, kLongest));
-        Policy candidate = policy;
-        entry->valid = parse_rates(text, &candidate.rates) == nullptr && holds(layout, candidate);
-        entry->rates = candidate.rates;
+        Policy changed = policy;
+        entry->valid = parse_rates(text, &changed.rates) == nullptr && holds(layout, changed);
+        entry->rates = changed.rates;
     }
     return entry->valid ? &entry->rates : nullptr;
 }

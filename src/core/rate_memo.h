@@ -1,4 +1,4 @@
-// What values of rate=$variable were found to say, so that each is parsed once.
+// Remembers values of rate=$variable, so that each is parsed once.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +9,14 @@
 
 namespace rate_limit {
 
-// For one thread, and for one zone: a value may fit one zone and be too much for another.
+// For one thread and one zone: a value that fits one zone may be too large for another.
 class RateMemo {
   public:
     static constexpr std::size_t kEntries = 64;
-    static constexpr std::size_t kLongest = 192;  // bytes of a value; a longer one is no rate
+    static constexpr std::size_t kLongest = 192;  // bytes of a value; a longer value is invalid
 
-    // The rates that `text` says; null if it says none, or none that `layout` holds with `policy`. They live
-    // until the next call.
+    // The rates in `text`; null if `text` is invalid, or if `layout` has no room for the rates with `policy`.
+    // The rates live until the next call.
     const RateList* read(std::string_view text, const Policy& policy, const StateLayout& layout);
 
     // How many values were parsed; for tests.

@@ -1,4 +1,4 @@
-// Finds the state that belongs to a rate by the marks of the periods.
+// Finds the state of each rate by the marks of periods.
 #include "core/rate_slots.h"
 
 #include <utility>
@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::uint8_t kNowhere = 0xff;
 
-// The first slot that is not among `taken` and whose mark fits.
+// The first slot that is not in `taken` and whose mark fits.
 template <class Fits>
 std::uint8_t first_slot(const StateLayout& layout, std::uint64_t marks, unsigned taken, Fits fits) {
     for (std::uint32_t slot = 0; slot < layout.rates; slot++) {
@@ -22,9 +22,9 @@ std::uint8_t first_slot(const StateLayout& layout, std::uint64_t marks, unsigned
 unsigned bit_of(std::uint8_t slot) { return slot < kMaxRates ? 1U << slot : 0; }
 
 bool is_free(std::uint8_t mark) { return mark == 0; }
-bool is_left(std::uint8_t mark) { return mark != 0; }
+bool is_used(std::uint8_t mark) { return mark != 0; }
 
-// Rates whose marks are equal have their slots in order, so that they find them again once those are marked.
+// Sorts the slots of rates with equal marks, so that these rates find the same slots again.
 void sort_equals(const RateList& rates, RateSlots* slots) {
     for (std::uint32_t i = 0; i < rates.size; i++) {
         for (std::uint32_t j = i + 1; j < rates.size; j++) {
@@ -58,13 +58,13 @@ RateSlots find_rate_slots(const RateList& rates, const StateLayout& layout, std:
         if (slots.to[i] != kNowhere) {
             continue;
         }
-        const std::uint8_t left = first_slot(layout, marks, read, is_left);
+        const std::uint8_t left = first_slot(layout, marks, read, is_used);
         const std::uint8_t free = first_slot(layout, marks, written, is_free);
         if (free != kNowhere) {
             slots.to[i] = free;
             slots.from[i] = left != kNowhere ? left : free;
         } else {
-            slots.to[i] = left != kNowhere ? left : first_slot(layout, marks, written, is_left);
+            slots.to[i] = left != kNowhere ? left : first_slot(layout, marks, written, is_used);
             slots.from[i] = slots.to[i];
         }
         written |= bit_of(slots.to[i]);

@@ -32,7 +32,7 @@ Policy part_of(const Policy& policy, const Share& share) {
     for (std::uint32_t i = 0; i < policy.rates.size; i++) {
         result.rates.rates[i] = part(policy.rates.rates[i], share);
     }
-    // A burst comes on top of one request, which every instance has.
+    // The limit is burst + 1; each instance keeps the 1.
     result.burst = part_of(policy.burst, share);
     if (policy.capacity != 0) {
         result.capacity = std::max(part_of(policy.capacity, share), 1U);

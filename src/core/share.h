@@ -1,4 +1,4 @@
-// One instance's part of a limit that several share without asking each other.
+// The part of a limit that belongs to one instance while Redis is down.
 #pragma once
 
 #include <cstdint>
@@ -8,15 +8,15 @@
 namespace rate_limit {
 
 struct Share {
-    std::uint32_t instances = 1;  // that there are
-    std::uint32_t rank = 0;       // of this one among them, from 0
+    std::uint32_t instances = 1;  // number of instances
+    std::uint32_t rank = 0;       // of this instance, from 0
 };
 
-// The part of a number of requests that is one instance's: those of all add up to the whole.
+// The part of `count` requests for one instance. The parts of all instances add up to `count`.
 std::uint32_t part_of(std::uint32_t count, const Share& share);
 
-// The part of a policy that is one instance's: those of all add up to the whole. Where there are fewer
-// requests than instances, each admits one in a longer time.
+// The part of a policy for one instance. The parts of all instances add up to the policy. If a rate has fewer
+// requests than there are instances, each instance admits one request in a longer period.
 Policy part_of(const Policy& policy, const Share& share);
 
 }  // namespace rate_limit

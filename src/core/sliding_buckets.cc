@@ -4,9 +4,9 @@
 namespace rate_limit {
 namespace {
 
-// State: the start of the newest sub-window (52 bits) and which counter is its (12 bits), then in halves of
-// words the period in seconds and the counters in a ring. View: `start` is the start of the newest
-// sub-window, `a` by how many sub-windows it is newer than the state's newest, `b` the sum.
+// State: the start of the newest sub-window (52 bits) and the index of its counter (12 bits); then, 32 bits
+// each, the period in seconds and a ring of counters. View: `start` is the start of the newest sub-window,
+// `a` how many sub-windows it is newer than that of the state, `b` the sum of the counters that still count.
 struct SlidingBuckets {
     static constexpr unsigned kTimeBits = 52;
 
@@ -61,7 +61,7 @@ struct SlidingBuckets {
         return out;
     }
 
-    // Opens the sub-windows that have come since and counts `cost` in the newest.
+    // Clears the counters of new sub-windows and adds `cost` to the newest.
     static void charge(const Quota& quota, const View& v, std::uint64_t cost, std::uint64_t* words) {
         const std::uint64_t buckets = quota.layout.buckets;
         std::uint64_t head = words[0] >> kTimeBits;
@@ -91,7 +91,7 @@ struct SlidingBuckets {
         }
     }
 
-    // What was counted in the period of the clock that the newest sub-window belongs to.
+    // The count of the sub-windows in the present period of the clock.
     static std::uint64_t window_count(const Quota& quota, const View& v, const std::uint64_t* words) {
         const std::uint64_t buckets = quota.layout.buckets;
         const auto number = static_cast<std::uint64_t>(v.start / width_of(quota, quota.rate.period));
@@ -119,13 +119,13 @@ struct SlidingBuckets {
             (words[1 + index / 2] & ~(std::uint64_t{0xffffffff} << shift)) | (std::uint64_t{value} << shift);
     }
 
-    // The counter `age` sub-windows before the state's newest.
+    // The counter of the sub-window `age` before the newest of the state.
     static std::uint32_t counter(const Quota& quota, const std::uint64_t* words, std::uint64_t age) {
         const std::uint64_t head = words[0] >> kTimeBits;
         return get(words, 1 + (head >= age ? head - age : head + quota.layout.buckets - age));
     }
 
-    // When the sub-window `age` before the view's newest no longer counts.
+    // How long the sub-window `age` before the newest of the view still counts.
     static Micros expiry(const Quota& quota, const View& v, std::uint64_t age) {
         return v.start +
                static_cast<Micros>(quota.layout.buckets - age) * width_of(quota, quota.rate.period) - v.now;

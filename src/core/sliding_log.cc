@@ -7,10 +7,11 @@
 namespace rate_limit {
 namespace {
 
-// State: the time of the newest entry; the ring's oldest index and its size in halves of a word; then the
-// ring of times, of which only the low bytes are kept, since none is further from the newest than they can
-// tell. A request that costs n has n entries. All rates share the log. View: `start` is the newest entry's
-// time as the view's clock has it, `a` how many entries count under this rate, `b` the size.
+// State: the time of the newest entry; the index of the oldest entry and the number of entries, 32 bits each;
+// then a ring of times. Only the low log_bytes bytes of a time are kept, because no entry is further from the
+// newest than these can express. A request of cost n has n entries. All rates share the log. View: `start` is
+// the time of the newest entry, or the view's time if the clock was set back; `a` how many entries count
+// under this rate; `b` the number of entries.
 struct SlidingLog {
     static std::uint64_t limit(const Policy&, const Rate& rate) { return rate.count; }
 
@@ -46,7 +47,7 @@ struct SlidingLog {
         return out;
     }
 
-    // Forgets what is older than `horizon`, then enters `cost` times; the oldest give way if the ring is
+    // Removes entries older than the horizon, then adds `cost` entries; replaces the oldest if the ring is
     // full.
     static void charge(const Quota& quota, const View& v, std::uint64_t cost, std::uint64_t* words) {
         const StateLayout layout = quota.layout;  // a copy, which no write to `words` can change
@@ -76,7 +77,7 @@ struct SlidingLog {
         charge(quota, v, cost, words);
     }
 
-    // Forgets the newest entries, as if they had never been; the one before them is then the newest.
+    // Removes the newest entries; the one before them is then the newest.
     static void refund(const Quota& quota, const View& v, std::uint64_t cost, std::uint64_t* words) {
         charge(quota, v, 0, words);
         const std::uint64_t size = words[1] >> 32;
@@ -100,7 +101,7 @@ struct SlidingLog {
         v.start = static_cast<Micros>(from[0]);
         v.b = std::min<std::uint64_t>(from[1] >> 32, from_layout.log_entries);
         std::uint64_t size = std::min<std::uint64_t>(v.b, to_layout.log_entries);
-        // A narrower log cannot tell times that are too far back.
+        // A log of fewer bytes cannot express times that are too far back.
         const auto furthest = static_cast<Micros>(mask(to_layout));
         while (size > 0 && v.start - time_of(from_layout, from, v, v.b - size) > furthest) {
             size--;

@@ -1,12 +1,12 @@
-// sliding_window: the count of this window and what still overlaps of the one before.
+// sliding_window: the count of this window and the overlapping part of the window before.
 #include "core/algorithm_functions.h"
 
 namespace rate_limit {
 namespace {
 
-// State: the end of the window with the mark of its period, and a word with its count and the one before, of
-// both the low halves first: small counts need half a word. View: `start` is that end, `a` the count now, `b`
-// the one before.
+// State: the end of the window with the mark of its period (pack_window), and a word with the count of the
+// window and that of the window before. The low 16 bits of both come first, so that small counts need half a
+// word. View: `start` is the end of the window, `a` its count, `b` the count of the window before.
 struct SlidingWindow {
     static std::uint64_t limit(const Policy&, const Rate& rate) { return rate.count; }
 
@@ -88,8 +88,8 @@ struct SlidingWindow {
                    (count_before >> 16) << 48;
     }
 
-    // The request fits once the part of a count that still overlaps is small enough: of the one before while
-    // this window lasts, or of this one in the next.
+    // The request fits when the overlapping part of the window before is small enough, or, in the next
+    // window, that of this window.
     static Micros retry_after(const Quota& quota, const View& v, std::uint64_t cost) {
         if (cost > quota.limit) {
             return kNever;

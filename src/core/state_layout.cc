@@ -1,4 +1,4 @@
-// How much room each algorithm takes, and how state moves to another layout.
+// The room of each state, and conversion to another layout.
 #include "core/state_layout.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ StateLayout bare_layout(const Policy& policy, std::uint32_t rates) {
     return layout;
 }
 
-// Those that the new rates need come first, then the others for as long as there is room.
+// Copies the states that the new rates need, then others while there is room.
 void convert_rates(const StateLayout& from_layout, const RateList& from_rates, const std::uint64_t* from,
                    const StateLayout& to_layout, const RateList& to_rates, std::uint64_t* to) {
     std::uint64_t marks = 0;
@@ -28,7 +28,7 @@ void convert_rates(const StateLayout& from_layout, const RateList& from_rates, c
     } else if (from_rates.size != 0) {
         marks = rate_slot_mark(from_rates.rates[0]);
     }
-    // Of all rates that are wanted and all states that there are, a slot each; a state has at most one.
+    // A layout with kMaxRates slots finds a state for each rate.
     StateLayout wide = from_layout;
     wide.rates = kMaxRates;
     const RateSlots wanted = find_rate_slots(to_rates, wide, marks);

@@ -1,4 +1,4 @@
-// The room that a client's state takes in a zone: an array of 64-bit words, all zero for a client never seen.
+// The state of a client in a zone: an array of 64-bit words, all zero for an unknown client.
 #pragma once
 
 #include <cstddef>
@@ -11,22 +11,22 @@ namespace rate_limit {
 // Two configurations of a zone share their state when their layouts are equal.
 struct StateLayout {
     Algorithm algorithm;
-    std::uint32_t rates;        // room for so many; sliding_log keeps one log for all
-    std::uint32_t buckets;      // sliding_buckets: counters a rate, else 0
-    std::uint32_t log_entries;  // sliding_log: times that are kept, else 0
+    std::uint32_t rates;        // number of rate slots; sliding_log has one log for all rates
+    std::uint32_t buckets;      // sliding_buckets: counters of each rate, else 0
+    std::uint32_t log_entries;  // sliding_log: most entries, else 0
     std::uint32_t log_bytes;    // sliding_log: bytes of one time, narrow or wide, else 0
     bool interval;              // one more word, for min_interval
-    bool varied;                // rates differ between clients: one more word, for what the state weighs
+    bool varied;                // rates differ between clients: one more word, for the weight of the state
 };
 
 constexpr std::uint32_t kNarrowLogBytes = 4;
 constexpr std::uint32_t kWideLogBytes = 6;
 
-// The least layout that holds `policy`.
+// The smallest layout that holds `policy`.
 StateLayout layout_of(const Policy& policy);
 
-// A layout for rates that differ between clients, with room for any `rates` of them and for logs of
-// `log_entries` times, besides `policy`'s options.
+// A layout for rates that differ between clients, with room for `rates` rates or logs of `log_entries`
+// entries, and for the options of `policy`.
 StateLayout layout_of(const Policy& policy, std::uint32_t rates, std::uint32_t log_entries);
 
 bool operator==(const StateLayout& a, const StateLayout& b);
@@ -35,22 +35,22 @@ inline bool operator!=(const StateLayout& a, const StateLayout& b) { return !(a 
 // Whether state of layout `layout` can hold `policy`.
 bool holds(const StateLayout& layout, const Policy& policy);
 
-// Whether the states of several rates are told apart by a word of marks after them: see slots.h.
+// Whether a word of marks follows the states of the rates: see rate_slots.h.
 inline bool has_marks(const StateLayout& layout) { return layout.rates > 1; }
 
 std::size_t words_per_rate(const StateLayout& layout);
 std::size_t words_of(const StateLayout& layout);
 
-// Where the word of marks is, that of min_interval and that of the weight.
+// The indices of the words of marks, of min_interval and of the weight.
 std::size_t marks_index(const StateLayout& layout);
 std::size_t interval_index(const StateLayout& layout);
 std::size_t weight_index(const StateLayout& layout);
 
-// Whether state can be carried from one layout to the other: the algorithm is the same and what a word means.
+// Whether convert() works for these layouts: the algorithm and the meaning of each word are the same.
 bool can_convert(const StateLayout& from, const StateLayout& to);
 
-// Carries what `from` remembers over to `to`, which is all zero. The rates are those that each is used with;
-// none at all means that they are not known.
+// Converts the state `from` to another layout. `to` is all zero. `from_rates` and `to_rates` are the rates
+// that the states are used with; no rates means unknown.
 void convert(const StateLayout& from_layout, const RateList& from_rates, const std::uint64_t* from,
              const StateLayout& to_layout, const RateList& to_rates, std::uint64_t* to);
 

@@ -1,4 +1,4 @@
-// Time as the limits see it: microseconds of some clock that the caller reads.
+// Time in microseconds. The caller reads the clock.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@ namespace rate_limit {
 
 using Micros = std::int64_t;
 
-// What "never" looks like where a wait is expected: the cost cannot fit, however long the client waits.
+// A wait that never ends: the cost is above the limit.
 constexpr Micros kNever = -1;
 
 }  // namespace rate_limit

@@ -1,4 +1,4 @@
-// A check over several rates, with min_interval and count=all, and what is forgotten with a client.
+// A check over several rates, with min_interval and count=all, and the weight of a state.
 #include "client.h"
 #include "expect.h"
 
@@ -52,7 +52,7 @@ void test_a_rejected_request_is_charged_to_no_rate(void**) {
     }
 }
 
-// As does one that this limit admits and another limit rejects.
+// The same for a request that this limit admits and another limit rejects.
 void test_a_request_that_another_limit_rejects_is_not_charged(void**) {
     for (const Algorithm algorithm : kEveryAlgorithm) {
         Client client(spaced(algorithm, "3r/m,1000r/h", 1));
@@ -153,7 +153,7 @@ void test_the_longer_of_min_interval_and_rate_is_waited_for(void**) {
     }
 }
 
-// The quota is back when it would have been without the request: it was not charged.
+// The request is not charged, so the quota is back at the same time as without it.
 void test_a_request_too_early_does_not_move_the_reset(void**) {
     for (const Algorithm algorithm : kEveryAlgorithm) {
         Client client(spaced(algorithm, "10r/m", 3 * kSecond));
@@ -203,7 +203,7 @@ void test_a_fixed_window_forgets_the_rejected_with_the_rest(void**) {
     assert_int_equal(client.admitted(kMidnight + kSecond, 9), 2);
 }
 
-// Of several rates each counts what any of them rejects.
+// Each rate counts the requests that any of the rates rejects.
 void test_a_request_that_one_rate_rejects_counts_under_all_if_all_do(void**) {
     for (const Algorithm algorithm :
          {Algorithm::kTokenBucket, Algorithm::kFixedWindow, Algorithm::kSlidingWindow,
@@ -226,7 +226,7 @@ void test_a_request_that_another_limit_rejects_counts_if_all_do(void**) {
     }
 }
 
-// What does not fit is counted up to the limit: who has tried too much once is back after one quota's time.
+// Rejected requests raise the level at most to the limit: the quota is back after the time of one quota.
 void test_counting_all_stays_within_bounds(void**) {
     for (const Algorithm algorithm : kEveryAlgorithm) {
         Client client(counting_all(algorithm, "3r/m"));

@@ -31,7 +31,7 @@ void test_steps_back_never_open_a_limit(void**) {
     for_every_algorithm("steps back never open with count=all", kStepsBack | kCountAll, never_opens);
 }
 
-// What was left before a step back is the most that is left after it.
+// After the clock was set back, no more requests remain than before.
 void a_step_back_gives_nothing(const Trace& trace) {
     Client client(trace.policy);
     Micros now = trace.start;
@@ -49,7 +49,7 @@ void test_a_step_back_gives_nothing_back(void**) {
     for_every_algorithm("a step back gives nothing", kStepsBack, a_step_back_gives_nothing);
 }
 
-// However far the clock was set back, nobody waits longer than for a whole quota, and the slack.
+// However far the clock was set back, no wait is longer than that for a whole quota plus the slack.
 void never_closes(const Trace& trace) {
     Client client(trace.policy);
     Micros now = trace.start;
@@ -114,7 +114,7 @@ void test_a_clock_set_back_again_and_again_over_the_edge_of_a_window_opens_nothi
     check_oscillations(kMinute);
 }
 
-// What a set-back has put out of step with the clock makes no short window in which a whole quota fits.
+// After the clock was set back, no window is shorter than its period.
 void test_no_bound_is_exceeded_when_windows_were_put_out_of_step(void**) {
     for (const Algorithm algorithm : kEveryAlgorithm) {
         const Policy policy = policy_of(algorithm, "10r/h");

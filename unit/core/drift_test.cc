@@ -1,4 +1,4 @@
-// Over a million requests every algorithm admits exactly what exact arithmetic does.
+// Over a million requests, every algorithm admits the same as exact arithmetic.
 #include <random>
 
 #include "client.h"
@@ -74,7 +74,7 @@ void test_a_greedy_client_gets_exactly_the_rate(void**) {
                 now += decision.allowed ? 0 : decision.retry_after;
             }
             const Int128 exact = 1 + static_cast<Int128>(now - kMidnight) * r.count / r.period;
-            // Every admission waits for a whole microsecond: that is all that is lost.
+            // Each admission is late by less than a microsecond, and nothing else is lost.
             const Int128 least = 1 + static_cast<Int128>(now - kMidnight - 200'000) * r.count / r.period;
             assert_true(static_cast<Int128>(admitted) <= exact);
             assert_true(static_cast<Int128>(admitted) >= least - 1);

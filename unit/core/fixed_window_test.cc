@@ -72,7 +72,7 @@ void test_a_cost_fits_whole_or_not_at_all(void**) {
     }
 }
 
-// Ten at the end of a window and ten at the start of the next: what a fixed window is known to let through.
+// The known weakness of fixed windows: a whole quota at the end of a window and one at the start of the next.
 void test_twenty_requests_around_the_edge_of_a_window_pass(void**) {
     Client client(fixed("10r/m", false));
     assert_int_equal(client.admitted(kMidnight + kMinute - 1, 10), 10);

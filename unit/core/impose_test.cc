@@ -1,5 +1,4 @@
-// What was admitted elsewhere counts here, whether it fits or not, and what is then owed is paid back in
-// time.
+// Requests that were admitted elsewhere count here, even beyond the limit.
 #include <rapidcheck.h>
 
 #include <algorithm>
@@ -12,7 +11,7 @@ namespace {
 
 using State = std::vector<std::uint64_t>;
 
-Policy owing(Algorithm algorithm, std::string_view rates) {
+Policy with_debt(Algorithm algorithm, std::string_view rates) {
     Policy policy = policy_of(algorithm, rates);
     policy.debt = true;
     return policy;
@@ -107,7 +106,7 @@ void test_what_is_owed_is_paid_back_before_anything_fits(void**) {
         {Algorithm::kSlidingLog, 60 * kSecond, 60 * kSecond, 60 * kSecond},
     };
     for (const auto& row : rows) {
-        const Policy policy = owing(row.algorithm, "10r/m");
+        const Policy policy = with_debt(row.algorithm, "10r/m");
         const StateLayout layout = layout_of(policy);
         State state(words_of(layout));
         Micros expected = row.none;
@@ -149,7 +148,7 @@ void test_without_debt_no_more_than_the_limit_is_used(void**) {
 
 // Each rate owes one quota of its own at most.
 void test_every_rate_has_its_own_debt(void**) {
-    const Policy policy = owing(Algorithm::kTokenBucket, "10r/m,100r/h");
+    const Policy policy = with_debt(Algorithm::kTokenBucket, "10r/m,100r/h");
     const StateLayout layout = layout_of(policy);
     State state(words_of(layout));
     impose(policy, layout, kMidnight, 150, &state);
@@ -181,9 +180,9 @@ void test_a_level_above_what_is_owed_is_not_lowered(void**) {
     assert_int_equal(decide(wide, layout, state, kMidnight, 0).remaining, 50);
 }
 
-// What is owed is whole requests, whatever part of one was left before.
+// Imposed requests are whole requests, whatever part of a request was left before.
 void test_a_level_owes_no_part_more_than_its_quota(void**) {
-    Policy policy = owing(Algorithm::kGcra, "1r/s");
+    Policy policy = with_debt(Algorithm::kGcra, "1r/s");
     policy.burst = 4;
     policy.ceiling = 100;
     Policy wide = policy;
@@ -198,7 +197,7 @@ void test_a_level_owes_no_part_more_than_its_quota(void**) {
 
 void test_the_time_of_the_last_request_is_remembered(void**) {
     for (const Algorithm algorithm : kEveryAlgorithm) {
-        Policy policy = owing(algorithm, "10r/m");
+        Policy policy = with_debt(algorithm, "10r/m");
         policy.min_interval = 5 * kSecond;
         const StateLayout layout = layout_of(policy);
         State state(words_of(layout));
@@ -216,7 +215,7 @@ void test_the_time_of_the_last_request_is_remembered(void**) {
 
 void test_a_look_charges_nothing(void**) {
     for (const Algorithm algorithm : kEveryAlgorithm) {
-        const Policy policy = owing(algorithm, "10r/m");
+        const Policy policy = with_debt(algorithm, "10r/m");
         const StateLayout layout = layout_of(policy);
         State state(words_of(layout));
         impose(policy, layout, kMidnight, 12, &state);
@@ -228,7 +227,7 @@ void test_a_look_charges_nothing(void**) {
 
 // A log keeps the newest.
 void test_of_a_full_log_the_oldest_give_way(void**) {
-    const Policy policy = owing(Algorithm::kSlidingLog, "10r/m");
+    const Policy policy = with_debt(Algorithm::kSlidingLog, "10r/m");
     const StateLayout layout = layout_of(policy);
     State state(words_of(layout));
     impose(policy, layout, kMidnight, 10, &state);

@@ -16,7 +16,7 @@ Policy leaky(const char* rate, std::uint32_t burst, std::uint32_t delay) {
     return policy;
 }
 
-// What nginx's limit_req computes, in its own units: milliseconds and 1/1000 requests.
+// The computation of nginx's limit_req, in its units: milliseconds and 1/1000 requests.
 class LimitReq {
   public:
     struct Answer {

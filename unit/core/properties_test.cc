@@ -1,4 +1,4 @@
-// What every algorithm promises on a clock that moves forward, over random traces.
+// Properties of every algorithm over random traces, with a clock that moves forward.
 #include <rapidcheck.h>
 
 #include "client.h"
@@ -8,7 +8,7 @@
 namespace rate_limit {
 namespace {
 
-// Runs `trace` and returns what was admitted and when.
+// Runs `trace` and returns the admitted requests.
 std::vector<Admission> admissions(const Trace& trace) {
     Client client(trace.policy);
     std::vector<Admission> all;
@@ -103,7 +103,7 @@ void test_several_rates_are_charged_together_and_the_binding_one_is_reported(voi
     for_every_algorithm("several rates hold together", kSeveralRates, several_rates_hold_together);
 }
 
-// A rejected client that comes again as told is admitted, and one that comes a microsecond too early is not.
+// A request after retry_after is admitted, and a request one microsecond earlier is not.
 void retry_after_is_exact(const Trace& trace) {
     Client client(trace.policy);
     Micros now = trace.start;
@@ -150,7 +150,7 @@ void test_retry_after_is_exact_across_rate_changes_and_steps_back(void**) {
                         kStepsBack | kRateChanges | kSeveralRates | kIntervals, retry_after_is_exact);
 }
 
-// Once reset_after has passed the whole quota is back, and not before.
+// The whole quota is back after reset_after, and not before.
 void reset_after_is_exact(const Trace& trace) {
     Client client(trace.policy);
     Micros now = trace.start;

@@ -29,7 +29,7 @@ Micros run(const Trace& trace, Client* client) {
     return now;
 }
 
-// What is charged at the moment of the change is still used after it.
+// What was used before the change of a rate is still used after it.
 void used_stays_used(const Trace& trace, Client client) {
     const Micros now = run(trace, &client);
     const std::uint32_t left = std::min(client.look(now).remaining, kMaxCost);
@@ -48,14 +48,14 @@ void what_was_used_stays_used(const Trace& trace) { used_stays_used(trace, draw_
 
 // With room to spare a period that comes back finds its own state, so only a client without is told of all
 // others.
-void what_was_used_stays_used_in_one_place(const Trace& trace) {
+void what_was_used_stays_used_in_one_slot(const Trace& trace) {
     used_stays_used(trace, Client(trace.policy));
 }
 
 void test_what_was_used_stays_used_under_any_new_rate(void**) {
     for_every_algorithm("what was used stays used", kPlain, what_was_used_stays_used);
     for_every_algorithm("what was used stays used after many changes", kRateChanges,
-                        what_was_used_stays_used_in_one_place);
+                        what_was_used_stays_used_in_one_slot);
 }
 
 // A plan that depends on the request, and not only on the client, must not renew the quota of another.
@@ -91,7 +91,7 @@ void a_new_count_leaves_what_is_used(const Trace& trace) {
 void test_a_new_count_leaves_what_is_used_as_it_is(void**) {
     bool kept = true;
     for (const Algorithm algorithm : kEveryAlgorithm) {
-        // What has drained from a level since its last charge drained at the old rate: they are tested below.
+        // A level drains at the old rate until its next charge: buckets are tested below.
         if (algorithm >= Algorithm::kFixedWindow) {
             kept &= rc::check(std::string(algorithm_name(algorithm)) + ": a new count leaves what is used",
                               [=] { a_new_count_leaves_what_is_used(*any_trace(algorithm, kPlain)); });
@@ -261,8 +261,8 @@ void test_a_longer_period_counts_what_a_shorter_one_did(void**) {
     }
 }
 
-// However the list changes, a rate whose period is still there goes on where it was, and a new period takes
-// over what another leaves.
+// However the list changes, a rate whose period is still in the list keeps its state, and a rate with a new
+// period starts from the state of a removed one.
 void test_rates_find_their_own_state_in_any_order(void**) {
     for (const Algorithm algorithm : {Algorithm::kTokenBucket, Algorithm::kFixedWindow,
                                       Algorithm::kSlidingWindow, Algorithm::kSlidingBuckets}) {
@@ -313,7 +313,7 @@ void test_rates_of_one_period_do_not_swap_their_states(void**) {
     }
 }
 
-// The same when the state moves to a layout with room for those rates only.
+// The same if the state is converted to a layout with room for the new rates only.
 void test_rates_find_their_own_state_in_another_shape(void**) {
     for (const Algorithm algorithm : {Algorithm::kTokenBucket, Algorithm::kFixedWindow,
                                       Algorithm::kSlidingWindow, Algorithm::kSlidingBuckets}) {
@@ -326,7 +326,7 @@ void test_rates_find_their_own_state_in_another_shape(void**) {
         client.set_rates(rates_of("50r/d,20r/h"));
         assert_int_equal(client.look(kMidnight).remaining, 13);
         assert_int_equal(client.look(kMidnight).rate, 1);
-        // Never charged, the day has nothing of its own yet: it takes over what the hour leaves.
+        // The day was never charged and has no state: it starts from the state of the hour.
         client.set_rates(rates_of("50r/d"));
         assert_int_equal(client.look(kMidnight).remaining, 43);
     }

@@ -51,8 +51,8 @@ void test_twenty_values_stay_known(void**) {
     }
 }
 
-// One who can choose values cannot make another value mean what it does not say.
-void test_more_values_than_places_stay_right(void**) {
+// Values chosen by an attacker do not change the meaning of other values.
+void test_more_values_than_entries_stay_right(void**) {
     RateMemo memo;
     for (int round = 0; round < 2; round++) {
         for (int i = 1; i <= 5000; i++) {
@@ -72,7 +72,7 @@ int main() {
         cmocka_unit_test(test_each_value_is_parsed_once),
         cmocka_unit_test(test_what_says_nothing_is_no_rate),
         cmocka_unit_test(test_twenty_values_stay_known),
-        cmocka_unit_test(test_more_values_than_places_stay_right),
+        cmocka_unit_test(test_more_values_than_entries_stay_right),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -1,4 +1,4 @@
-// A request that is given back leaves the client with what it had before.
+// Refunds restore the quota of a client, and never more.
 #include <rapidcheck.h>
 
 #include <algorithm>
@@ -80,7 +80,7 @@ void test_no_more_is_given_back_than_there_is(void**) {
     for_every_algorithm("no more is given back than there is", kStepsBack, nothing_more_is_given);
 }
 
-// Where the charge has moved on, the newest of what counts is given back.
+// A later refund gives back the newest requests that still count.
 void test_what_is_left_of_a_request_is_given_back_later(void**) {
     const struct {
         Algorithm algorithm;
@@ -107,7 +107,7 @@ void test_what_is_left_of_a_request_is_given_back_later(void**) {
     }
 }
 
-// What this window did not count is taken from the one before.
+// A refund of more than the count of this window continues in the window before.
 void test_a_sliding_window_gives_back_of_the_window_before(void**) {
     Client client(policy_of(Algorithm::kSlidingWindow, "10r/m"));
     client.request(kMidnight, 8);

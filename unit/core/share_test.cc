@@ -1,4 +1,4 @@
-// The parts of a limit that instances have: together they are the whole, and none is more than its own.
+// The parts of a limit for several instances add up to the limit.
 #include "core/share.h"
 
 #include "client.h"
@@ -86,7 +86,7 @@ void test_fewer_requests_than_instances_are_one_in_a_longer_time(void**) {
     }
 }
 
-// Never more in the long run than the whole: but for periods that could not be longer.
+// In the long run never more than the limit, unless a period is already the longest.
 void test_parts_are_never_more_than_the_whole(void**) {
     for (std::uint32_t count = 1; count <= 40; count++) {
         for (const Micros period : {kSecond, 7 * kSecond, kMinute, kHour, kDay}) {
@@ -165,7 +165,7 @@ void test_what_is_no_number_of_requests_stays(void**) {
     assert_int_equal(own.buckets, 20);
 }
 
-// What all instances admit at once, and over a longer time, by each algorithm.
+// The requests that all instances admit at once, and over a longer time, for each algorithm.
 void test_together_instances_admit_the_whole(void**) {
     for (const Algorithm algorithm : kEveryAlgorithm) {
         const Policy policy = policy_of(algorithm, "10r/m");
@@ -191,7 +191,7 @@ void test_together_instances_admit_the_whole(void**) {
     }
 }
 
-// The number of instances may change at any time, and with it the periods: what was used stays used.
+// When the number of instances changes, periods change, and what was used stays used.
 void test_a_client_goes_on_when_the_share_changes(void**) {
     for (const Algorithm algorithm : kEveryAlgorithm) {
         for (const char* rates : {"10r/d", "2r/h,10r/d", "1r/h,24r/d"}) {

@@ -80,7 +80,7 @@ void test_an_old_request_never_counts_again(void**) {
     }
 }
 
-// One log serves all rates: each counts what is young enough for it.
+// All rates share one log; each rate counts the entries within its period.
 void test_several_rates_read_one_log(void**) {
     Client client(log("2r/s,5r/m"));
     for (Micros second = 0; second < 2; ++second) {
@@ -96,7 +96,7 @@ void test_several_rates_read_one_log(void**) {
     assert_int_equal(client.admitted(kMidnight + kMinute, 3), 2);
 }
 
-// The longer rate's entries do not push out what the shorter one needs, whichever is named first.
+// Entries for the longer period do not replace those that the shorter one needs, in any order of the rates.
 void test_the_order_of_rates_does_not_matter(void**) {
     Client a(log("3r/s,7r/m,9r/h"));
     Client b(log("9r/h,3r/s,7r/m"));

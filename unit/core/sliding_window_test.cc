@@ -1,4 +1,4 @@
-// sliding_window: this window's count and what still overlaps of the one before.
+// sliding_window: the count of this window and the overlapping part of the window before.
 #include "client.h"
 #include "expect.h"
 
@@ -93,7 +93,7 @@ void test_remaining_is_rounded_down(void**) {
     assert_int_equal(client.look(kMidnight + kMinute + 59 * kSecond).remaining, 9);
 }
 
-// Ten at the end of a window: they weigh whole at the start of the next.
+// Ten requests at the end of a window count fully at the start of the next.
 void test_twenty_requests_around_the_edge_of_a_window_do_not_pass(void**) {
     Client client(policy_of(Algorithm::kSlidingWindow, "10r/m"));
     assert_int_equal(client.admitted(kMidnight + kMinute - 1, 10), 10);

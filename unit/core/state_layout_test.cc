@@ -182,7 +182,7 @@ void test_a_log_that_grows_or_shrinks_keeps_its_newest_entries(void**) {
     assert_int_equal(client.peek(kMidnight + 10 * kSecond).retry_after, kMinute);
 }
 
-// 4 bytes cannot tell a day ago from a moment ago: what a shorter log cannot date is too old for it.
+// 4 bytes cannot express a time of a day ago: such entries are removed.
 void test_a_log_that_narrows_does_not_make_old_entries_young(void**) {
     Client client(policy_of(Algorithm::kSlidingLog, "5r/d"));
     const Micros turn = Micros{1} << 32;

@@ -1,4 +1,4 @@
-// token_bucket: so many tokens, refilled at the rate.
+// token_bucket: a number of tokens, refilled at the rate.
 #include "client.h"
 #include "expect.h"
 
