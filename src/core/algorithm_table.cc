@@ -4,7 +4,7 @@
 namespace rate_limit {
 namespace {
 
-constexpr std::string_view kLongestSeparator = " and ";
+constexpr std::string_view kLongestSeparator = " or ";
 
 constexpr std::size_t size_of_all_names() {
     std::size_t size = 1;
@@ -57,7 +57,7 @@ AlgorithmNames all_algorithm_names() {
 }
 
 AlgorithmNames names_of_algorithms_taking(AlgorithmOption option) {
-    return join_names(" and ",
+    return join_names(" or ",
                       [option](const AlgorithmTraits& traits) { return (traits.options & option) != 0; });
 }
 

@@ -80,7 +80,7 @@ constexpr bool is_bucket(Algorithm algorithm) { return has_state<StateKind::kLev
 const char* algorithm_name(Algorithm algorithm);
 bool parse_algorithm(std::string_view name, Algorithm* algorithm);
 
-// Names of algorithms for a message, such as "leaky_bucket and gcra".
+// Names of algorithms for a message, such as "leaky_bucket or gcra".
 struct AlgorithmNames {
     static constexpr std::size_t kSize = 256;
     char text[kSize];  // ends with a null byte
@@ -89,7 +89,7 @@ struct AlgorithmNames {
 // All names, the last after " or ".
 AlgorithmNames all_algorithm_names();
 
-// The names of the algorithms that take `option`, the last after " and ".
+// The names of the algorithms that take `option`, the last after " or ".
 AlgorithmNames names_of_algorithms_taking(AlgorithmOption option);
 
 }  // namespace rate_limit

@@ -5,13 +5,12 @@
 
 namespace rate_limit {
 
-// Who decided.
 enum class DecidedBy : std::uint8_t {
-    kNobody,  // not decided: another limit had rejected before, or the zone is left out for on_error=open
+    kNobody,  // not decided: another limit rejected the request before, or on_error=open applies
     kMemory,
     kRedis,
     kCache,
-    kFallback,  // memory, because Redis could not be asked
+    kFallback,  // memory, because Redis does not answer
 };
 constexpr unsigned kDeciders = 5;
 

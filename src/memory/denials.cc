@@ -16,7 +16,7 @@ std::uint64_t mix(std::uint64_t sum, std::uint64_t word) {
     return sum ^ (sum >> 29);
 }
 
-// Policies that decide differently have different marks, of 32 bits.
+// A mark of 32 bits, different for policies that decide differently.
 std::uint64_t mark_of(const Policy& policy) {
     std::uint64_t mark = mix(policy.burst, std::uint64_t{policy.capacity} << 32 | policy.buckets);
     mark = mix(mark, static_cast<std::uint64_t>(policy.min_interval));
@@ -29,10 +29,9 @@ std::uint64_t mark_of(const Policy& policy) {
     return mark >> 32;
 }
 
-constexpr std::uint64_t kMostExcess = 0xffffffff;  // 1/1000 requests; only logs tell it
+constexpr std::uint64_t kMostExcess = 0xffffffff;  // 1/1000 requests; only for the log
 
-// What is small enough goes into one word: the cost, what remains, the rate that binds, and whether that is
-// for ever.
+// One word: the cost, the index of the rate, whether retry_after is kNever, and remaining.
 std::uint64_t pack(std::uint32_t cost, const Decision& decision) {
     return cost | (std::uint64_t{decision.rate} << 24) | (decision.retry_after == kNever ? 1U << 31 : 0U) |
            (std::uint64_t{decision.remaining} << 32);
@@ -45,7 +44,7 @@ std::uint32_t cost_of(std::uint64_t numbers) { return numbers & 0xffffff; }
 std::size_t Denials::least_size() { return 64 + (sizeof(Entry) + sizeof(Tag)) * kWays * 4; }
 
 Denials* Denials::create(void* memory, std::size_t size, const HashKey& key) {
-    static_assert(sizeof(Denials) <= 64, "the entries follow at the next line");
+    static_assert(sizeof(Denials) <= 64, "the entries follow at the next cache line");
     static_assert(sizeof(Entry) == 64 && sizeof(Tag) == 2, "an entry is a cache line, and tags are small");
     if (size < least_size()) {
         return nullptr;
@@ -87,7 +86,7 @@ bool Denials::find(std::uint64_t client, const Policy& policy, std::uint32_t cos
     const std::uint64_t home = home_of(client);
     const Tag* tags = this->tags() + home;
     const Entry* ways = entries() + home;
-    __builtin_prefetch(ways);  // who is remembered is most often in the first
+    __builtin_prefetch(ways);  // most clients have their first entry
     for (unsigned way = 0; way < kWays; way++) {
         if (tags[way].load(std::memory_order_relaxed) != tag_of(client)) {
             continue;
@@ -126,7 +125,7 @@ void Denials::remember(std::uint64_t client, const Policy& policy, std::uint32_t
     copy.words[kAhead] = static_cast<std::uint64_t>(time - now);
     copy.words[kNumbers] = pack(cost, decision);
     copy.words[kSum] = sum_of(copy);
-    // Its own entry, else the one that ends first.
+    // The entry of the client, else the entry that ends first.
     const std::uint64_t home = home_of(client);
     Entry* ways = entries() + home;
     unsigned chosen = 0;

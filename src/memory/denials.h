@@ -1,12 +1,11 @@
-// Clients that were just rejected elsewhere, remembered in memory that several processes share, so that
-// whoever keeps coming back is turned away without asking.
+// The deny cache: rejections by Redis, in memory that several processes share, so that a client that repeats
+// a rejected request is rejected without a call to Redis.
 //
-// A small cache without locks: each entry carries a sum of its words, so that one which two processes wrote
-// at once, or whose writer died half-way, is simply not found.
+// A small cache without locks. Each entry has a checksum: an entry that two processes wrote at the same time,
+// or whose writer died, is not found.
 //
-// A client's entry is in one of a few places, one after the other. Each place has a tag of 16 bits of its
-// client, and tags are together in memory of their own: whoever is not remembered, as most are not, costs a
-// look at one line of it.
+// A client may have any of kWays consecutive entries. Each entry has a tag, 16 bits of the client's hash. All
+// tags are together, so that the search for an unknown client, the most common case, reads one cache line.
 #pragma once
 
 #include <atomic>
@@ -21,11 +20,11 @@ namespace rate_limit {
 
 class Denials {
   public:
-    // The least memory that is of use.
+    // The smallest size that create() accepts.
     static std::size_t least_size();
 
-    // Makes an empty cache in `size` bytes at `memory`, all zero and aligned to 64 bytes; null if that is too
-    // small. It lives in that memory and is never destroyed. `key` must be random.
+    // Creates an empty cache in `size` bytes at `memory`, all zero and aligned to 64 bytes; null if `size` is
+    // too small. The cache lives in that memory and is never destroyed. `key` must be random.
     static Denials* create(void* memory, std::size_t size, const HashKey& key);
 
     std::uint64_t hash(std::string_view client) const {
@@ -33,25 +32,26 @@ class Denials {
         return hash != 0 ? hash : 1;
     }
 
-    // Whether anybody may be known to be rejected at `now`, a moment of a clock that is never set back: to
-    // look for a client takes longer than all else that is done for a request before Redis is asked.
+    // Whether any rejection is remembered at `now`, by a clock that is never set back. Call it before find(),
+    // which costs more than all other work for a request before the call to Redis.
     bool any(Micros now) const { return latest_.load(std::memory_order_relaxed) > now; }
 
-    // Whether a request of `cost` is known to be rejected at `now`; `*decision` is then what Redis would say.
+    // Whether a request of `cost` is known to be rejected at `now`. Then sets `*decision` to what Redis would
+    // answer and `*time` to the time of Redis.
     bool find(std::uint64_t client, const Policy& policy, std::uint32_t cost, Micros now, Decision* decision,
               Micros* time) const;
 
-    // Remembers that `decision` rejected a request of `cost` at `now`, when Redis' clock showed `time`, for
-    // at most `most`.
+    // Remembers for at most `most` microseconds that `decision` rejected a request of `cost` at `now`, when
+    // the time of Redis was `time`.
     void remember(std::uint64_t client, const Policy& policy, std::uint32_t cost, Micros now, Micros time,
                   const Decision& decision, Micros most);
 
-    // Forgets that a client was rejected.
+    // Forgets the rejections of a client.
     void forget(std::uint64_t client);
 
   private:
     static constexpr unsigned kWords = 8;
-    static constexpr unsigned kWays = 8;  // places that may be a client's
+    static constexpr unsigned kWays = 8;  // entries that a client may have
 
     enum Word : unsigned { kClient, kPolicy, kUntil, kReset, kRetry, kAhead, kNumbers, kSum };
 
@@ -63,13 +63,13 @@ class Denials {
         std::uint64_t words[kWords];
     };
 
-    using Tag = std::atomic<std::uint16_t>;  // 0 if the place was never used
+    using Tag = std::atomic<std::uint16_t>;  // 0 if the entry was never used
 
     Denials(const HashKey& key, std::uint64_t entries) : key_(key), entry_count_(entries) {}
 
     static std::uint16_t tag_of(std::uint64_t client) { return static_cast<std::uint16_t>(client | 1); }
 
-    // The first of the places that may be a client's.
+    // The first entry that a client may have.
     std::uint64_t home_of(std::uint64_t client) const;
 
     Entry* entries() const;
@@ -80,7 +80,7 @@ class Denials {
 
     HashKey key_;
     std::uint64_t entry_count_;
-    std::atomic<Micros> latest_{0};  // when the last of all that are remembered ends
+    std::atomic<Micros> latest_{0};  // when the last remembered rejection ends
 };
 
 }  // namespace rate_limit

@@ -1,11 +1,11 @@
-// Takes and gives up the lead.
+// Election and resignation.
 #include "memory/leader.h"
 
 namespace rate_limit {
 
 Leader::Lead Leader::lead(const Process& process) {
-    constexpr Micros kBelieved = kSecond;      // for so long nobody asks whether the leader is alive
-    constexpr Micros kLongest = 60 * kSecond;  // who has its id by then is somebody else
+    constexpr Micros kBelieved = kSecond;      // the leader is not checked within this time
+    constexpr Micros kLongest = 60 * kSecond;  // after this time another process may have the id
     const Micros now = process.clock();
     std::uint32_t leader = leader_.load(std::memory_order_relaxed);
     const Micros silent = now - led_.load(std::memory_order_relaxed);
@@ -13,7 +13,7 @@ Leader::Lead Leader::lead(const Process& process) {
         (silent < kBelieved || process.alive(leader))) {
         return Lead::kNo;
     }
-    // Before the lead is taken, so that nobody takes a new leader for one that has been silent.
+    // Written before the id, so that no process sees a new leader with an old time.
     led_.store(now, std::memory_order_relaxed);
     if (leader == process.self) {
         return Lead::kYes;

@@ -1,4 +1,4 @@
-// Which of the processes that share memory does what only one should.
+// Elects one of the processes that share memory.
 #pragma once
 
 #include <atomic>
@@ -14,17 +14,17 @@ class Leader {
   public:
     enum class Lead : std::uint8_t {
         kNo,
-        kNew,  // and might not when it asked last
+        kNew,  // since this call
         kYes,
     };
 
-    // Whether this process leads: of all that ask, one does, until it resigns, dies, or has not asked for a
-    // minute.
+    // Whether this process is the leader. One of the processes that call this is, until it resigns, dies, or
+    // has not called this for a minute.
     Lead lead(const Process& process);
     void resign(const Process& process);
 
   private:
-    std::atomic<Micros> led_ = 0;  // when the leader last asked
+    std::atomic<Micros> led_ = 0;  // when the leader last called lead()
     std::atomic<std::uint32_t> leader_ = 0;
 };
 

@@ -1,11 +1,11 @@
-// Writes changed rates so that they are seen whole or not at all.
+// Writes a changed rate so that readers see all of it or nothing.
 #include "memory/live_rate.h"
 
 namespace rate_limit {
 namespace {
 
 constexpr std::uint64_t kOdd = 0x9e3779b97f4a7c15;
-constexpr std::uint64_t kNoRates = 0xff;  // where else the number of rates is
+constexpr std::uint64_t kNoRates = 0xff;  // instead of the number of rates: no live rate
 constexpr unsigned kPeriodShift = 32;
 
 std::uint64_t mix(std::uint64_t sum, std::uint64_t word) {
@@ -65,7 +65,7 @@ void LiveRate::write(const RateList* rates) {
     for (unsigned i = 0; i < kWords; i++) {
         kept.words[i].store(words[i], std::memory_order_relaxed);
     }
-    // Of two that write at once, the one with the higher number stays.
+    // Of two concurrent writers, the one with the higher number wins.
     std::uint64_t before = version_.load(std::memory_order_relaxed);
     while (before < version && !version_.compare_exchange_weak(before, version, std::memory_order_release)) {
     }

@@ -12,19 +12,19 @@
 
 namespace rate_limit {
 
-// Made in memory that is all zero: nothing was ever changed.
+// Created in memory that is all zero, which means: never changed.
 class LiveRate {
   public:
     enum class Kind : std::uint8_t {
-        kNone,   // the configuration holds
-        kRates,  // these hold instead; none at all is `off`
-        kTorn,   // it is being changed: ask again
+        kNone,   // the configured rate applies
+        kRates,  // these rates apply instead; no rate means `off`
+        kTorn,   // a change is being written: read again
     };
 
-    // The number of the last change; 0 if there never was one.
+    // The number of the last change; 0 if there was none.
     std::uint64_t version() const { return version_.load(std::memory_order_relaxed); }
 
-    // What holds since the last change, whose number goes to `*version`.
+    // The present rates; sets `*version` to the number of the last change.
     Kind read(std::uint64_t* version, RateList* rates) const;
 
     void set(const RateList& rates) { write(&rates); }
@@ -34,7 +34,7 @@ class LiveRate {
 
   private:
     static constexpr unsigned kVersions = 4;
-    static constexpr unsigned kWords = kMaxRates + 2;  // what it is, the rates, and the sum
+    static constexpr unsigned kWords = kMaxRates + 2;  // the number of rates, the rates, the checksum
 
     struct Version {
         std::atomic<std::uint64_t> words[kWords];
@@ -44,11 +44,11 @@ class LiveRate {
     void write(const RateList* rates);
 
     std::atomic<std::uint64_t> version_ = 0;
-    std::atomic<std::uint64_t> begun_ = 0;  // the last number that was taken
+    std::atomic<std::uint64_t> begun_ = 0;  // the last number that a writer took
     Version versions_[kVersions] = {};
 };
 
-// Whether two lists say the same.
+// Whether two lists have the same rates in the same order.
 bool same_rates(const RateList& a, const RateList& b);
 
 }  // namespace rate_limit

@@ -1,4 +1,4 @@
-// What the store needs of the process that it runs in.
+// The interface to the process: id, clock, scheduling.
 #pragma once
 
 #include <cstdint>
@@ -8,11 +8,11 @@
 namespace rate_limit {
 
 struct Process {
-    std::uint32_t self;  // this process' id: not 0, below 2^31, and of no other living process
-    bool (*alive)(std::uint32_t process);  // whether a process that holds a slot may still let it go
+    std::uint32_t self;  // id of this process: not 0, below 2^31, unique among living processes
+    bool (*alive)(std::uint32_t process);  // whether a process, which holds a lock, lives
     void (*yield)();                       // lets another process run
     Micros (*clock)();                     // a clock that is never set back
-    bool clock_is_shared = false;          // by all processes that use a table
+    bool clock_is_shared = false;          // `clock` is the same in all processes of a table
 };
 
 }  // namespace rate_limit

@@ -1,4 +1,4 @@
-// When to log again what happens with many requests.
+// Limits how often a message is logged.
 #pragma once
 
 #include <atomic>
@@ -7,10 +7,10 @@
 
 namespace rate_limit {
 
-// Made in memory that is all zero, which processes may share.
+// Created in memory that is all zero, which processes may share.
 class Reminder {
   public:
-    // True at most once in `every` among all processes. A clock that was set back does not silence it.
+    // True at most once in `every` microseconds among all processes, also after the clock was set back.
     bool is_due(Micros now, Micros every) {
         Micros last = last_.load(std::memory_order_relaxed);
         const bool due = last == 0 || now - last >= every || last - now >= every;

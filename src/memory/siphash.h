@@ -1,5 +1,5 @@
-// SipHash-1-3: a keyed hash, so that nobody who does not know the key can choose colliding clients. One round
-// for each word of input, and three at the end.
+// SipHash-1-3, a keyed hash: without the key nobody can choose names that collide. One round for each word of
+// the input, and three at the end.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Adds to stripes, and adds them up.
+// Adds to stripes, and sums them up.
 #include "memory/statistics.h"
 
 namespace rate_limit {

@@ -1,7 +1,7 @@
 // Counters of a zone's requests, in memory that all processes share.
 //
-// Each worker adds to a stripe of its own, so that workers do not fight for cache lines; those of an old
-// configuration and a new one may share a stripe, so additions are atomic, and sums exact.
+// Each worker adds to its own stripe, so that workers do not share cache lines. Workers of an old and a new
+// configuration may share a stripe, so additions are atomic.
 #pragma once
 
 #include <algorithm>
@@ -22,22 +22,22 @@ inline void add(Counter* counter, std::uint64_t amount = 1) {
     counter->fetch_add(amount, std::memory_order_relaxed);
 }
 
-// The upper bounds of histograms, each included; what is above the last counts beside.
+// The upper bounds of histograms, inclusive. Values above the last bound have a counter of their own.
 constexpr unsigned kTimeBounds = 14;
 constexpr Micros kTimeBoundsMicros[kTimeBounds] = {
     50, 100, 250, 500, 1'000, 2'500, 5'000, 10'000, 25'000, 50'000, 100'000, 250'000, 500'000, 1'000'000};
 
-// A histogram as it is read: how many values were up to each bound and above the one before.
+// A histogram as it is read: for each bound, the values up to it and above the bound before.
 template <unsigned kBounds>
 struct HistogramTotals {
-    std::uint64_t counts[kBounds + 1];  // the last: above all bounds
+    std::uint64_t counts[kBounds + 1];  // the last one: above all bounds
     std::uint64_t sum;
     std::uint64_t count;
 };
 
 using TimeTotals = HistogramTotals<kTimeBounds>;  // of microseconds
 
-// The first bound that a value is not above, or their number.
+// The index of the first bound that is not below the value, or kBounds.
 template <class Value, unsigned kBounds>
 unsigned bound_of(Value value, const Value (&bounds)[kBounds]) {
     unsigned bound = 0;
@@ -67,43 +67,43 @@ void add_histogram(const Counter (&counts)[kBounds + 1], const Counter& sum,
     totals->sum += load(sum);
 }
 
-// A clock that was set back tells nothing of how long it took.
+// A negative duration is from a clock that was set back.
 inline Micros at_least_zero(Micros took) { return std::max<Micros>(took, 0); }
 
 struct ZoneTotals {
-    std::uint64_t allowed;  // requests that the zone and all others admitted
+    std::uint64_t allowed;  // requests that this zone and all others admitted
     std::uint64_t rejected;
-    std::uint64_t delayed;           // of those that were allowed
-    std::uint64_t aborted;           // ended while they waited
-    std::uint64_t dry_run_rejected;  // of those above: in a dry run
+    std::uint64_t delayed;           // of the allowed requests
+    std::uint64_t aborted;           // requests that ended while they waited
+    std::uint64_t dry_run_rejected;  // of the requests above: in a dry run
     std::uint64_t dry_run_delayed;
-    std::uint64_t decided_by[kDeciders];  // who decided them, by Source
-    std::uint64_t reasons[kMostReasons];  // why it was not whom the configuration says, by Reason
-    TimeTotals checks;                    // how long it took
-    std::uint64_t shadows[2][2];  // as a candidate: what the live limits admitted, and what it would have
-    std::uint64_t bypassed[kBypasses];  // requests that the zone did not apply to, by Bypass
+    std::uint64_t decided_by[kDeciders];  // by DecidedBy
+    std::uint64_t reasons[kMostReasons];  // by Reason
+    TimeTotals checks;                    // durations of the decisions
+    std::uint64_t shadows[2][2];          // if a shadow: by live limits admitted, shadow admitted
+    std::uint64_t bypassed[kBypasses];    // requests that the zone did not apply to, by Bypass
 };
 
-// Made in memory that is all zero.
+// Created in memory that is all zero.
 class ZoneStatistics {
   public:
-    // A request was decided by the zone, from the first question to the last answer in so long.
+    // Counts a decision of the zone. `took` is the time from its start to its end.
     void count_decision(unsigned stripe, DecidedBy decided_by, bool allowed, Micros took);
 
-    // Beside its decision.
+    // In addition to count_decision().
     void count_delay(unsigned stripe) { add(&at(stripe).delayed); }
     void count_aborted(unsigned stripe) { add(&at(stripe).aborted); }
     void count_dry_run(unsigned stripe, bool rejected) { add(&at(stripe).dry_run[rejected ? 0 : 1]); }
 
-    // A request was not decided by whom it should be, and perhaps by nobody.
+    // Counts a request that the fallback decided, or nothing did.
     void count_reason(unsigned stripe, Reason reason) { add(&at(stripe).reasons[reason]); }
 
-    // A candidate would have admitted a request or not, as the live limits have or not.
-    void count_shadow(unsigned stripe, bool live, bool candidate) {
-        add(&at(stripe).shadows[live ? 1 : 0][candidate ? 1 : 0]);
+    // Counts a request by whether the live limits admitted it and whether the shadow would have.
+    void count_shadow(unsigned stripe, bool live, bool shadow) {
+        add(&at(stripe).shadows[live ? 1 : 0][shadow ? 1 : 0]);
     }
 
-    // The zone did not apply to a request.
+    // Counts a request that the zone did not apply to.
     void count_bypass(unsigned stripe, Bypass bypass) {
         add(&at(stripe).bypassed[static_cast<unsigned>(bypass)]);
     }
@@ -120,7 +120,7 @@ class ZoneStatistics {
         Counter aborted = 0;
         Counter dry_run[2] = {};  // rejected, delayed
         Counter reasons[kMostReasons] = {};
-        Counter shadows[2][2] = {};  // by what the live limits said, and the candidate
+        Counter shadows[2][2] = {};  // by live limits admitted, shadow admitted
         Counter bypassed[kBypasses] = {};
     };
 

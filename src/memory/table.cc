@@ -1,4 +1,4 @@
-// The table's locking, its search and the choice of who gives way.
+// Locks, search, insertion and eviction.
 #include "memory/table.h"
 
 #include <algorithm>
@@ -9,8 +9,8 @@ namespace {
 
 constexpr unsigned kAttempts = 64;
 
-// A process holds no more than one slot of a table, and asks for none while it does: a lock that bears its id
-// was left by a dead process that had the same.
+// A process holds at most one slot of a table and takes no other slot meanwhile, so a lock with its own id
+// was left by a dead process that had the same id.
 bool is_left(std::uint32_t owner, std::uint32_t self) { return owner == self; }
 
 void pause() {
@@ -21,12 +21,12 @@ void pause() {
 #endif
 }
 
-// Waiting for a lock: a holder needs well under a microsecond, unless it was put to sleep or is dead.
+// Waits for a lock. A holder needs less than a microsecond, unless it is suspended or dead.
 class Patience {
   public:
     explicit Patience(const Process& process) : process_(process) {}
 
-    // Waits a moment for `owner`; false if it will never let go.
+    // Waits for `owner` for a moment; false if the lock can be taken over.
     bool wait(std::uint32_t owner) {
         if (is_left(owner, process_.self)) {
             return false;
@@ -55,7 +55,7 @@ class Patience {
     static constexpr unsigned kSpins = 128;
     static constexpr unsigned kRoundsPerLook = 4;
     static constexpr Micros kLongest =
-        500'000;  // who holds a slot for longer is stopped, or another with a dead one's id
+        500'000;  // a holder for longer is stopped, or is another process with the id of a dead one
 
     const Process& process_;
     std::uint32_t owner_ = 0;
@@ -70,11 +70,10 @@ Table::Table(const StateLayout& layout, const HashKey& key, std::uint64_t sets, 
       key_(key),
       sets_(sets),
       words_(static_cast<std::uint32_t>(words_of(layout))),
-      has_accounts_(unsent_counts),
+      has_unsent_counts_(unsent_counts),
       set_size_(set_size(layout)),
-      counts_at_(accounts_offset(sets, set_size_)),
+      counts_at_(unsent_counts_offset(sets, set_size_)),
       evictions_(0),
-      reminded_(0),
       noted_(0),
       offset_(0) {
     if (unsent_counts) {
@@ -82,13 +81,14 @@ Table::Table(const StateLayout& layout, const HashKey& key, std::uint64_t sets, 
     }
 }
 
-std::uint64_t Table::accounts_offset(std::uint64_t sets, std::uint64_t set_size) {
+std::uint64_t Table::unsent_counts_offset(std::uint64_t sets, std::uint64_t set_size) {
     return round_up(round_up(sizeof(Table)) + sets * set_size);
 }
 
 std::size_t Table::size_of(const StateLayout& layout, std::uint64_t sets, bool unsent_counts) {
-    return unsent_counts ? accounts_offset(sets, set_size(layout)) + UnsentCounts::size(layout, sets * kWays)
-                         : round_up(sizeof(Table)) + sets * set_size(layout);
+    return unsent_counts
+               ? unsent_counts_offset(sets, set_size(layout)) + UnsentCounts::size(layout, sets * kWays)
+               : round_up(sizeof(Table)) + sets * set_size(layout);
 }
 
 std::size_t Table::least_size(const StateLayout& layout, bool unsent_counts) {
@@ -120,7 +120,7 @@ void Table::prefetch(std::uint64_t number) const {
     unsent_counts().prefetch_name(number);
 }
 
-// Locks the position if it still is the client's.
+// Locks the slot at a position if the client still has it.
 bool Table::lock(const Position& position, std::uint64_t hash, const Process& process, Slot* slot) {
     std::atomic<std::uint32_t>& lock = position.set->locks[position.way];
     Patience patience(process);
@@ -137,7 +137,7 @@ bool Table::lock(const Position& position, std::uint64_t hash, const Process& pr
             continue;
         }
         *slot = slot_at(position);
-        // What a dead holder left of a client that it was about to enter is not a state: forget it.
+        // The holder died before it wrote the state: remove the client.
         if ((mine & kFresh) != 0) {
             drop(*slot, process);
             return false;
@@ -150,20 +150,20 @@ bool Table::lock(const Position& position, std::uint64_t hash, const Process& pr
     }
 }
 
-// The client that has used the smaller part of its quota gives way first. Of two that have used the same, the
-// one that owes nothing does: Redis has its counts, while counts that are owed would be lost. What is owed
-// must not decide before that: every new client owes, and a flood of them would wash out all others.
-bool Table::Choice::gives_way_before(const Choice& other) const {
+// The client that has used the smaller part of its quota is evicted first. Of two that have used the same
+// part, it is the one without an unsent count, which would be lost. The unsent count is not compared first:
+// every new client has one, and a flood of new clients would evict all others.
+bool Table::Choice::is_evicted_before(const Choice& other) const {
     const std::uint64_t used = used_part_of(weight);
     const std::uint64_t used_by_other = used_part_of(other.weight);
     if (used != used_by_other) {
         return used < used_by_other;
     }
-    return owes != other.owes ? other.owes : weight < other.weight;
+    return has_unsent != other.has_unsent ? other.has_unsent : weight < other.weight;
 }
 
-// Where a new client goes: a free slot of its first set, if that has some to spare, or of the emptier one, or
-// else the slot whose loss forgets least.
+// Chooses the slot for a new client: a free slot of the first set if it has many free slots, else of the set
+// with more free slots, else the slot of the client to evict.
 bool Table::choose(std::uint64_t hash, const Policy& policy, Micros now, Choice* choice) const {
     const std::uint64_t sets[2] = {first_set(hash), second_set(hash)};
     *choice = {};
@@ -183,7 +183,7 @@ bool Table::choose(std::uint64_t hash, const Policy& policy, Micros now, Choice*
             most_free = free;
             choice->position = {set_at(index), first, index};
         }
-        // The first set is where a client is looked for first.
+        // A client in its first set is found faster.
         if (most_free > kWays / 4) {
             return true;
         }
@@ -191,10 +191,11 @@ bool Table::choose(std::uint64_t hash, const Policy& policy, Micros now, Choice*
     if (most_free != 0) {
         return true;
     }
-    // States are read without their locks: a torn one may misplace a choice, nothing more.
+    // States are read without locks: a torn state only makes the choice worse.
     for (const std::uint64_t index : sets) {
         Set* set = set_at(index);
-        const std::uint64_t owing = has_accounts_ ? unsent_counts().marks_of(index * kWays, kWays) : 0;
+        const std::uint64_t unsent_marks =
+            has_unsent_counts_ ? unsent_counts().marks_of(index * kWays, kWays) : 0;
         for (unsigned way = 0; way < kWays; way++) {
             if (set->locks[way].load(std::memory_order_relaxed) != 0) {
                 continue;
@@ -202,9 +203,9 @@ bool Table::choose(std::uint64_t hash, const Policy& policy, Micros now, Choice*
             const Position position = {set, way, index};
             const std::uint64_t victim = set->hashes[way].load(std::memory_order_acquire);
             const std::uint64_t weight = weight_of(policy, layout_, state_of(position), now);
-            const Choice candidate = {position, victim, weight, weight != 0 && (owing >> way & 1) != 0};
-            if (choice->position.set == nullptr || candidate.gives_way_before(*choice)) {
-                *choice = candidate;
+            const Choice next = {position, victim, weight, weight != 0 && (unsent_marks >> way & 1) != 0};
+            if (choice->position.set == nullptr || next.is_evicted_before(*choice)) {
+                *choice = next;
             }
             if (weight == 0) {
                 return true;
@@ -214,7 +215,7 @@ bool Table::choose(std::uint64_t hash, const Policy& policy, Micros now, Choice*
     return choice->position.set != nullptr;
 }
 
-// Takes the position for a new client; false if somebody else was faster, or has entered the same client
+// Takes the slot for a new client; false if another process was faster, or has inserted the same client
 // elsewhere.
 bool Table::claim(const Choice& choice, std::uint64_t hash, const Process& process, Slot* slot) {
     std::uint64_t victim = choice.victim;
@@ -226,7 +227,7 @@ bool Table::claim(const Choice& choice, std::uint64_t hash, const Process& proce
         return false;
     }
     std::fill_n(slot->state, words_, 0);
-    if (has_accounts_) {
+    if (has_unsent_counts_) {
         unsent_of(*slot).clear();
         unmark(*slot);
     }
@@ -234,9 +235,9 @@ bool Table::claim(const Choice& choice, std::uint64_t hash, const Process& proce
     return true;
 }
 
-// Two processes may enter one client at once, each in a position of its own. Each shows its position first
-// and looks for others then, so at least one sees the other. Whoever has finished stays; of two that have
-// not, the lower position does.
+// Two processes may insert the same client at the same time, at different positions. Each writes the hash
+// first and then searches for others, so at least one sees the other. A finished insertion wins; of two
+// unfinished ones, that at the lower position wins.
 bool Table::alone(const Position& position, std::uint64_t hash, const Process& process) {
     Patience patience(process);
     for (;;) {
@@ -264,7 +265,7 @@ bool Table::insert(std::uint64_t hash, const Policy& policy, Micros now, const P
         reclaim(second_set(hash), process);
         return false;
     }
-    // Somebody else has entered the client since it was looked for.
+    // Another process has inserted the client since the search.
     if (choice.victim == hash) {
         return false;
     }
@@ -275,7 +276,7 @@ bool Table::insert(std::uint64_t hash, const Policy& policy, Micros now, const P
         return false;
     }
     *slot = slot_at(position);
-    // The slot may have been used between the choice and the lock: then choose again.
+    // If the slot was used between the choice and the lock, choose again.
     const bool same = slot->hash->load(std::memory_order_seq_cst) == choice.victim;
     if (!same || (choice.victim != 0 && weight_of(policy, layout_, slot->state, now) > choice.weight)) {
         keep(*slot, process);
@@ -283,14 +284,14 @@ bool Table::insert(std::uint64_t hash, const Policy& policy, Micros now, const P
     }
     if (choice.victim != 0 && choice.weight != 0) {
         evictions_.fetch_add(1, std::memory_order_relaxed);
-        if (has_accounts_) {
+        if (has_unsent_counts_) {
             unsent_counts().add_lost(unsent_of(*slot).unsent());
         }
     }
     return claim(choice, hash, process, slot);
 }
 
-// Frees the slots of a set whose holders have died. What was being entered then is forgotten.
+// Unlocks the slots of a set whose holders have died. Removes clients that were being inserted.
 void Table::reclaim(std::uint64_t index, const Process& process) const {
     Set* set = set_at(index);
     for (unsigned way = 0; way < kWays; way++) {
@@ -359,7 +360,7 @@ bool Table::forget(std::uint64_t hash, const Process& process) {
     if (slot.state == nullptr) {
         return false;
     }
-    if (has_accounts_) {
+    if (has_unsent_counts_) {
         unsent_of(slot).clear();
         unmark(slot);
     }
@@ -374,7 +375,7 @@ void Table::add_unsent(const Slot& slot, std::uint32_t amount, std::string_view 
     if (layout_.varied) {
         counts.enter_rates(rates, unsent_rates(layout_));
     }
-    // What is owed without a mark would never be found.
+    // Mark first: a count without a mark would never be found.
     all.mark(slot.number);
     counts.add(amount);
 }
@@ -404,7 +405,7 @@ Slot Table::next_unsent(std::uint64_t* from, const Process& process) {
     }
 }
 
-// A client that was dropped may leave its slot marked.
+// Clears the mark of a slot whose client was dropped.
 void Table::unmark_free(const Position& position, const Process& process) {
     std::uint32_t unlocked = 0;
     if (!position.set->locks[position.way].compare_exchange_strong(unlocked, process.self | kFresh,
@@ -418,18 +419,18 @@ void Table::unmark_free(const Position& position, const Process& process) {
     keep(slot, process);
 }
 
-void Table::import_account(Table& other, const Position& from, const RateList& rates, const Slot& slot,
-                           const Process& process) {
+void Table::import_unsent_count(Table& other, const Position& from, const RateList& rates, const Slot& slot,
+                                const Process& process) {
     Slot before;
     if (!other.lock(from, slot.hash->load(std::memory_order_relaxed), process, &before)) {
         return;
     }
-    UnsentCount& from_account = other.unsent_of(before);
+    UnsentCount& old_count = other.unsent_of(before);
     UnsentCount& counts = unsent_of(slot);
     if (layout_.varied) {
-        counts.enter_rates(other.layout_.varied ? from_account.rates() : rates, unsent_rates(layout_));
+        counts.enter_rates(other.layout_.varied ? old_count.rates() : rates, unsent_rates(layout_));
     }
-    counts.continue_from(from_account, from_account.take_unsent());
+    counts.continue_from(old_count, old_count.take_unsent());
     if (counts.any()) {
         unsent_counts().mark(slot.number);
     }
@@ -441,8 +442,7 @@ void Table::import(Table& other, const RateList& rates, const Policy& policy, Mi
     key_ = other.key_;
     noted_.store(other.noted_.load(std::memory_order_relaxed), std::memory_order_relaxed);
     offset_.store(other.offset_.load(std::memory_order_relaxed), std::memory_order_relaxed);
-    // While clients come in, those that are there weigh by the rates that they were used with, if the new are
-    // not known.
+    // If the new rates are unknown, clients are weighed by the old rates during the import.
     Policy weighing = policy;
     if (weighing.rates.size == 0) {
         weighing.rates = rates;
@@ -460,8 +460,8 @@ void Table::import(Table& other, const RateList& rates, const Policy& policy, Mi
                 std::fill_n(slot.state, words_, 0);
                 convert(other.layout_, rates, other.state_of({set, way, i}), layout_, policy.rates,
                         slot.state);
-                if (has_accounts_ && other.has_accounts_) {
-                    import_account(other, {set, way, i}, rates, slot, process);
+                if (has_unsent_counts_ && other.has_unsent_counts_) {
+                    import_unsent_count(other, {set, way, i}, rates, slot, process);
                 }
                 keep(slot, process);
             }
@@ -469,7 +469,7 @@ void Table::import(Table& other, const RateList& rates, const Policy& policy, Mi
     }
 }
 
-// A clock that is never set back tells how far the other was, even if nobody asked meanwhile.
+// Process::clock is never set back, so the change of the offset is how far the other clock was set back.
 void Table::note_time_later(Micros now, const Policy& policy, const Process& process) {
     if (!process.clock_is_shared) {
         return;
@@ -485,15 +485,15 @@ void Table::note_time_later(Micros now, const Policy& policy, const Process& pro
     }
 }
 
-// Clears the states that had ended at the moment `ended`, but would matter at `now`. If this process was
-// stopped after it had read the clock, `ended` is in the past, and what had ended by then has ended.
+// Clears the states that had ended at the moment `ended` but would count at `now`. If this process was
+// stopped after it had read the clock, `ended` is in the past, which clears fewer states.
 void Table::clear_ended(const Policy& policy, Micros ended, Micros now, const Process& process) {
     for (std::uint64_t number = 0; number < slots(); number++) {
         const Position position = position_at(number);
         const std::uint64_t hash = position.set->hashes[position.way].load(std::memory_order_acquire);
         const std::uint64_t* state = state_of(position);
         Slot slot;
-        // States are read without their locks, and those to be cleared once more.
+        // States are read without locks, then once more with the lock.
         if (hash == 0 || weight_of(policy, layout_, state, ended) != 0 ||
             weight_of(policy, layout_, state, now) == 0 || !lock(position, hash, process, &slot)) {
             continue;
@@ -503,12 +503,6 @@ void Table::clear_ended(const Policy& policy, Micros ended, Micros now, const Pr
         }
         keep(slot, process);
     }
-}
-
-bool Table::remind(Micros now, Micros every) {
-    Micros last = reminded_.load(std::memory_order_relaxed);
-    const bool due = last == 0 || now - last >= every || last - now >= every;
-    return due && reminded_.compare_exchange_strong(last, now, std::memory_order_relaxed);
 }
 
 std::uint64_t Table::clients() const {

@@ -1,13 +1,12 @@
 // The clients of one zone, in memory that several processes share.
 //
-// A client is known by the keyed 64-bit hash of its name and may live in any slot of two sets of 16. A set
-// has its hashes together, then its locks, then its states:
+// A client is identified by the keyed 64-bit hash of its name and may have any slot of two sets of 16 slots:
 //
 //     | 16 hashes, 8 bytes each | 16 locks, 4 bytes each | 16 states of words_of(layout) words |
 //
-// A lock is the id of the process that holds it, so nobody waits for another client, and a lock whose holder
-// has died is taken over. Nothing is ever allocated: when both sets are full, the slot gives way whose loss
-// forgets least. A table may have unsent counts, which follow the sets: see unsent_counts.h.
+// Each slot has a lock, the id of the process that holds it. A lock whose holder has died is taken over.
+// Nothing is allocated: if both sets are full, the client with the lowest weight (weight_of) is evicted. A
+// table may have unsent counts, which follow the sets: see unsent_counts.h.
 #pragma once
 
 #include <atomic>
@@ -18,35 +17,37 @@
 #include "core/arithmetic.h"
 #include "core/check.h"
 #include "memory/process.h"
+#include "memory/reminder.h"
 #include "memory/siphash.h"
 #include "memory/unsent_counts.h"
 
 namespace rate_limit {
 
-// A client's slot, locked by this process, which may hold one of a table at a time. Given back by exactly one
-// of Table::keep and Table::drop.
+// The slot of a client, locked by this process, which may hold one slot of a table at a time. Unlock it by
+// one of Table::keep and Table::drop.
 struct Slot {
-    std::uint64_t* state = nullptr;  // null: there is none
+    std::uint64_t* state = nullptr;  // null: no slot
     std::atomic<std::uint64_t>* hash = nullptr;
     std::atomic<std::uint32_t>* lock = nullptr;
     std::uint64_t number = 0;  // among all slots of the table
-    bool fresh = false;        // the client was not known; its state is all zero, its unsent counts 0
+    bool fresh = false;        // the client was unknown; its state and unsent count are all zero
 };
 
 class Table {
   public:
-    // The least memory that holds a table of this layout.
+    // The smallest size that create() accepts.
     static std::size_t least_size(const StateLayout& layout, bool unsent_counts = false);
 
-    // Makes an empty table in `size` bytes at `memory`, all zero and aligned to 64 bytes; null if that is too
-    // small. The table lives in that memory and is never destroyed. `key` must be random.
+    // Creates an empty table in `size` bytes at `memory`, all zero and aligned to 64 bytes; null if `size` is
+    // too small. The table lives in that memory and is never destroyed. `key` must be random.
     static Table* create(void* memory, std::size_t size, const StateLayout& layout, const HashKey& key,
                          bool unsent_counts = false);
 
-    // Copies the clients of another table, whose layout must convert to this one's, while others may be using
-    // it. Only for a table that nobody else uses yet. `rates` are those that the other was used with, none if
-    // not known, and `policy` is for this one. Takes over the other's hash key. If both have unsent counts,
-    // what is unsent moves here; what is on its way is then so in both, and counts once.
+    // Copies the clients of another table, for which can_convert() must hold and which other processes may
+    // use meanwhile. No other process may use this table yet. `rates` are the rates that the other table was
+    // used with, none if unknown; `policy` is for this table. Copies the hash key too. If both tables have
+    // unsent counts, what is unsent moves here; what is in flight is then in both tables, and is charged
+    // once.
     void import(Table& other, const RateList& rates, const Policy& policy, Micros now,
                 const Process& process);
 
@@ -54,9 +55,9 @@ class Table {
         return nonzero(siphash(key_, client));
     }
 
-    // Remembers the time. If the clock was set back, clears each state that had ended before, since such a
-    // state would count once more. Takes about 10 ms for 100,000 clients then. Call it before a
-    // request takes a slot, while this process holds none of the table. Needs Process::clock_is_shared.
+    // Remembers the time. If the clock was set back, clears each state that had ended before, because such a
+    // state would count again; this takes about 10 ms for 100,000 clients. Call it before acquire(), while
+    // this process holds no slot of the table. Does nothing without Process::clock_is_shared.
     [[gnu::always_inline]] void note_time(Micros now, const Policy& policy, const Process& process) {
         const Micros passed = now - noted_.load(std::memory_order_relaxed);
         if (passed < -kClockSlack || passed > kNoteEvery) {
@@ -64,8 +65,8 @@ class Table {
         }
     }
 
-    // Locks the slot of a client, made for it if it has none. Waits only for the same client's other
-    // requests. The result has no state if every slot that the client may have is in use at this moment.
+    // Locks the slot of a client; gives an unknown client a slot. Waits only for other requests of the same
+    // client. The result has no state if every slot that the client may have is locked.
     [[gnu::always_inline]] Slot acquire(std::uint64_t hash, const Policy& policy, Micros now,
                                         const Process& process) {
         Slot slot;
@@ -75,11 +76,11 @@ class Table {
     // Locks the slot of a client, if it has one.
     Slot find(std::uint64_t hash, const Process& process);
 
-    // The same for a client that had the slot of this number a moment ago, and nearly always has it still.
+    // The same for a client that recently had the slot `number`, and most likely still has.
     Slot find(std::uint64_t hash, std::uint64_t number, const Process& process);
 
-    // Unlocks a slot whose state is to stay, or that holds nothing worth keeping. A holder that was stopped
-    // for so long that its lock was taken over finds another's id there, and leaves it.
+    // Unlock a slot: keep() keeps the client, drop() removes it. If another process took over the lock
+    // meanwhile, because this one was stopped for too long, they do nothing.
     static void keep(const Slot& slot, const Process& process) {
         std::uint32_t held = process.self;
         if (!slot.lock->compare_exchange_strong(held, 0, std::memory_order_release,
@@ -90,18 +91,19 @@ class Table {
     }
     static void drop(const Slot& slot, const Process& process);
 
-    // Forgets a client, and what it owes; false if it was not known.
+    // Removes a client and its unsent count; false if the client is unknown.
     bool forget(std::uint64_t hash, const Process& process);
 
-    // Adds `amount` to what the client of a locked slot owes. The table must have unsent_counts. `name` is
-    // the client's as short_name gives it; `rates` matter only where they differ between clients.
+    // Adds `amount` to the unsent count of a locked slot. The table must have unsent counts. `name` is the
+    // short_name() of the client; `rates` are used only if rates differ between clients.
     void add_unsent(const Slot& slot, std::uint32_t amount, std::string_view name, const RateList& rates);
 
-    // Locks the first slot from number `*from` on whose client may owe something; the result has no state if
-    // there is none. `*from` becomes the number after it, or slots(). The table must have unsent_counts.
+    // Locks the first slot from number `*from` on that may have an unsent count; the result has no state if
+    // there is none. Sets `*from` to the number after that slot, or slots(). The table must have unsent
+    // counts.
     Slot next_unsent(std::uint64_t* from, const Process& process);
 
-    bool has_unsent_counts() const { return has_accounts_; }
+    bool has_unsent_counts() const { return has_unsent_counts_; }
 
     // Only for a table with unsent counts. The count of one slot requires the lock of that slot.
     UnsentCounts& unsent_counts() const {
@@ -110,37 +112,36 @@ class Table {
     }
     UnsentCount& unsent_of(const Slot& slot) const { return *unsent_counts().at(slot.number); }
 
-    // Asks for the memory of a slot and its counts, which will be needed soon and without which others go on
-    // meanwhile. The table must have unsent_counts.
+    // Prefetches a slot and its unsent count into the cache. The table must have unsent counts.
     void prefetch(std::uint64_t number) const;
 
-    // Says that the client of a locked slot owes nothing, if that is so.
+    // Clears the mark of a locked slot if its unsent count is 0.
     void unmark(const Slot& slot) const;
 
-    // True at most once in `every` among all processes: for what should be logged, but not with each request.
-    bool remind(Micros now, Micros every);
+    // True at most once in `every` microseconds among all processes; for log messages.
+    bool remind(Micros now, Micros every) { return reminder_.is_due(now, every); }
 
     const StateLayout& layout() const { return layout_; }
     std::uint64_t slots() const { return sets_ * kWays; }
 
-    // Clients that were forgotten before they were back at their full quota, since the table was made. What
-    // they owed is lost: see lost().
+    // Clients that were evicted before they had their full quota again, since the table was created. Their
+    // unsent counts are lost: see lost().
     std::uint64_t evictions() const { return evictions_.load(std::memory_order_relaxed); }
 
-    // Unsent requests of such clients, of which Redis never learns; 0 without unsent_counts.
-    std::uint64_t lost() const { return has_accounts_ ? unsent_counts().lost() : 0; }
+    // Unsent requests of evicted clients, which are never sent to Redis; 0 without unsent counts.
+    std::uint64_t lost() const { return has_unsent_counts_ ? unsent_counts().lost() : 0; }
 
-    // Requests that were admitted beyond a limit, as Redis says; 0 without unsent_counts.
-    std::uint64_t overshoot() const { return has_accounts_ ? unsent_counts().overshoot() : 0; }
+    // Requests that were admitted beyond a limit, as Redis reports; 0 without unsent counts.
+    std::uint64_t overshoot() const { return has_unsent_counts_ ? unsent_counts().overshoot() : 0; }
 
-    // Slots in use, by looking at each; for a table of more than 65536 an estimate by looking at so many or
-    // half of that, since to look at all of a large one takes a second.
+    // Number of clients. For a table of more than 65,536 slots an estimate from at most that many slots,
+    // because to read all slots of a large table takes a second.
     std::uint64_t clients() const;
 
   private:
     static constexpr unsigned kWays = 16;
 
-    // In a lock: the holder has not yet written the state of the client whose hash is there.
+    // In a lock: the slot has the hash of a client whose state is not written yet.
     static constexpr std::uint32_t kFresh = 1U << 31;
 
     static constexpr Micros kNoteEvery = kSecond / 10;
@@ -159,8 +160,8 @@ class Table {
         // kWays states follow.
     };
 
-    // A position that a client may live in; the order of positions decides between two processes that insert
-    // one client.
+    // The position of a slot. The order of positions decides between two processes that insert the same
+    // client.
     struct Position {
         Set* set = nullptr;
         unsigned way = 0;
@@ -175,9 +176,9 @@ class Table {
         Position position;
         std::uint64_t victim = 0;
         std::uint64_t weight = 0;
-        bool owes = false;  // something that counts
+        bool has_unsent = false;  // and its weight is not 0
 
-        bool gives_way_before(const Choice& other) const;
+        bool is_evicted_before(const Choice& other) const;
     };
 
     Table(const StateLayout& layout, const HashKey& key, std::uint64_t sets, bool unsent_counts);
@@ -188,7 +189,7 @@ class Table {
     }
 
     static std::size_t size_of(const StateLayout& layout, std::uint64_t sets, bool unsent_counts);
-    static std::uint64_t accounts_offset(std::uint64_t sets, std::uint64_t set_size);
+    static std::uint64_t unsent_counts_offset(std::uint64_t sets, std::uint64_t set_size);
 
     Set* set_at(std::uint64_t index) const {
         auto* base = reinterpret_cast<unsigned char*>(const_cast<Table*>(this)) + round_up(sizeof(Table));
@@ -227,14 +228,14 @@ class Table {
     bool lock(const Position& position, std::uint64_t hash, const Process& process, Slot* slot);
     Slot acquire_later(std::uint64_t hash, const Policy& policy, Micros now, const Process& process);
 
-    // Locks a client that is known and that nobody else holds, as nearly all are that are asked for.
+    // Locks the slot of a known client if it is not locked: the most common case.
     [[gnu::always_inline]] bool lock_at_once(std::uint64_t hash, const Process& process, Slot* slot) const {
         Position position;
         if (!seek(first_set(hash), hash, nullptr, &position) &&
             !seek(second_set(hash), hash, nullptr, &position)) {
             return false;
         }
-        if (has_accounts_) {
+        if (has_unsent_counts_) {
             unsent_counts().prefetch(position.index * kWays + position.way);
         }
         std::atomic<std::uint32_t>& lock = position.set->locks[position.way];
@@ -258,20 +259,20 @@ class Table {
     void note_time_later(Micros now, const Policy& policy, const Process& process);
     void clear_ended(const Policy& policy, Micros ended, Micros now, const Process& process);
     void unmark_free(const Position& position, const Process& process);
-    void import_account(Table& other, const Position& from, const RateList& rates, const Slot& slot,
-                        const Process& process);
+    void import_unsent_count(Table& other, const Position& from, const RateList& rates, const Slot& slot,
+                             const Process& process);
 
     StateLayout layout_;
     HashKey key_;
     std::uint64_t sets_;
     std::uint32_t words_;  // of a state
-    bool has_accounts_;
+    bool has_unsent_counts_;
     std::uint64_t set_size_;   // bytes
-    std::uint64_t counts_at_;  // bytes from here, if there are any
+    std::uint64_t counts_at_;  // bytes from `this`, if the table has unsent counts
     std::atomic<std::uint64_t> evictions_;
-    std::atomic<Micros> reminded_;
-    std::atomic<Micros> noted_;   // the time, about: see note_time; 0 if never
-    std::atomic<Micros> offset_;  // of the clock that decides from Process::clock, at that time
+    Reminder reminder_;
+    std::atomic<Micros> noted_;   // the last time of note_time(), to about kNoteEvery; 0 if never
+    std::atomic<Micros> offset_;  // `now` minus Process::clock at that time
 };
 
 }  // namespace rate_limit

@@ -1,4 +1,4 @@
-// The lists of the minutes: who is put on them, and what they say together.
+// The lists of the minutes, and their sum.
 #include "memory/top_clients.h"
 
 #include <algorithm>
@@ -10,9 +10,9 @@
 namespace rate_limit {
 namespace {
 
-constexpr std::uint64_t kLookEvery = 64;  // rejections missed: so often is seen whether the holder is alive
+constexpr std::uint64_t kLookEvery = 64;  // missed rejections between checks whether the lock holder lives
 
-// No secret is needed: whoever finds names of equal hashes is still told from them by name.
+// No secret key is needed: clients with equal hashes differ in their names.
 std::uint64_t hash_of(std::string_view name) {
     const std::uint64_t hash = siphash({0, 0}, name);
     return hash != 0 ? hash : 1;
@@ -31,8 +31,8 @@ std::string_view TopClients::name_of(const Entry& entry) {
     return {entry.name, std::min<std::size_t>(entry.size, kLongestName)};
 }
 
-// Counts a client that is on the list; false if it is not. The hash is read again after the name, which
-// another process may be writing.
+// Counts a client that is on the list; false if it is not on the list. The hash is read again after the name,
+// because another process may replace the entry.
 bool TopClients::count(Minute* minute, std::uint64_t hash, std::string_view name) {
     const unsigned used = std::min(minute->used.load(std::memory_order_acquire), kClients);
     for (unsigned index = 0; index < used; index++) {
@@ -48,7 +48,7 @@ bool TopClients::count(Minute* minute, std::uint64_t hash, std::string_view name
     return false;
 }
 
-// One that is free, or that of the client with the least count.
+// A free index, or that of the client with the lowest count.
 unsigned TopClients::index_for_new(const Minute& minute) {
     const unsigned used = minute.used.load(std::memory_order_relaxed);
     if (used < kClients) {
@@ -61,7 +61,7 @@ unsigned TopClients::index_for_new(const Minute& minute) {
     return static_cast<unsigned>(least - minute.counts);
 }
 
-// Only for who has the lock. A process that dies on the way leaves an entry that is nobody's.
+// Requires the lock. A process that dies here leaves an entry with hash 0, which no client has.
 void TopClients::put(Minute* minute, std::uint64_t hash, std::string_view name) {
     const unsigned index = index_for_new(*minute);
     const bool replaces = index < minute->used.load(std::memory_order_relaxed);
@@ -79,14 +79,14 @@ void TopClients::put(Minute* minute, std::uint64_t hash, std::string_view name) 
     }
 }
 
-// A process does one thing at a time, so a lock with its own id was left by another that has died.
+// A process takes the lock once at a time, so a lock with its own id was left by a dead process with that id.
 bool TopClients::try_lock(const Process& process) {
     std::uint32_t owner = 0;
     return lock_.compare_exchange_strong(owner, process.self, std::memory_order_acquire) ||
            owner == process.self;
 }
 
-// Waits a little for whoever has it. False if it goes on to be held.
+// Waits for the lock for a short time. False if another process still holds it.
 bool TopClients::lock(const Process& process) {
     constexpr unsigned kRounds = 100;
     for (unsigned round = 0; round < kRounds; round++) {
@@ -110,7 +110,7 @@ void TopClients::add(std::string_view client, Micros now, const Process& process
     const std::int64_t number = minute_of(now);
     Minute* minute = &minutes_[number % kMinutes];
     const std::uint64_t hash = hash_of(client);
-    // Who is late adds to the list of a newer minute.
+    // A process with an older time adds to the list of a newer minute.
     const auto is_old = [&] { return minute->number.load(std::memory_order_acquire) < number; };
     if (!is_old() && count(minute, hash, client)) {
         return;
@@ -144,7 +144,7 @@ void TopClients::copy(const Minute& minute, std::vector<Found>* found) {
     }
 }
 
-// What each client has in all minutes.
+// Sums the counts of each client over all minutes.
 std::vector<TopClients::Found> TopClients::merge(std::vector<Found> found) {
     std::sort(found.begin(), found.end(), [](const Found& a, const Found& b) {
         return std::tie(a.hash, a.top_client.name) < std::tie(b.hash, b.top_client.name);
@@ -166,8 +166,8 @@ std::vector<TopClient> TopClients::read(std::size_t most, Micros now, const Proc
     const std::int64_t oldest = minute_of(now) - kMinutes;
     std::vector<Found> found;
     for (const Minute& minute : minutes_) {
-        // One minute at a time, so that few rejections are missed. Whoever holds it for long has been
-        // stopped: then it is read as it is.
+        // One minute at a time, so that few rejections are missed. If the holder of the lock is stopped, the
+        // list is read without the lock.
         const bool locked = lock(process);
         if (minute.number.load(std::memory_order_acquire) > oldest) {
             copy(minute, &found);

@@ -1,8 +1,9 @@
 // The clients of a zone that were rejected most in the last minutes.
 //
-// Space-Saving: each minute has a list of so many clients. Who is not on a full list takes the place of the
-// one with the least count and goes on from there, so a count may be too high by what it began with, and
-// nobody is missing who has more than that part of a minute's rejections.
+// The Space-Saving algorithm: each minute has a list of kClients clients. If the list is full, a new client
+// replaces the one with the lowest count and continues from that count. So a count may be too high by the
+// count that it started from, and each client with more than 1/kClients of the rejections of a minute is on
+// the list.
 #pragma once
 
 #include <atomic>
@@ -21,24 +22,24 @@ namespace rate_limit {
 struct TopClient {
     std::string name;        // as it was added
     std::uint64_t rejected;  // requests, in the minutes that list the client
-    std::uint64_t error;     // by so many at most that is too high
+    std::uint64_t error;     // `rejected` is too high by at most this
 };
 
-// Made in memory that is all zero. `now` is the time of a clock that is never set back, the same for all
+// Created in memory that is all zero. `now` is by a clock that is never set back and is the same in all
 // processes; it need not be exact.
 class TopClients {
   public:
-    static constexpr unsigned kMinutes = 5;   // the one that has begun and those before it
+    static constexpr unsigned kMinutes = 5;   // the present one and those before it
     static constexpr unsigned kClients = 64;  // on the list of a minute
 
-    // A request of this client was rejected; its name has at most kLongestName bytes. Waits for nobody: a
-    // client that is not on the list is missed if another process is putting somebody there.
+    // Counts a rejected request of a client, whose name has at most kLongestName bytes. Does not wait: a
+    // client that is not on the list is missed while another process changes the list.
     void add(std::string_view client, Micros now, const Process& process);
 
-    // The clients that were rejected most, at most so many, by what is certain of each.
+    // The clients with the most rejections, at most `most`, ordered by rejected - error.
     std::vector<TopClient> read(std::size_t most, Micros now, const Process& process);
 
-    // Rejections that were not added.
+    // Rejections that add() missed.
     std::uint64_t missed() const { return missed_.load(std::memory_order_relaxed); }
 
   private:
@@ -49,7 +50,7 @@ class TopClients {
     };
 
     struct Minute {
-        std::atomic<std::int64_t> number = 0;  // counted from 1; 0 for none
+        std::atomic<std::int64_t> number = 0;  // from 1; 0 for none
         std::atomic<std::uint32_t> used = 0;
         std::atomic<std::uint64_t> hashes[kClients] = {};  // 0 while an entry is being written
         std::atomic<std::uint64_t> counts[kClients] = {};
@@ -71,7 +72,7 @@ class TopClients {
     void free_from_dead(const Process& process);
     void unlock() { lock_.store(0, std::memory_order_release); }
 
-    std::atomic<std::uint32_t> lock_ = 0;  // of who puts clients on lists: its process, or 0
+    std::atomic<std::uint32_t> lock_ = 0;  // id of the process that changes lists, or 0
     std::atomic<std::uint64_t> missed_ = 0;
     Minute minutes_[kMinutes];
 };

@@ -1,4 +1,4 @@
-// How unsent counts change, who owes something, and who may send.
+// Changes of unsent counts, and the search for marked slots.
 #include "memory/unsent_counts.h"
 
 #include <algorithm>
@@ -63,7 +63,7 @@ void UnsentCount::enter_name(std::string_view name) {
     name_size_.store(static_cast<std::uint8_t>(name.size()), std::memory_order_release);
 }
 
-// Who dies half-way leaves rates that the client has had, if not all at once.
+// A process that dies here leaves a mixture of old and new rates of the client.
 void UnsentCount::enter_rates(const RateList& rates, std::uint32_t room) {
     std::atomic<std::uint64_t>* words = rate_words();
     const std::uint32_t size = std::min(rates.size, room);
@@ -78,7 +78,7 @@ void UnsentCount::enter_rates(const RateList& rates, std::uint32_t room) {
     }
 }
 
-// A holder that was stopped until its lock was taken over may come in between, so no change is a plain write.
+// A stopped process whose lock was taken over may still write, so each change is atomic.
 void UnsentCount::add(std::uint32_t amount) {
     std::uint64_t before = amounts();
     std::uint64_t after = 0;

@@ -1,4 +1,4 @@
-// Processes that ask at the same instant get together what one alone would get.
+// Concurrent processes together admit as many requests as one process would.
 #include <sys/mman.h>
 
 #include <cstring>
@@ -11,7 +11,7 @@ namespace {
 
 constexpr unsigned kProcesses = 4;
 
-// What the processes of a test share, besides zones. Zero at the start.
+// Memory that the processes of a test share, besides zones. All zero at the start.
 struct Shared {
     Meeting meeting;
     std::atomic<std::uint32_t> admitted[64];
@@ -32,8 +32,8 @@ void together(const Work& work) {
     assert_int_equal(mine, 0);
 }
 
-// Rounds in which all processes ask at once for the same new clients, each in an order of its own. Between
-// rounds the zone is emptied, or so much time passes that everybody is back at a full quota and gives way.
+// In each round all processes check the same new clients, each process in another order. Between rounds the
+// zone is cleared, or the clock moves on until all clients have their full quota and can be evicted.
 struct Rounds {
     const Zone* zone;
     Shared* shared;
@@ -261,7 +261,7 @@ void test_a_reminder_comes_once_in_its_time_whoever_asks(void**) {
     }
 }
 
-// A state at the edge of memory that may be read, while somebody writes it.
+// A state at the end of readable memory, which another process writes.
 void test_a_state_that_is_being_written_can_be_weighed(void**) {
     constexpr std::size_t kPage = 4096;
     for (const Algorithm algorithm : kEveryAlgorithm) {

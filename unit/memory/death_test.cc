@@ -1,4 +1,4 @@
-// A process that dies, stops or sleeps while it holds a client holds up nobody.
+// A process that dies, stops or sleeps while it holds a lock does not block others.
 #include <vector>
 
 #include "processes.h"
@@ -15,7 +15,7 @@ const Policy kTenAMinute = policy_of(Algorithm::kSlidingWindow, "10r/m");
 unsigned waits = 0;
 unsigned questions = 0;
 
-// Counts how often a check had to wait for somebody, and to ask whether somebody is alive.
+// Counts how often a check waited for another process, and asked whether a process is alive.
 Process counting_process() {
     Process process = this_process();
     waits = questions = 0;
@@ -33,7 +33,7 @@ Process counting_process() {
 Micros waited = 0;
 Micros others_run = 0;
 
-// A process whose clock goes on only while it lets others run, and then by as much as they take each time.
+// A process whose clock moves only in yield(), by a fixed time.
 Process timed_process(Micros each_time = 1000) {
     Process process = this_process();
     waited = 0;
@@ -43,7 +43,7 @@ Process timed_process(Micros each_time = 1000) {
     return process;
 }
 
-// A process that holds a client's slot and sleeps until it is let go, or killed.
+// A process that locks the slot of a client and sleeps until it is woken or killed.
 class Holder {
   public:
     Holder(const Zone& zone, std::uint64_t client)
@@ -137,7 +137,7 @@ void test_what_a_dead_process_had_written_of_a_new_client_is_forgotten(void**) {
     assert_int_equal(zone.admitted(kClient, 20), 10);
 }
 
-// Fills a zone of one set with holders that die, of new clients or of known ones.
+// Fills a zone of one set with slots whose lock holders die, for new or known clients.
 void occupy_with_the_dead(const Zone& zone, bool known) {
     for (unsigned i = 0; i < 16; i++) {
         if (known) {
@@ -211,7 +211,7 @@ void test_a_sleeping_holder_keeps_nobody_else_waiting(void**) {
     assert_int_equal(zone.used(client_number(3)), 2);
 }
 
-// A process that stops itself while it holds a client, and lets go, in its way, when it is continued.
+// A process that stops itself while it holds a lock, and unlocks when it is continued.
 class Stopper {
   public:
     Stopper(const Zone& zone, bool drops)

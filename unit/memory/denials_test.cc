@@ -1,5 +1,5 @@
-// Rejections that are remembered: for as long as they hold, for whom they hold, and never half of one and
-// half of another.
+// The deny cache: how long and for which requests a rejection is found, and that no entry is a mixture of
+// two.
 #include "memory/denials.h"
 
 #include <algorithm>
@@ -18,7 +18,7 @@ const Policy kTenAMinute = policy_of(Algorithm::kSlidingWindow, "10r/m");
 
 // A cache in shared memory of its own.
 struct Cache {
-    // What Redis' clock is ahead of this machine's.
+    // How far the clock of Redis is ahead.
     static constexpr Micros kAhead = 12345678;
 
     explicit Cache(std::size_t size = 16384)
@@ -41,7 +41,7 @@ struct Cache {
         denials->remember(client, policy, cost, now, now + kAhead, decision, most);
     }
 
-    // Of the entries, which follow the first line, and of the tags after them.
+    // The entries follow the first cache line, and the tags follow the entries.
     std::uint64_t* words() const { return memory.as<std::uint64_t>() + 8; }
     std::size_t word_count() const { return memory.size() / 8 - 8; }
 
@@ -187,7 +187,7 @@ void test_a_wait_is_never_shorter_than_it_was(void**) {
     assert_int_equal(decision.retry_after, 1);
 }
 
-// A dearer request is rejected too, but for longer.
+// A request of higher cost is rejected too, but for longer.
 void test_another_cost_is_not_known_to_be_rejected(void**) {
     const Cache cache;
     remember(cache, kNow, 30 * kSecond, 5);
@@ -228,7 +228,7 @@ void test_another_policy_is_not_known_to_reject(void**) {
     assert_true(found(cache, kNow));
 }
 
-void test_a_later_rejection_takes_the_place_of_the_earlier(void**) {
+void test_a_later_rejection_replaces_the_earlier(void**) {
     const Cache cache;
     remember(cache, kNow, 100'000);
     remember(cache, kNow + 50'000, 100'000);
@@ -244,7 +244,7 @@ void test_it_is_known_whether_anybody_may_be_found(void**) {
     assert_true(cache.denials->any(kNow));
     assert_true(cache.denials->any(kNow + 99'999));
     assert_false(cache.denials->any(kNow + 100'000));
-    // Of several, until the last has ended.
+    // With several rejections, until the last one has ended.
     cache.remember(cache.hash("bob"), kTenAMinute, 1, kNow, rejection(kSecond), 50'000);
     assert_true(cache.denials->any(kNow + 99'999));
     cache.remember(cache.hash("bob"), kTenAMinute, 1, kNow, rejection(kSecond), 200'000);
@@ -396,7 +396,7 @@ void test_a_cache_is_the_same_for_every_process(void**) {
     assert_true(found(cache, kNow));
 }
 
-// Decision `number` of a writer: every field follows from it.
+// Decision `number` of a writer: all fields derive from the number.
 Decision numbered(std::uint32_t number) {
     Decision decision = {};
     decision.remaining = number;
@@ -457,7 +457,7 @@ int main() {
         cmocka_unit_test(test_another_cost_is_not_known_to_be_rejected),
         cmocka_unit_test(test_other_clients_are_not_found),
         cmocka_unit_test(test_another_policy_is_not_known_to_reject),
-        cmocka_unit_test(test_a_later_rejection_takes_the_place_of_the_earlier),
+        cmocka_unit_test(test_a_later_rejection_replaces_the_earlier),
         cmocka_unit_test(test_it_is_known_whether_anybody_may_be_found),
         cmocka_unit_test(test_an_entry_with_any_word_torn_is_not_found),
         cmocka_unit_test(test_words_of_two_entries_of_one_client_do_not_mix),

@@ -1,4 +1,4 @@
-// How many clients a zone holds, and who gives way when there are more.
+// How many clients a zone holds, and which client is evicted from a full zone.
 #include <cstdio>
 
 #include "shared_zone.h"
@@ -6,7 +6,7 @@
 namespace rate_limit {
 namespace {
 
-// Clients that had come when the first was forgotten for another.
+// How many clients were inserted before the first eviction.
 std::uint64_t clients_before_an_eviction(const Zone& zone) {
     for (std::uint64_t i = 0; i < 2 * zone->slots(); i++) {
         assert_int_equal(zone.request(client_number(i)), Verdict::kAdmitted);
@@ -122,7 +122,7 @@ void test_where_rates_differ_a_client_weighs_by_its_own(void**) {
         Table* table = Table::create(memory.at(), memory.size(), layout_of(limited, 2, 100), {1, 2});
         TableLimit limit = {table, &limited, client_number(1), 5, {}};
         assert_int_equal(check(&limit, 1, kNow, this_process()), Verdict::kAdmitted);
-        // A request under a generous rate does not hide what was used under the other.
+        // A request under a rate with a larger quota does not hide what was used under the other rate.
         TableLimit same = {table, &generous, client_number(1), 1, {}};
         check(&same, 1, kNow + 2 * kSecond, this_process());
         limit.cost = 1;
@@ -147,7 +147,7 @@ void test_a_full_zone_has_room_for_a_new_client_however_long_its_period(void**) 
     }
 }
 
-// While so many others come in so long a time, a client at its limit is answered as if it were alone.
+// While many other clients are inserted, a client at its limit is not evicted.
 void flood(Algorithm algorithm, std::uint64_t others, Micros duration) {
     const Policy policy = policy_of(algorithm, "10r/m");
     const Zone zone(policy);

@@ -1,4 +1,4 @@
-// A table of another layout takes over what an earlier one knows, while others still use that.
+// Import into a table of another layout, while other processes use the old table.
 #include "processes.h"
 #include "shared_zone.h"
 
@@ -7,7 +7,7 @@ namespace {
 
 constexpr unsigned kClients = 200;
 
-// Client i has used 1 + i % 5.
+// Client i has used 1 + i % 5 requests.
 void fill(const Zone& zone) {
     for (unsigned i = 0; i < kClients; i++) {
         zone.request(client_number(i), kNow, 1 + i % 5);
@@ -69,7 +69,7 @@ void test_a_log_is_carried_to_a_longer_one_and_back(void**) {
     const Zone back(policy_of(Algorithm::kSlidingLog, "5r/m"));
     fill(five);
     assert_carried(five, fifty);
-    // Of twelve requests, a second apart, the shorter log keeps the last five.
+    // The shorter log keeps the last five of twelve requests, one each second.
     for (unsigned i = 0; i < 11; i++) {
         fifty.request(client_number(0), kNow + (1 + i) * kSecond);
     }
@@ -132,7 +132,7 @@ void test_a_client_that_is_only_being_entered_is_not_carried(void**) {
     for (unsigned i = 0; i < 16; i++) {
         from.request(client_number(i), kNow, 5);
     }
-    // It was entered in the place of another, whose state may still be there.
+    // The client was inserted for an evicted one, whose state may still be there.
     const Slot slot = from->acquire(77, policy, kNow + 5 * kMinute, made_up_process(1));
     assert_true(slot.fresh);
     slot.state[0] = ~std::uint64_t{0};

@@ -1,5 +1,5 @@
-// A process that is interrupted between any two instructions of a check: it may die there, be stopped there,
-// or go on after another has done the same.
+// A process is interrupted between any two instructions of a check: it dies, stops, or continues after
+// another process has made the same check.
 #if defined(__x86_64__)
 
 #include "stepper.h"
@@ -10,7 +10,8 @@ namespace {
 constexpr std::uint64_t kClient = 42;
 constexpr Micros kLater = kNow + 10 * kMinute;
 
-// What a check finds in the table: its client; a free slot; or none, so that somebody has to give way.
+// What a check finds in the table: its client, a free slot, or only slots of other clients, one of which is
+// evicted.
 enum class Finds { kClient, kFreeSlot, kRestedClients, kUsedClients };
 constexpr Finds kEveryFind[] = {Finds::kClient, Finds::kFreeSlot, Finds::kRestedClients, Finds::kUsedClients};
 
@@ -68,7 +69,7 @@ void test_a_process_may_die_after_any_instruction_of_a_check(void**) {
 
 Stepper* interrupted = nullptr;
 
-// Lets the interrupted process finish as soon as somebody waits for it.
+// Continues the interrupted process as soon as another process waits for it.
 Process waking_process() {
     Process process = this_process();
     process.yield = [] {
@@ -145,7 +146,7 @@ void test_who_died_while_it_entered_a_client_does_not_hold_up_another_that_enter
     Child dying([&] { return zone->acquire(2, zone.policy(), kLater, this_process()).fresh ? 0 : 1; });
     assert_int_equal(dying.wait(), 0);
     zone->drop(first, this_process());
-    // The next to come enters the client in the first slot; the dead one, it turns out, did so in the second.
+    // The next process inserts the client in the first slot; the dead process did so in the second.
     Stepper stepper(zone, kClient, kLater, memory.as<Progress>());
     while (*first.hash != kClient) {
         assert_false(stepper.done());
@@ -162,7 +163,7 @@ void test_who_died_while_it_entered_a_client_does_not_hold_up_another_that_enter
 
 Micros hurried = 0;
 
-// Has no patience with who does not run.
+// Does not wait for a stopped process.
 Process hurried_process() {
     Process process = this_process();
     process.clock = [] { return hurried += kSecond; };
@@ -212,7 +213,7 @@ int main() {
 
 #else
 
-// Needs the registers of a processor that it knows.
+// Requires a processor whose registers the test knows.
 int main() { return 0; }
 
 #endif

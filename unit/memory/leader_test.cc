@@ -1,4 +1,4 @@
-// Of the processes that share memory one leads, and another does as soon as that one cannot.
+// One of the processes that share memory leads; after its end another one does.
 #include "memory/leader.h"
 
 #include <memory>
@@ -84,7 +84,7 @@ void test_a_leader_that_lives_keeps_the_lead_though_it_is_slow(void**) {
     assert_int_equal(leader.lead(kFirst), Lead::kYes);
     now += 59 * kSecond;
     assert_int_equal(leader.lead(kSecondHost), Lead::kNo);
-    // Whoever has its id after a minute is somebody else.
+    // After a minute another process may have the id.
     now += 1 * kSecond;
     assert_int_equal(leader.lead(kSecondHost), Lead::kNew);
     assert_int_equal(leader.lead(kFirst), Lead::kNo);

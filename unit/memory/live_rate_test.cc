@@ -1,5 +1,4 @@
-// A rate that is changed while others read it: they see it whole, and who dies while it changes it harms
-// nobody.
+// Readers of a live rate see a change completely or not at all, even if its writer dies.
 #include "memory/live_rate.h"
 
 #include <memory>
@@ -26,7 +25,7 @@ void expect_rates(const LiveRate& live, std::string_view text) {
     assert_int_equal(version, live.version());
 }
 
-// Eight rates that all follow from one number.
+// Eight rates that derive from one number.
 RateList rates_number(std::uint32_t number) {
     RateList rates = {};
     rates.size = 1 + number % kMaxRates;

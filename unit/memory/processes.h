@@ -1,4 +1,4 @@
-// Processes that a test starts, awaits and kills, and what they meet at.
+// Processes that a test starts, waits for and kills, and barriers.
 #pragma once
 
 #include <fcntl.h>
@@ -13,7 +13,7 @@
 
 namespace rate_limit {
 
-// A process that runs a function, answers with its result, and does not outlive this one by much.
+// A process that runs a function and returns its result. It ends soon after its parent.
 class Child {
   public:
     template <class Function>
@@ -41,7 +41,7 @@ class Child {
     void send(int signal) const { assert_int_equal(::kill(pid_, signal), 0); }
     void kill() const { send(SIGKILL); }
 
-    // What the function returned, or -1 if it was killed.
+    // The result of the function, or -1 if the process was killed.
     int wait() {
         int status = 0;
         assert_int_equal(waitpid(pid_, &status, 0), pid_);
@@ -49,13 +49,13 @@ class Child {
         return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
     }
 
-    // Waits until it is dead but leaves it a zombie.
+    // Waits until the process is dead, but leaves it a zombie.
     void await_death() const {
         siginfo_t info = {};
         assert_int_equal(waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOWAIT), 0);
     }
 
-    // Waits until it has stopped itself or is stopped.
+    // Waits until the process is stopped.
     void await_stop() const {
         int status = 0;
         assert_int_equal(waitpid(pid_, &status, WUNTRACED), pid_);
@@ -90,8 +90,8 @@ class Signal {
     int ends_[2];
 };
 
-// Where a number of processes wait for each other, awake, so that they go on at the same instant. Lives in
-// shared memory that was zero.
+// A spinning barrier: processes wait for each other and continue at the same instant. Lives in shared memory
+// that was all zero.
 class Meeting {
   public:
     void join(unsigned processes) {

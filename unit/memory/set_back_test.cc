@@ -1,4 +1,4 @@
-// What had ended before the clock was set back stays ended, and what had not stays.
+// After the clock was set back, states that had ended stay ended, and other states stay.
 #include <random>
 #include <string>
 #include <vector>
@@ -17,7 +17,7 @@ Process clocked(std::uint32_t number = 0) {
     return process;
 }
 
-// A zone whose time of day may be set, while a clock that is not tells how much time has passed.
+// A zone with a clock that the test sets, and another clock that is never set back.
 class Scene {
   public:
     explicit Scene(const Policy& policy) : Scene(policy, layout_of(policy)) {}
@@ -60,7 +60,7 @@ struct Variant {
     StateLayout layout;
 };
 
-// All that a client of five requests in an hour may be in.
+// All limits of five requests in an hour.
 std::vector<Variant> variants() {
     std::vector<Variant> all;
     for (const Algorithm algorithm : kEveryAlgorithm) {
@@ -83,7 +83,7 @@ std::vector<Variant> variants() {
     return all;
 }
 
-// Uses up the quota, waits, and sets the clock back; tells how many of seven are admitted then.
+// Uses up the quota, waits, and sets the clock back; returns how many of seven requests are admitted then.
 unsigned left_after(const Variant& variant, Micros wait, bool asked, Micros back) {
     Scene scene(variant.policy, variant.layout);
     for (unsigned i = 0; i < 5; i++) {
@@ -184,7 +184,7 @@ void test_a_request_of_several_limits_follows_in_each(void**) {
     assert_int_equal(admitted(kNow - kHour), 5);
 }
 
-// What is owed is sent, whatever became of the state.
+// Unsent counts are sent even if the state was cleared.
 void test_what_is_owed_stays_owed(void**) {
     Scene scene(policy_of(Algorithm::kGcra, "5r/h"));
     scene.admitted("client", 5);
@@ -204,7 +204,7 @@ void test_a_process_that_was_stopped_opens_nothing(void**) {
             scene.pass(kSecond);
             scene.ask("client");
         }
-        // It has read the clock three seconds ago.
+        // The process has read the clock three seconds ago.
         TableLimit late = limit_of(scene.zone(), "another");
         check(&late, 1, scene.now() - 3 * kSecond, clocked(1));
         scene.pass(kSecond);

@@ -1,4 +1,4 @@
-// Tables in memory that processes share, and requests against them.
+// Tables in shared memory, and requests against them.
 #pragma once
 
 #include <sched.h>
@@ -20,10 +20,10 @@ namespace rate_limit {
 constexpr HashKey kKey = {0x0706050403020100, 0x0f0e0d0c0b0a0908};
 constexpr Micros kNow = kMidnight + 30 * kSecond;
 
-// What nginx leaves of a zone of 1 MB.
+// The usable size of a zone of 1 MB in nginx.
 constexpr std::size_t kMegabyteZone = 1048576 - 8192;
 
-// Ids from here on are of processes that live for as long as the test wants, and need not exist.
+// Ids from here on are of processes that do not exist; the test decides whether they live.
 constexpr std::uint32_t kMadeUp = 1U << 30;
 
 inline bool process_is_alive(std::uint32_t process) {
@@ -50,7 +50,7 @@ inline Process made_up_process(std::uint32_t number) {
     return process;
 }
 
-// One that waits twenty times as long for a living holder, which a busy machine may keep from running.
+// A process that waits twenty times as long for a living holder, which may not run on a busy machine.
 inline Process patient_process() {
     Process process = this_process();
     process.clock = [] { return monotonic_clock() / 20; };
@@ -81,12 +81,12 @@ class Memory {
     void* at_;
 };
 
-// The least memory for a table of so many sets of 16 slots.
+// The smallest memory for a table of `sets` sets of 16 slots.
 inline std::size_t size_of_sets(const StateLayout& layout, std::size_t sets) {
     return Table::least_size(layout) + (sets - 1) * (16 * 12 + 16 * 8 * words_of(layout));
 }
 
-// The same with unsent counts, though it may be more than the least.
+// The same with unsent counts; perhaps more than the smallest.
 inline std::size_t size_with_unsent(const StateLayout& layout, std::size_t sets) {
     return size_of_sets(layout, sets) + 3 * 64 + sets * 16 * count_size(layout) + sets * 2;
 }
@@ -103,7 +103,7 @@ class Zone {
         assert_non_null(table_);
     }
 
-    // Makes the table anew, in the same place.
+    // Creates a new table in the same memory.
     void clear() const {
         std::memset(memory_.at(), 0, memory_.size());
         Table::create(memory_.at(), memory_.size(), layout_, key_, unsent_counts_);
@@ -124,7 +124,7 @@ class Zone {
         return one.decision;
     }
 
-    // What the client has used of its quota.
+    // The used part of the quota of a client.
     std::uint32_t used(std::uint64_t client, Micros now = kNow) const {
         const Decision decision = look(client, now);
         return decision.limit - decision.remaining;
@@ -157,11 +157,11 @@ inline Zone small_zone(const Policy& policy, std::size_t sets) {
     return Zone(policy, size_of_sets(layout_of(policy), sets));
 }
 
-inline Zone zone_with_accounts(const Policy& policy, std::size_t sets) {
+inline Zone zone_with_unsent_counts(const Policy& policy, std::size_t sets) {
     return Zone(policy, layout_of(policy), size_with_unsent(layout_of(policy), sets), true);
 }
 
-// The hash of the client of this number, as evenly spread as a table's own.
+// The hash of a numbered client, as evenly distributed as those of a table.
 inline std::uint64_t client_number(std::uint64_t number) {
     return siphash(kKey, {reinterpret_cast<const char*>(&number), sizeof number}) | 1;
 }

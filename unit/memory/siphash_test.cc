@@ -1,4 +1,4 @@
-// The hash is SipHash-1-3, whatever the length and the alignment of its input.
+// The hash is SipHash-1-3 for every length and alignment of the input.
 #include "memory/siphash.h"
 
 #include <cstring>
@@ -10,9 +10,9 @@ namespace {
 
 constexpr HashKey kKey = {0x0706050403020100, 0x0f0e0d0c0b0a0908};
 
-// Of the bytes 0, 1, 2, … n-1 under that key, for n from 0 to 64. CPython's hash of bytes is the same
-// function, and an implementation that yields these yields the published vectors of SipHash-2-4 with two and
-// four rounds.
+// The hashes of the bytes 0, 1, 2, … n-1 with the key above, for n from 0 to 64. CPython's hash of bytes is
+// the same function. With two and four rounds, an implementation with these results has the published results
+// of SipHash-2-4.
 constexpr std::uint64_t kVectors[] = {
     0xabac0158050fc4dc, 0xc9f49bf37d57ca93, 0x82cb9b024dc7d44d, 0x8bf80ab8e7ddf7fb, 0xcf75576088d38328,
     0xdef9d52f49533b67, 0xc50d2b50c59f22a7, 0xd3927d989bb11140, 0x369095118d299a8e, 0x25a48eb36c063de4,
@@ -66,7 +66,7 @@ void test_nothing_is_read_beyond_the_input(void**) {
 }
 
 void test_bytes_above_127_are_not_negative(void**) {
-    // Of 15 bytes 0xff under the key 0.
+    // The hash of 15 bytes 0xff with the key 0.
     char bytes[15];
     std::memset(bytes, 0xff, sizeof bytes);
     assert_int_equal(siphash({0, 0}, {bytes, sizeof bytes}), 0x562bd90f8eb2852f);

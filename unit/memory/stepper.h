@@ -1,4 +1,4 @@
-// A process that can be held between any two instructions of what it does, such as a check.
+// A process that can be stopped between any two instructions, for example of a check.
 #pragma once
 
 #include <sys/ptrace.h>
@@ -20,7 +20,7 @@ struct Moment {
     unsigned times;
 };
 
-// What a stepping process tells of itself.
+// What a stepped process reports.
 struct Progress {
     std::atomic<bool> done;     // with the check
     std::atomic<bool> waiting;  // for who holds the client
@@ -28,7 +28,7 @@ struct Progress {
 
 class Stepper {
   public:
-    // Stands before the first instruction of what it does, which returns an answer. Skips the test where
+    // Stops before the first instruction of the function, which returns an answer. Skips the test if
     // processes cannot be traced.
     Stepper(const std::function<int(const Process&)>& action, Progress* progress)
         : progress_(reset(progress)), child_([&action, progress] {
@@ -75,7 +75,7 @@ class Stepper {
         await();
     }
 
-    // Goes on until that moment, which must come.
+    // Continues until the moment, which must come.
     void run_to(const Moment& moment) const {
         for (unsigned i = 0; i < moment.times; i++) {
             if (i != 0) {
@@ -85,7 +85,7 @@ class Stepper {
         }
     }
 
-    // Goes on and does not stop again.
+    // Continues without another stop.
     void go_on() const { trace(PTRACE_CONT); }
 
     Verdict answer() {
@@ -120,7 +120,7 @@ class Stepper {
         return registers;
     }
 
-    // With a breakpoint there, in the place of the instruction.
+    // With a breakpoint instead of the instruction.
     void run_to(unsigned long long address) const {
         user_regs_struct now = registers();
         if (now.rip == address) {
@@ -145,8 +145,8 @@ class Stepper {
     int answer_ = 0;
 };
 
-// The moments of a check at which to interrupt it: when each of its instructions is first reached, or, if
-// they are too many, some of them; and before and after each change of the table.
+// The moments at which to interrupt a check: when each of its instructions, or some of them if there are too
+// many, is first reached; and before and after each change of the table.
 inline std::vector<Moment> moments_of(const Zone& zone, std::uint64_t client, Micros now,
                                       Progress* progress) {
     constexpr std::size_t kMost = 500;

@@ -1,4 +1,4 @@
-// A request under one limit or several: charged to all or to none.
+// A request under one or several limits is charged to all of them or to none.
 #include <vector>
 
 #include "shared_zone.h"
@@ -10,7 +10,7 @@ constexpr std::uint64_t kClient = 42;
 
 unsigned waits = 0;
 
-// Counts how often a check had to wait for somebody.
+// Counts how often a check waited for another process.
 Process counting_process() {
     Process process = this_process();
     waits = 0;
@@ -36,7 +36,7 @@ void test_one_limit_admits_its_quota_and_rejects_the_rest(void**) {
     }
 }
 
-// By its name, in one step and in several, in tables with unsent counts and without.
+// Checks a client by name, in one step and in several, in tables with and without unsent counts.
 void test_one_limit_is_checked_by_name_as_by_hash(void**) {
     const std::string names[] = {"192.0.2.1", "sha256:of what is a digest", std::string(200, 'x'), "}{"};
     for (const Algorithm algorithm : kEveryAlgorithm) {
@@ -108,7 +108,7 @@ void test_looks_in_a_group_charge_nothing(void**) {
     assert_int_equal(charged.used(kClient), 3);
 }
 
-// A group over three zones, of which the one at `full` rejects.
+// A group of three zones; the zone at `full` rejects.
 struct RequestCheck {
     Zone zones[3] = {
         Zone(policy_of(Algorithm::kTokenBucket, "10r/m")),
@@ -208,7 +208,7 @@ void test_a_fresh_client_whose_first_request_is_rejected_is_not_kept(void**) {
     assert_int_equal(zone.used(kClient), 10);
 }
 
-// A zone of which every slot is held, each by another process.
+// A zone whose slots are all locked, each by another process.
 struct Occupied {
     Zone zone;
     std::vector<Slot> slots;

@@ -1,4 +1,4 @@
-// What a table keeps, forgets and tells of its clients, as one process sees it.
+// A table that one process uses: clients, locks, numbers.
 #include "memory/table.h"
 
 #include <algorithm>
@@ -176,11 +176,11 @@ void test_a_reminder_comes_at_once_then_at_most_so_often(void**) {
     assert_false(zone->remind(kNow + kMinute - 1, kMinute));
     assert_true(zone->remind(kNow + kMinute, kMinute));
     assert_false(zone->remind(kNow + kMinute + 1, kMinute));
-    // A clock that was set back does not silence it.
+    // True also after the clock was set back.
     assert_true(zone->remind(kNow, kMinute));
 }
 
-// The set that a client goes to in an empty table of 256 sets that hashes with `key`.
+// The set of a client in an empty table of 256 sets with the hash key `key`.
 std::size_t set_of(const std::string& name, const HashKey& key) {
     const StateLayout layout = layout_of(kTenAMinute);
     static const Memory memory(size_of_sets(layout, 256));

@@ -1,4 +1,4 @@
-// Those who are rejected most are found among any number of others, whatever happens to who counts them.
+// The clients with the most rejections are found among any number of others, even if processes die.
 #include "memory/top_clients.h"
 
 #include <algorithm>
@@ -65,7 +65,7 @@ void test_names_are_kept_as_they_are(void**) {
     assert_true(list[3].name == "a");
 }
 
-// A newcomer takes the place of the one with the least, and nobody knows how much it had before.
+// A new client replaces the one with the lowest count; its own earlier count is unknown.
 void test_a_newcomer_to_a_full_list_may_be_counted_too_high(void**) {
     const auto top_clients = make_hitters();
     for (unsigned i = 0; i < TopClients::kClients; i++) {
@@ -81,11 +81,11 @@ void test_a_newcomer_to_a_full_list_may_be_counted_too_high(void**) {
     assert_true(named("newcomer") != list.end());
     assert_int_equal(named("newcomer")->rejected, 5);
     assert_int_equal(named("newcomer")->error, 3);
-    // What is certain of it is less than of all others.
+    // Its rejected - error is the lowest.
     assert_true(named("newcomer") == list.end() - 1);
 }
 
-// Zipf: client n has the n-th part of the first one's rejections.
+// Zipf: client n has 1/n of the rejections of the first client.
 void test_heavy_clients_are_found_among_a_hundred_thousand(void**) {
     constexpr unsigned kClients = 100'000;
     constexpr unsigned kRejections = 400'000;
@@ -131,7 +131,7 @@ void test_minutes_are_added_up_and_forgotten(void**) {
     for (unsigned i = 1; i < 6; i++) {
         assert_string_equal(list[i].name.c_str(), ("minute" + std::to_string(i + 1)).c_str());
     }
-    // Nobody needs to be rejected for old ones to be forgotten.
+    // Old clients disappear also without new rejections.
     assert_int_equal(read_all(top_clients.get(), kStart + 9 * kMinuteOfClock)[0].rejected, 20);
     assert_int_equal(read_all(top_clients.get(), kStart + 11 * kMinuteOfClock - 1).size(), 2);
     assert_true(read_all(top_clients.get(), kStart + 11 * kMinuteOfClock).empty());
@@ -146,7 +146,7 @@ void test_a_process_with_an_old_time_empties_no_newer_list(void**) {
     assert_int_equal(list[0].rejected, 4);
 }
 
-// Clients on the list are counted whoever else counts; a newcomer may be missed, and that is counted.
+// Clients on the list are counted exactly; a new client may be missed, and missed() counts that.
 void test_processes_together_miss_what_they_say(void**) {
     constexpr unsigned kProcesses = 4;
     constexpr unsigned kEach = 1'500'000;
@@ -176,7 +176,7 @@ void test_processes_together_miss_what_they_say(void**) {
     assert_int_equal(sum, kProcesses * kEach);
 }
 
-// Whoever is killed while it adds, at any point, leaves lists that are whole, and others go on.
+// A process that is killed at any point of add() leaves valid lists, and others continue.
 void test_a_process_that_dies_at_work_does_no_harm(void**) {
     const Memory memory(sizeof(TopClients));
     auto* top_clients = new (memory.at()) TopClients;
@@ -214,7 +214,7 @@ void test_a_process_that_dies_at_work_does_no_harm(void**) {
     }
 }
 
-// The process that holds the lock is made up: it lives, or does not, as the test says.
+// The lock holder is a process id whose life the test decides.
 bool holder_lives = true;
 
 void test_a_lock_is_taken_from_the_dead_only(void**) {
@@ -241,13 +241,13 @@ void test_a_lock_is_taken_from_the_dead_only(void**) {
     assert_true(list[0].rejected > 900);
     assert_int_equal(list[0].rejected + top_clients->missed(), 2000);
     assert_int_equal(lock->load(), 0);
-    // Who is on the list needs no lock.
+    // A client on the list needs no lock.
     holder_lives = true;
     lock->store(12345);
     top_clients->add("client", kStart, process);
     lock->store(0);
     assert_int_equal(top_clients->read(10, kStart, process)[0].rejected, list[0].rejected + 1);
-    // A new process with the id of a dead holder needs to ask nobody.
+    // A process with the id of a dead holder takes the lock at once.
     lock->store(process.self);
     top_clients->add("another", kStart, process);
     assert_int_equal(top_clients->read(10, kStart, process).size(), 2);

@@ -1,4 +1,4 @@
-// Clients by their names, in tables with unsent_counts.
+// Clients by name, in tables with unsent counts.
 #pragma once
 
 #include <string>
@@ -28,7 +28,7 @@ inline Verdict use(const Zone& zone, std::string_view name, std::uint32_t cost =
     return check(&limit, 1, now, process);
 }
 
-// A copy of what a client's counts says.
+// A copy of the unsent count of a client.
 struct Owed {
     bool known = false;
     bool marked = false;
@@ -73,7 +73,7 @@ inline std::uint64_t marks(Table& table) {
     return count;
 }
 
-// Puts what a client owes on its way.
+// Marks the unsent count of a client as in flight.
 inline void send(Table& table, std::uint64_t client, std::uint64_t sender, std::uint64_t sequence) {
     const Slot slot = table.find(client, this_process());
     assert_non_null(slot.state);
@@ -82,7 +82,7 @@ inline void send(Table& table, std::uint64_t client, std::uint64_t sender, std::
     Table::keep(slot, this_process());
 }
 
-// Forgets what a client owes.
+// Clears the unsent count of a client.
 inline void confirm(const Zone& zone, std::string_view name) {
     const Slot slot = zone->find(zone->hash(name), this_process());
     assert_non_null(slot.state);

@@ -1,4 +1,4 @@
-// What a table notes of requests that Redis has not been told of, and who gives way when it is full.
+// Unsent counts, and which client is evicted from a full table with unsent counts.
 #include "memory/unsent_counts.h"
 
 #include <malloc.h>
@@ -20,7 +20,7 @@ Policy counting_all(const Policy& policy) {
     return counting;
 }
 
-void test_a_table_with_accounts_needs_exactly_its_least_size(void**) {
+void test_a_table_with_unsent_counts_needs_exactly_its_least_size(void**) {
     for (const char* rates : {"5r/m", "5r/m,100r/d"}) {
         for (const bool varied : {false, true}) {
             const Policy policy = policy_of(Algorithm::kSlidingBuckets, rates);
@@ -35,7 +35,7 @@ void test_a_table_with_accounts_needs_exactly_its_least_size(void**) {
     }
 }
 
-void test_a_table_with_accounts_uses_its_memory_and_stays_in_it(void**) {
+void test_a_table_with_unsent_counts_uses_its_memory_and_stays_in_it(void**) {
     const Policy policy = policy_of(Algorithm::kGcra, "30r/m,100r/h");
     const StateLayout layout = layout_of(policy, 4, 0);
     const std::size_t set = 16 * (12 + 8 * words_of(layout) + count_size(layout));
@@ -57,7 +57,7 @@ void test_a_table_with_accounts_uses_its_memory_and_stays_in_it(void**) {
     }
 }
 
-void test_a_table_without_accounts_is_as_large_as_ever(void**) {
+void test_a_table_without_unsent_counts_is_as_large_as_ever(void**) {
     const StateLayout layout = layout_of(kTenAMinute);
     assert_int_equal(Table::least_size(layout), 128 + 16 * (12 + 16));
     const Zone zone(kTenAMinute);
@@ -66,10 +66,10 @@ void test_a_table_without_accounts_is_as_large_as_ever(void**) {
     assert_int_equal(zone->overshoot(), 0);
 }
 
-// So that what every request writes of unsent counts is in one line.
-void test_accounts_begin_with_a_line_of_the_cache(void**) {
+// Each request then writes one cache line of unsent counts.
+void test_unsent_counts_begin_with_a_line_of_the_cache(void**) {
     for (const std::size_t sets : {1, 3, 33, 100}) {
-        const Zone zone = zone_with_accounts(kTenAMinute, sets);
+        const Zone zone = zone_with_unsent_counts(kTenAMinute, sets);
         const auto first = reinterpret_cast<std::uintptr_t>(zone->unsent_counts().at(0));
         assert_int_equal((first - reinterpret_cast<std::uintptr_t>(&zone.table())) % 64, 0);
         assert_int_equal(count_size(zone->layout()) % 32, 0);
@@ -78,7 +78,7 @@ void test_accounts_begin_with_a_line_of_the_cache(void**) {
 
 void test_what_a_client_is_admitted_is_summed_under_its_name(void**) {
     for (const Algorithm algorithm : kEveryAlgorithm) {
-        const Zone zone = zone_with_accounts(policy_of(algorithm, "10r/m"), 8);
+        const Zone zone = zone_with_unsent_counts(policy_of(algorithm, "10r/m"), 8);
         use(zone, "alice");
         use(zone, "bob", 3);
         use(zone, "alice", 5);
@@ -93,7 +93,7 @@ void test_what_a_client_is_admitted_is_summed_under_its_name(void**) {
 
 void test_a_request_that_is_not_charged_is_not_owed(void**) {
     for (const Algorithm algorithm : kEveryAlgorithm) {
-        const Zone zone = zone_with_accounts(policy_of(algorithm, "10r/m"), 8);
+        const Zone zone = zone_with_unsent_counts(policy_of(algorithm, "10r/m"), 8);
         assert_int_equal(use(zone, "alice", 11), Verdict::kRejected);
         assert_false(owed_by(zone, "alice").known);
         use(zone, "alice", 8);
@@ -109,7 +109,7 @@ void test_a_request_that_is_not_charged_is_not_owed(void**) {
 }
 
 void test_of_several_limits_all_owe_or_none(void**) {
-    const Zone zones[2] = {zone_with_accounts(kTenAMinute, 2), zone_with_accounts(kManyAMinute, 2)};
+    const Zone zones[2] = {zone_with_unsent_counts(kTenAMinute, 2), zone_with_unsent_counts(kManyAMinute, 2)};
     for (const std::uint32_t cost : {4U, 7U}) {
         TableLimit limits[2] = {limit_of(zones[0], "alice", cost), limit_of(zones[1], "alice", cost)};
         check(limits, 2, kNow, this_process());
@@ -122,7 +122,7 @@ void test_of_several_limits_all_owe_or_none(void**) {
 void test_where_rejected_requests_count_they_are_owed(void**) {
     for (const Algorithm algorithm : {Algorithm::kFixedWindow, Algorithm::kSlidingWindow,
                                       Algorithm::kSlidingBuckets, Algorithm::kSlidingLog}) {
-        const Zone zone = zone_with_accounts(counting_all(policy_of(algorithm, "10r/m")), 8);
+        const Zone zone = zone_with_unsent_counts(counting_all(policy_of(algorithm, "10r/m")), 8);
         assert_int_equal(use(zone, "alice", 11), Verdict::kRejected);
         assert_int_equal(owed_by(zone, "alice").unsent, 11);
         assert_int_equal(use(zone, "alice", 2), Verdict::kRejected);
@@ -136,7 +136,7 @@ void test_where_rejected_requests_count_they_are_owed(void**) {
 
 void test_a_rejected_request_owes_no_more_than_it_raises_a_level(void**) {
     for (const Algorithm algorithm : {Algorithm::kTokenBucket, Algorithm::kLeakyBucket, Algorithm::kGcra}) {
-        const Zone zone = zone_with_accounts(counting_all(policy_of(algorithm, "10r/m")), 8);
+        const Zone zone = zone_with_unsent_counts(counting_all(policy_of(algorithm, "10r/m")), 8);
         use(zone, "alice", 8);
         assert_int_equal(use(zone, "alice", 5), Verdict::kRejected);
         assert_int_equal(owed_by(zone, "alice").unsent, 10);
@@ -145,7 +145,7 @@ void test_a_rejected_request_owes_no_more_than_it_raises_a_level(void**) {
         assert_int_equal(use(zone, "alice", 5, kNow + 12 * kSecond), Verdict::kRejected);
         assert_int_equal(owed_by(zone, "alice").unsent, 12);
         // The second rate has room for it.
-        const Zone two = zone_with_accounts(counting_all(policy_of(algorithm, "10r/m,1000r/h")), 8);
+        const Zone two = zone_with_unsent_counts(counting_all(policy_of(algorithm, "10r/m,1000r/h")), 8);
         use(two, "alice", 10);
         use(two, "alice", 5);
         assert_int_equal(owed_by(two, "alice").unsent, 15);
@@ -155,14 +155,14 @@ void test_a_rejected_request_owes_no_more_than_it_raises_a_level(void**) {
 void test_a_rejection_for_coming_too_soon_owes_what_it_raises(void**) {
     Policy policy = counting_all(policy_of(Algorithm::kTokenBucket, "10r/m"));
     policy.min_interval = 10 * kSecond;
-    const Zone zone = zone_with_accounts(policy, 8);
+    const Zone zone = zone_with_unsent_counts(policy, 8);
     use(zone, "alice", 2);
     assert_int_equal(use(zone, "alice", 3), Verdict::kRejected);
     assert_int_equal(owed_by(zone, "alice").unsent, 5);
 }
 
 void test_what_is_owed_stays_at_the_most_that_it_can_be(void**) {
-    const Zone zone = zone_with_accounts(policy_of(Algorithm::kFixedWindow, "1000000000r/s"), 2);
+    const Zone zone = zone_with_unsent_counts(policy_of(Algorithm::kFixedWindow, "1000000000r/s"), 2);
     use(zone, "alice", 7);
     const Slot slot = zone->find(zone->hash("alice"), this_process());
     UnsentCount& counts = zone->unsent_of(slot);
@@ -176,7 +176,7 @@ void test_what_is_owed_stays_at_the_most_that_it_can_be(void**) {
 }
 
 void test_a_name_is_entered_once_and_only_if_it_is_short(void**) {
-    const Zone zone = zone_with_accounts(kTenAMinute, 2);
+    const Zone zone = zone_with_unsent_counts(kTenAMinute, 2);
     const std::uint64_t client = zone->hash("alice");
     TableLimit limit = zone.limit(client);
     limit.name = {};
@@ -189,7 +189,7 @@ void test_a_name_is_entered_once_and_only_if_it_is_short(void**) {
         assert_true(owed_by(zone.table(), client).name == (name.size() > kLongestName ? "" : longest));
     }
     assert_int_equal(owed_by(zone.table(), client).unsent, 4);
-    // Nothing was written behind a name's room, which is where the next counts begins.
+    // Nothing was written after the room for the name, where the next count begins.
     std::uint64_t empty = 0;
     for (std::uint64_t i = 0; i < zone->slots(); i++) {
         empty += zone->unsent_counts().at(i)->any() ? 0 : 1;
@@ -205,7 +205,7 @@ void assert_same_rates(const RateList& a, const RateList& b) {
     }
 }
 
-void test_where_rates_differ_an_account_has_those_that_the_client_last_had(void**) {
+void test_where_rates_differ_an_unsent_count_has_the_last_rates_of_its_client(void**) {
     for (const Algorithm algorithm : {Algorithm::kSlidingWindow, Algorithm::kSlidingLog}) {
         const Policy zone_policy = policy_of(algorithm, "10r/m");
         const StateLayout layout = layout_of(zone_policy, 3, 1000);
@@ -216,7 +216,7 @@ void test_where_rates_differ_an_account_has_those_that_the_client_last_had(void*
             limit.policy = &policy;
             check(&limit, 1, kNow, this_process());
             assert_same_rates(owed_by(zone, "alice").rates, policy.rates);
-            // Those that it has elsewhere.
+            // The rates of the client elsewhere.
             const RateList others = rates_of("77r/h,5r/s");
             limit.rates = &others;
             check(&limit, 1, kNow, this_process());
@@ -225,15 +225,15 @@ void test_where_rates_differ_an_account_has_those_that_the_client_last_had(void*
     }
 }
 
-void test_an_account_for_one_rate_keeps_none(void**) {
-    const Zone zone = zone_with_accounts(kTenAMinute, 2);
+void test_an_unsent_count_for_one_rate_keeps_no_rates(void**) {
+    const Zone zone = zone_with_unsent_counts(kTenAMinute, 2);
     use(zone, "alice");
     assert_int_equal(count_size(zone->layout()), sizeof(UnsentCount));
     assert_int_equal(owed_by(zone, "alice").rates.size, 0);
 }
 
 void test_those_who_owe_are_found_each_once(void**) {
-    const Zone zone = zone_with_accounts(kTenAMinute, 20);
+    const Zone zone = zone_with_unsent_counts(kTenAMinute, 20);
     for (unsigned round = 0; round < 5; round++) {
         zone.clear();
         std::set<std::uint64_t> expected;
@@ -262,7 +262,7 @@ void test_those_who_owe_are_found_each_once(void**) {
 }
 
 void test_a_mark_goes_only_when_nothing_is_owed(void**) {
-    const Zone zone = zone_with_accounts(kTenAMinute, 2);
+    const Zone zone = zone_with_unsent_counts(kTenAMinute, 2);
     use(zone, "alice", 2);
     const Slot slot = zone->find(zone->hash("alice"), this_process());
     UnsentCount& counts = zone->unsent_of(slot);
@@ -280,7 +280,7 @@ void test_a_mark_goes_only_when_nothing_is_owed(void**) {
 }
 
 void test_the_mark_of_a_client_that_was_dropped_goes_when_it_is_found(void**) {
-    const Zone zone = zone_with_accounts(kTenAMinute, 2);
+    const Zone zone = zone_with_unsent_counts(kTenAMinute, 2);
     use(zone, "alice");
     use(zone, "bob");
     zone->drop(zone->find(zone->hash("alice"), this_process()), this_process());
@@ -295,7 +295,7 @@ void test_the_mark_of_a_client_that_was_dropped_goes_when_it_is_found(void**) {
     }
     assert_int_equal(from, zone->slots());
     assert_int_equal(marks(zone.table()), 1);
-    // Its slot is free, and so is its counts.
+    // Its slot is free, and its count is 0.
     for (unsigned i = 0; i < 30; i++) {
         use(zone, name_of(i));
     }
@@ -304,7 +304,7 @@ void test_the_mark_of_a_client_that_was_dropped_goes_when_it_is_found(void**) {
     assert_int_equal(owed_by(zone, "alice").unsent, 1);
 }
 
-// Fills a zone of one set with clients of which number i has used 1 + i, and owes that if `owes` says so.
+// Fills a zone of one set with clients. Client i has used 1 + i, which is unsent if `owes` returns true.
 template <class Owes>
 void fill(const Zone& zone, Owes owes) {
     for (unsigned i = 0; i < 16; i++) {
@@ -319,7 +319,7 @@ void fill(const Zone& zone, Owes owes) {
 
 void test_who_used_least_gives_way_whether_it_owes_or_not_and_the_loss_is_counted(void**) {
     for (const Algorithm algorithm : kEveryAlgorithm) {
-        const Zone zone = zone_with_accounts(policy_of(algorithm, "1000r/m"), 1);
+        const Zone zone = zone_with_unsent_counts(policy_of(algorithm, "1000r/m"), 1);
         fill(zone, [](unsigned i) { return i % 2 == 0; });
         std::uint64_t lost = 0;
         for (unsigned i = 0; i < 16; i++) {
@@ -334,7 +334,7 @@ void test_who_used_least_gives_way_whether_it_owes_or_not_and_the_loss_is_counte
     }
 }
 
-// So many of the clients `from` to `to` are known.
+// The number of known clients from `from` to `to`.
 unsigned known(const Zone& zone, unsigned from, unsigned to) {
     unsigned count = 0;
     for (unsigned i = from; i < to; i++) {
@@ -343,10 +343,10 @@ unsigned known(const Zone& zone, unsigned from, unsigned to) {
     return count;
 }
 
-// It does so though it came first, and so will matter for less long.
+// Although it was inserted first, and so matters for a shorter time.
 void test_of_those_who_used_the_same_who_owes_gives_way_last(void**) {
     for (const Algorithm algorithm : kEveryAlgorithm) {
-        const Zone zone = zone_with_accounts(policy_of(algorithm, "1000r/m"), 1);
+        const Zone zone = zone_with_unsent_counts(policy_of(algorithm, "1000r/m"), 1);
         for (unsigned i = 0; i < 16; i++) {
             use(zone, name_of(i), 3, kNow + i);
             if (i >= 8) {
@@ -364,7 +364,7 @@ void test_of_those_who_used_the_same_who_owes_gives_way_last(void**) {
 }
 
 void test_what_is_on_its_way_counts_as_owed(void**) {
-    const Zone zone = zone_with_accounts(kManyAMinute, 1);
+    const Zone zone = zone_with_unsent_counts(kManyAMinute, 1);
     for (unsigned i = 0; i < 16; i++) {
         use(zone, name_of(i), 3);
         if (i != 0) {
@@ -376,14 +376,14 @@ void test_what_is_on_its_way_counts_as_owed(void**) {
         use(zone, name_of(100 + i), 500);
         assert_true(owed_by(zone, name_of(0)).known);
     }
-    // It may have arrived.
+    // The call may have arrived.
     use(zone, name_of(200), 500);
     assert_false(owed_by(zone, name_of(0)).known);
     assert_int_equal(zone->lost(), 0);
 }
 
 void test_who_owes_what_no_longer_counts_gives_way_like_anybody(void**) {
-    const Zone zone = zone_with_accounts(kManyAMinute, 1);
+    const Zone zone = zone_with_unsent_counts(kManyAMinute, 1);
     fill(zone, [](unsigned i) { return i == 3; });
     const Micros later = kNow + 2 * kMinute;
     for (unsigned i = 0; i < 16; i++) {
@@ -397,8 +397,8 @@ void test_who_owes_what_no_longer_counts_gives_way_like_anybody(void**) {
     assert_int_equal(zone->evictions(), 0);
 }
 
-void test_who_comes_in_the_place_of_another_owes_nothing_of_its_debt(void**) {
-    const Zone zone = zone_with_accounts(kManyAMinute, 1);
+void test_a_client_that_replaces_another_has_no_unsent_count(void**) {
+    const Zone zone = zone_with_unsent_counts(kManyAMinute, 1);
     fill(zone, [](unsigned) { return true; });
     for (unsigned i = 0; i < 100; i++) {
         use(zone, name_of(100 + i), 20 + i);
@@ -412,7 +412,7 @@ void test_who_comes_in_the_place_of_another_owes_nothing_of_its_debt(void**) {
 }
 
 void test_a_refused_newcomer_leaves_no_mark_of_who_gave_way(void**) {
-    const Zone zone = zone_with_accounts(kManyAMinute, 1);
+    const Zone zone = zone_with_unsent_counts(kManyAMinute, 1);
     fill(zone, [](unsigned) { return true; });
     assert_int_equal(use(zone, "alice", 1001), Verdict::kRejected);
     assert_int_equal(zone->clients(), 15);
@@ -424,8 +424,8 @@ void import(const Zone& from, const Zone& to) {
 }
 
 void test_what_is_owed_moves_to_a_table_of_another_shape(void**) {
-    const Zone from = zone_with_accounts(kManyAMinute, 20);
-    const Zone to = zone_with_accounts(policy_of(Algorithm::kSlidingWindow, "1000r/m,5000r/h"), 30);
+    const Zone from = zone_with_unsent_counts(kManyAMinute, 20);
+    const Zone to = zone_with_unsent_counts(policy_of(Algorithm::kSlidingWindow, "1000r/m,5000r/h"), 30);
     for (unsigned i = 0; i < 100; i++) {
         use(from, name_of(i), 1 + i);
         if (i % 3 == 0) {
@@ -444,7 +444,7 @@ void test_what_is_owed_moves_to_a_table_of_another_shape(void**) {
         assert_int_equal(owed.sending, i % 3 == 0 ? 1 + i : 0);
         assert_true(owed.name == name_of(i));
         assert_int_equal(owed.marked, owed.unsent + owed.sending != 0);
-        // What is on its way counts once though both send it, as it has one number.
+        // Both tables send what is in flight with the same number, so it is charged once.
         assert_int_equal(before.unsent, 0);
         assert_int_equal(before.sending, owed.sending);
         if (owed.sending != 0) {
@@ -456,7 +456,7 @@ void test_what_is_owed_moves_to_a_table_of_another_shape(void**) {
 }
 
 void test_two_tables_never_send_under_one_name(void**) {
-    const Zone from = zone_with_accounts(kManyAMinute, 2);
+    const Zone from = zone_with_unsent_counts(kManyAMinute, 2);
     const Zone to(kManyAMinute, layout_of(kManyAMinute), 1 << 16, true, {3, 4});
     const std::uint64_t sender = to->unsent_counts().sender();
     assert_int_not_equal(sender, from->unsent_counts().sender());
@@ -467,7 +467,7 @@ void test_two_tables_never_send_under_one_name(void**) {
 void test_rates_are_carried_where_they_differ(void**) {
     const StateLayout layout = layout_of(kTenAMinute, 2, 0);
     const Zone same(kTenAMinute);
-    const Zone fixed = zone_with_accounts(kTenAMinute, 4);
+    const Zone fixed = zone_with_unsent_counts(kTenAMinute, 4);
     const Zone varied(kTenAMinute, layout, 1 << 16, true);
     const Zone wider(kTenAMinute, layout_of(kTenAMinute, 4, 0), 1 << 16, true);
     use(fixed, "alice");
@@ -481,14 +481,14 @@ void test_rates_are_carried_where_they_differ(void**) {
     assert_same_rates(owed_by(wider, "alice").rates, other.rates);
 }
 
-void test_a_table_that_takes_over_without_accounts_leaves_them(void**) {
-    const Zone with = zone_with_accounts(kTenAMinute, 4);
+void test_a_table_that_takes_over_without_unsent_counts_leaves_them(void**) {
+    const Zone with = zone_with_unsent_counts(kTenAMinute, 4);
     const Zone without(kTenAMinute);
     use(with, "alice", 4);
     import(with, without);
     assert_int_equal(owed_by(with, "alice").unsent, 4);
     assert_int_equal(without.used(without->hash("alice")), 4);
-    const Zone again = zone_with_accounts(kTenAMinute, 4);
+    const Zone again = zone_with_unsent_counts(kTenAMinute, 4);
     import(without, again);
     const Owed owed = owed_by(again, "alice");
     assert_true(owed.known);
@@ -528,7 +528,7 @@ Process process(std::uint32_t number) {
 
 void test_one_process_at_a_time_leads(void**) {
     using Lead = Leader::Lead;
-    const Zone zone = zone_with_accounts(kTenAMinute, 1);
+    const Zone zone = zone_with_unsent_counts(kTenAMinute, 1);
     UnsentCounts& unsent_counts = zone->unsent_counts();
     const Process first = process(1);
     const Process second = process(2);
@@ -541,12 +541,12 @@ void test_one_process_at_a_time_leads(void**) {
     assert_int_equal(unsent_counts.leader().lead(second), Lead::kNew);
     assert_int_equal(unsent_counts.leader().lead(first), Lead::kNo);
     assert_int_equal(questions, 0);
-    // It dies, which others notice when it has not asked for a second.
+    // The leader dies; others notice after it has not called for a second.
     dead = second.self;
     assert_int_equal(unsent_counts.leader().lead(first), Lead::kNo);
     steady += kSecond;
     assert_int_equal(unsent_counts.leader().lead(first), Lead::kNew);
-    // It lives, but does nothing.
+    // The leader lives but does nothing.
     steady += 59 * kSecond;
     dead = 0;
     assert_int_equal(unsent_counts.leader().lead(second), Lead::kNo);
@@ -561,10 +561,10 @@ void test_one_process_at_a_time_leads(void**) {
 int main() {
     using namespace rate_limit;
     const CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_table_with_accounts_needs_exactly_its_least_size),
-        cmocka_unit_test(test_a_table_with_accounts_uses_its_memory_and_stays_in_it),
-        cmocka_unit_test(test_a_table_without_accounts_is_as_large_as_ever),
-        cmocka_unit_test(test_accounts_begin_with_a_line_of_the_cache),
+        cmocka_unit_test(test_a_table_with_unsent_counts_needs_exactly_its_least_size),
+        cmocka_unit_test(test_a_table_with_unsent_counts_uses_its_memory_and_stays_in_it),
+        cmocka_unit_test(test_a_table_without_unsent_counts_is_as_large_as_ever),
+        cmocka_unit_test(test_unsent_counts_begin_with_a_line_of_the_cache),
         cmocka_unit_test(test_what_a_client_is_admitted_is_summed_under_its_name),
         cmocka_unit_test(test_a_request_that_is_not_charged_is_not_owed),
         cmocka_unit_test(test_of_several_limits_all_owe_or_none),
@@ -573,8 +573,8 @@ int main() {
         cmocka_unit_test(test_a_rejection_for_coming_too_soon_owes_what_it_raises),
         cmocka_unit_test(test_what_is_owed_stays_at_the_most_that_it_can_be),
         cmocka_unit_test(test_a_name_is_entered_once_and_only_if_it_is_short),
-        cmocka_unit_test(test_where_rates_differ_an_account_has_those_that_the_client_last_had),
-        cmocka_unit_test(test_an_account_for_one_rate_keeps_none),
+        cmocka_unit_test(test_where_rates_differ_an_unsent_count_has_the_last_rates_of_its_client),
+        cmocka_unit_test(test_an_unsent_count_for_one_rate_keeps_no_rates),
         cmocka_unit_test(test_those_who_owe_are_found_each_once),
         cmocka_unit_test(test_a_mark_goes_only_when_nothing_is_owed),
         cmocka_unit_test(test_the_mark_of_a_client_that_was_dropped_goes_when_it_is_found),
@@ -582,12 +582,12 @@ int main() {
         cmocka_unit_test(test_of_those_who_used_the_same_who_owes_gives_way_last),
         cmocka_unit_test(test_what_is_on_its_way_counts_as_owed),
         cmocka_unit_test(test_who_owes_what_no_longer_counts_gives_way_like_anybody),
-        cmocka_unit_test(test_who_comes_in_the_place_of_another_owes_nothing_of_its_debt),
+        cmocka_unit_test(test_a_client_that_replaces_another_has_no_unsent_count),
         cmocka_unit_test(test_a_refused_newcomer_leaves_no_mark_of_who_gave_way),
         cmocka_unit_test(test_what_is_owed_moves_to_a_table_of_another_shape),
         cmocka_unit_test(test_two_tables_never_send_under_one_name),
         cmocka_unit_test(test_rates_are_carried_where_they_differ),
-        cmocka_unit_test(test_a_table_that_takes_over_without_accounts_leaves_them),
+        cmocka_unit_test(test_a_table_that_takes_over_without_unsent_counts_leaves_them),
         cmocka_unit_test(test_a_request_allocates_nothing),
         cmocka_unit_test(test_one_process_at_a_time_leads),
     };

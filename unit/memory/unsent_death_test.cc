@@ -1,5 +1,5 @@
-// A process that dies between any two instructions of a charge or of a round: what it leaves is still
-// charged once.
+// A process dies between any two instructions of a charge or of a sync round: each request is still charged
+// once.
 #if defined(__x86_64__)
 
 #include "stepper.h"
@@ -10,7 +10,7 @@ namespace {
 
 const Policy kPolicy = with_debt(policy_of(Algorithm::kSlidingWindow, "1000r/h"));
 
-// Takes the place of whoever has died.
+// The process after the dead one.
 Process survivor() {
     Process process = made_up_process(1);
     process.alive = [](std::uint32_t) { return false; };
@@ -24,10 +24,10 @@ Zone varied_zone(std::size_t sets) {
     return Zone(kPolicy, layout, size_with_unsent(layout, sets), true);
 }
 
-// What a zone's memory was when it last changed.
+// A copy of the memory of a zone at its last change.
 class Memorized {
   public:
-    // Whether it has changed.
+    // Whether the memory has changed.
     bool follow(const Zone& zone) {
         const auto* at = zone.memory().as<unsigned char>();
         if (!last_.empty() && std::equal(last_.begin(), last_.end(), at)) {
@@ -45,7 +45,7 @@ class Memorized {
     std::vector<unsigned char> last_;
 };
 
-// Sends all that a zone owes, after somebody has died.
+// Sends all unsent counts of a zone, after a process has died.
 void reconcile(const Zone& zone, Ledger* ledger) {
     const Process process = survivor();
     SyncLedger sync_ledger(&zone.table(), zone.policy(), Mode::kSync, Guard::kSender, process);
@@ -56,7 +56,8 @@ void reconcile(const Zone& zone, Ledger* ledger) {
 
 void test_a_process_may_die_after_any_instruction_of_a_charge(void**) {
     const Memory memory(sizeof(Progress));
-    // The client owes something, or nothing, or is new in a free slot or in that of one that owes something.
+    // The client has an unsent count, or none, or is new in a free slot or in that of a client with an unsent
+    // count.
     enum Kind { kOwes, kOwesNothing, kIsNew, kTakesPlace };
     for (const Kind kind : {kOwes, kOwesNothing, kIsNew, kTakesPlace}) {
         const Zone zone = varied_zone(1);
@@ -102,7 +103,7 @@ void test_a_process_may_die_after_any_instruction_of_a_charge(void**) {
                 missing += one == 0 ? 1 : 0;
             }
             assert_true(missing <= (kind == kTakesPlace ? 1 : 0));
-            // And those that come do not inherit anything.
+            // New clients do not inherit counts.
             use(copy, name, 7, kNow, survivor());
             reconcile(copy, &ledger);
             assert_int_equal(ledger.charged(name), charged + 7);
@@ -134,7 +135,7 @@ SyncBatch first_batch(std::uint64_t sender, std::uint32_t amount) {
     return batch;
 }
 
-// What the dying process tells before it goes on: that its batch was applied.
+// The dying process reports that its batch was applied.
 struct Applied {
     Progress progress;
     std::atomic<bool> applied;
@@ -145,7 +146,7 @@ void test_a_process_may_die_after_any_instruction_of_a_round(void**) {
     auto* told = memory.as<Applied>();
     const Zone zone = varied_zone(2);
     const Zone copy = varied_zone(2);
-    // Others have used 50, 51 and 52.
+    // Other clients have used 50, 51 and 52.
     Ledger start(kPolicy, zone->layout(), Guard::kSender);
     start.apply(first_batch(1, 50), kNow);
     for (unsigned i = 0; i < kClients; i++) {
@@ -212,7 +213,7 @@ int main() {
 
 #else
 
-// Needs the registers of a processor that it knows.
+// Requires a processor whose registers the test knows.
 int main() { return 0; }
 
 #endif

@@ -270,7 +270,7 @@ int charge(const Zone& zone, Counts* counts, unsigned seed) {
 void test_requests_of_several_processes_are_charged_once_while_one_sends(void**) {
     for (const Guard guard : {Guard::kSender, Guard::kClient}) {
         for (const Mode mode : {Mode::kSync, Mode::kFallback}) {
-            const Zone zone = zone_with_accounts(kWide, 6);
+            const Zone zone = zone_with_unsent_counts(kWide, 6);
             const Memory memory(sizeof(Counts));
             auto* counts = memory.as<Counts>();
             Ledger ledger(kWide, layout_of(kWide), guard);
@@ -300,7 +300,7 @@ void test_requests_of_several_processes_are_charged_once_while_one_sends(void**)
 }
 
 void test_processes_killed_at_any_moment_lose_one_request_at_most(void**) {
-    const Zone zone = zone_with_accounts(kWide, 6);
+    const Zone zone = zone_with_unsent_counts(kWide, 6);
     const Memory memory(sizeof(Counts));
     auto* counts = memory.as<Counts>();
     Ledger ledger(kWide, layout_of(kWide), Guard::kSender);

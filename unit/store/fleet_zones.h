@@ -30,7 +30,7 @@ struct TestZone {
     explicit TestZone(const std::string& as)
         : name(as),
           policy(policy_of("10r/h")),
-          zone(zone_with_accounts(policy, 4)),
+          zone(zone_with_unsent_counts(policy, 4)),
           memory(kDenialsSize),
           denials(Denials::create(memory.at(), memory.size(), kKey)) {
         assert_non_null(denials);

@@ -372,7 +372,7 @@ void test_overshoot_is_summed_in_the_table(void**) {
 }
 
 void test_one_process_sends_and_another_after_its_death(void**) {
-    const Zone zone = zone_with_accounts(kPolicy, 4);
+    const Zone zone = zone_with_unsent_counts(kPolicy, 4);
     Ledger ledger(kPolicy, layout_of(kPolicy), Guard::kSender);
     static Micros steady = 1000 * kSecond;
     steady = 1000 * kSecond;
