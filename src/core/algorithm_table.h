@@ -60,18 +60,22 @@ constexpr unsigned kAlgorithms = sizeof(kAlgorithmTraits) / sizeof(kAlgorithmTra
 // The next two compile to comparisons with the few algorithms that remain, not to a load from the table.
 template <StateKind kState>
 constexpr bool has_state(Algorithm algorithm) {
+    bool has = false;
 #define ROW(enumerator, name, state, options) \
-    || (StateKind::state == kState && algorithm == Algorithm::k##enumerator)
-    return false RATE_LIMIT_ALGORITHMS(ROW);
+    has = has || (StateKind::state == kState && algorithm == Algorithm::k##enumerator);
+    RATE_LIMIT_ALGORITHMS(ROW)
 #undef ROW
+    return has;
 }
 
 template <AlgorithmOption kOption>
 constexpr bool takes(Algorithm algorithm) {
+    bool has = false;
 #define ROW(enumerator, name, state, options) \
-    || (((options)&kOption) != 0 && algorithm == Algorithm::k##enumerator)
-    return false RATE_LIMIT_ALGORITHMS(ROW);
+    has = has || (((options)&kOption) != 0 && algorithm == Algorithm::k##enumerator);
+    RATE_LIMIT_ALGORITHMS(ROW)
 #undef ROW
+    return has;
 }
 
 // Whether what is used is a level that time lowers.
