@@ -292,6 +292,7 @@ ngx_int_t wait_for_redis(ngx_http_request_t* r, RequestCheck* check, RequestStat
 // Nothing is left to decide here: no limit applies, all were decided in another location, or one has no rate.
 [[gnu::noinline]] ngx_int_t decide_nothing(ngx_http_request_t* r, Collected collected, RequestState* state) {
     if (collected == Collected::kNoMemory) {
+        state->undecided = false;
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
     if (collected == Collected::kClosed || state->undecided) {
@@ -329,7 +330,7 @@ ngx_int_t wait_for_redis(ngx_http_request_t* r, RequestCheck* check, RequestStat
         return decide_nothing(r, collected, state);
     }
     const RequestOutcome outcome = decide_one(limit, this_host(), {allocate, wake, r});
-    if (outcome.progress != Progress::kAdmitted || limit->decided_by == DecidedBy::kNobody ||
+    if (outcome.progress != Progress::kAdmitted || limit->decided_by != DecidedBy::kMemory ||
         limit->decision.delay != 0) {
         state->deciding = 1;
         return act_on(r, outcome, state);

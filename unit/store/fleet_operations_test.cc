@@ -68,7 +68,7 @@ struct Scene {
         process.clock = [] { return now; };
         server.answer = [this](const redis::Words& words) {
             if (words[0] != "EVAL") {
-                return redis::FakeServer::greet(words);
+                return redis::FakeServer::healthy(words);
             }
             seen.push_back(words);
             return seen.size() <= replies.size() ? replies[seen.size() - 1] : redis::bulk("OK");
