@@ -200,7 +200,8 @@ ngx_int_t decide_call(ngx_http_request_t* r, Zone* zone, const ApiArguments& arg
     if (rates.size == 0) {
         return send_json(r, NGX_HTTP_OK, describe(*decided, true));
     }
-    const RequestOutcome outcome = decide(&decided->limit, 1, this_host(), {allocate, wake, decided});
+    const RequestOutcome outcome =
+        decide(&decided->limit, 1, this_process(), wall_clock, {allocate, wake}, decided);
     if (outcome.progress == Progress::kWaiting) {
         return wait_for_redis(r, outcome.check, decided);
     }

@@ -43,7 +43,7 @@ struct State {
 };
 
 // The last bytes, fewer than 8, in two reads that may overlap.
-inline std::uint64_t last_bytes(const char* at, std::size_t size) {
+[[gnu::always_inline]] inline std::uint64_t last_bytes(const char* at, std::size_t size) {
     if (size >= 4) {
         return little_endian<4>(at) | little_endian<4>(at + size - 4) << (size * 8 - 32);
     }

@@ -279,6 +279,8 @@ void* allocate(void* r, std::size_t size) {
     return ngx_palloc(static_cast<ngx_http_request_t*>(r)->pool, size);
 }
 
+constexpr Waiter kWaiter = {allocate, wake};
+
 ngx_int_t wait_for_redis(ngx_http_request_t* r, RequestCheck* check, RequestState* state) {
     state->flow = Flow::kAsking;
     state->check = check;
@@ -329,19 +331,25 @@ ngx_int_t wait_for_redis(ngx_http_request_t* r, RequestCheck* check, RequestStat
     if (collected != Collected::kLimit) {
         return decide_nothing(r, collected, state);
     }
-    const RequestOutcome outcome = decide_one(limit, this_host(), {allocate, wake, r});
-    if (outcome.progress != Progress::kAdmitted || limit->decided_by != DecidedBy::kMemory ||
-        limit->decision.delay != 0) {
+    const RequestOutcome outcome = decide_one(limit, this_process(), wall_clock, kWaiter, r);
+    if (outcome.progress > Progress::kRejected || outcome.error != redis::Error::kNone ||
+        limit->decided_by == DecidedBy::kNobody) {
         state->deciding = 1;
         return act_on(r, outcome, state);
     }
-    state->status = Status::kPassed;
     state->headers = conf.headers;
     state->decided_at = outcome.decided_at;
     state->count = 1;
     if (is_observed(r)) {
         count_limit(*limit, outcome, conf.dry_run != 0);
     }
+    if (outcome.progress == Progress::kRejected) {
+        return reject_request(r, state);
+    }
+    if (limit->decision.delay != 0) {
+        return slow_down(r, *limit, state);
+    }
+    state->status = Status::kPassed;
     return NGX_DECLINED;
 }
 
@@ -359,7 +367,7 @@ ngx_int_t wait_for_redis(ngx_http_request_t* r, RequestCheck* check, RequestStat
         return decide_nothing(r, collected, state);
     }
     Limit* limits = &state->limits[state->count];
-    return act_on(r, decide(limits, state->deciding, this_host(), {allocate, wake, r}), state);
+    return act_on(r, decide(limits, state->deciding, this_process(), wall_clock, kWaiter, r), state);
 }
 
 // Goes on with a request that was delayed, refused, or waited for Redis.

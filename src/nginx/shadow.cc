@@ -114,15 +114,15 @@ void ask_redis(const Limit& limit, bool admitted) {
     check->limit.client = {name, limit.client.size()};
     const Waiter waiter = {
         [](void* data, std::size_t) -> void* { return &static_cast<ShadowCheck*>(data)->group; },
-        [](RequestCheck* done) { conclude(static_cast<ShadowCheck*>(done->data), done->outcome()); }, check};
-    const RequestOutcome outcome = decide(&check->limit, 1, this_host(), waiter);
+        [](RequestCheck* done) { conclude(static_cast<ShadowCheck*>(done->data), done->outcome()); }};
+    const RequestOutcome outcome = decide(&check->limit, 1, this_process(), wall_clock, waiter, check);
     if (outcome.progress != Progress::kWaiting) {
         conclude(check, outcome);
     }
 }
 
 void ask_memory(Limit* limit, bool admitted) {
-    const RequestOutcome outcome = decide(limit, 1, this_host(), {});
+    const RequestOutcome outcome = decide(limit, 1, this_process(), wall_clock, {}, nullptr);
     count_decision(*limit, outcome, admitted);
 }
 

@@ -107,9 +107,6 @@ std::string_view zone_rate_text(const Zone& zone, char* at);
 // This process, as the tables need to know it.
 const Process& this_process();
 
-// The clocks of this worker, as the store needs them.
-inline Host this_host() { return {this_process(), wall_clock}; }
-
 // Connects a zone to its Redis, once in each worker. False if there is no memory.
 bool zone_connect(Zone* zone);
 

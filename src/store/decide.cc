@@ -1,6 +1,7 @@
 // Chooses how the limits of a request are decided: in memory, by the deny cache, or by a RequestCheck.
 #include "store/decide.h"
 
+#include <algorithm>
 #include <new>
 
 #include "store/deny_cache.h"
@@ -8,16 +9,16 @@
 namespace rate_limit {
 namespace {
 
-RequestOutcome decide_in_memory(Limit* limits, std::size_t count, const Host& host) {
+RequestOutcome decide_in_memory(Limit* limits, std::size_t count, const Process& process, Micros (*wall)()) {
     TableLimits tables;
     for (std::size_t i = 0; i < count; i++) {
         const Limit& limit = limits[i];
         tables.add(limit.zone->table, *limit.policy, limit.client, limit.cost, limit.is_short);
     }
-    const Micros now = host.wall();
-    const Verdict verdict = check(tables.data(), count, now, host.process);
+    const Micros now = wall();
+    const Verdict verdict = check(tables.data(), count, now, process);
     if (verdict == Verdict::kBusy) {
-        return {leave_undecided(limits, count), redis::Error::kNone, now, now, host.wall, nullptr};
+        return {leave_undecided(limits, count), redis::Error::kNone, now, now, wall, nullptr};
     }
     for (std::size_t i = 0; i < count; i++) {
         limits[i].decided_by = DecidedBy::kMemory;
@@ -28,8 +29,14 @@ RequestOutcome decide_in_memory(Limit* limits, std::size_t count, const Host& ho
             redis::Error::kNone,
             now,
             now,
-            host.wall,
+            wall,
             nullptr};
+}
+
+// Whether Redis decides one of the limits.
+bool has_remote(const Limit* limits, std::size_t count) {
+    return std::any_of(limits, limits + count,
+                       [](const Limit& limit) { return limit.zone->batcher != nullptr; });
 }
 
 // Whether the deny cache rejects one of the limits. Where rejected requests count for one of them, all limits
@@ -49,6 +56,25 @@ bool is_denied(Limit* limits, std::size_t count, Micros now, Micros* decided_at)
     return false;
 }
 
+// The deny cache rejects none of the limits: starts to decide them.
+[[gnu::noinline]] RequestOutcome start_check(Limit* limits, std::size_t count, Micros now,
+                                             const Process& process, Micros (*wall)(), const Waiter& waiter,
+                                             void* data) {
+    RequestOutcome outcome = {Progress::kNoMemory, redis::Error::kNone, 0, now, process.clock, nullptr};
+    void* memory = waiter.allocate(data, sizeof(RequestCheck));
+    if (memory == nullptr) {
+        return outcome;
+    }
+    auto* check = new (memory) RequestCheck(limits, count, process, wall, waiter.done);
+    check->data = data;
+    if (check->start() != Progress::kWaiting) {
+        return check->outcome();
+    }
+    outcome.progress = Progress::kWaiting;
+    outcome.check = check;
+    return outcome;
+}
+
 }  // namespace
 
 Progress leave_undecided(Limit* limits, std::size_t count) {
@@ -61,32 +87,32 @@ Progress leave_undecided(Limit* limits, std::size_t count) {
     return closed ? Progress::kRefused : Progress::kAdmitted;
 }
 
-RequestOutcome decide(Limit* limits, std::size_t count, const Host& host, const Waiter& waiter) {
-    std::size_t first = 0;
-    while (first < count && limits[first].zone->batcher == nullptr) {
-        first++;
+RequestOutcome decide_remote(Limit* limit, const Process& process, Micros (*wall)(), const Waiter& waiter,
+                             void* data) {
+    const Micros now = process.clock();
+    Micros decided_at = 0;
+    limit->decided_by = DecidedBy::kNobody;
+    limit->reason = kNoReason;
+    if (find_denial(limit, now, &decided_at)) {
+        return {Progress::kRejected, redis::Error::kNone, decided_at, now, process.clock, nullptr};
     }
-    if (first == count) {
-        return decide_in_memory(limits, count, host);
+    return start_check(limit, 1, now, process, wall, waiter, data);
+}
+
+RequestOutcome decide(Limit* limits, std::size_t count, const Process& process, Micros (*wall)(),
+                      const Waiter& waiter, void* data) {
+    if (!has_remote(limits, count)) {
+        return decide_in_memory(limits, count, process, wall);
     }
-    const Micros now = host.process.clock();
-    RequestOutcome outcome = {Progress::kRejected, redis::Error::kNone, 0, now, host.process.clock, nullptr};
-    if (is_denied(limits, count, now, &outcome.decided_at)) {
-        return outcome;
+    if (count == 1) {
+        return decide_remote(limits, process, wall, waiter, data);
     }
-    void* memory = waiter.allocate(waiter.data, sizeof(RequestCheck));
-    if (memory == nullptr) {
-        outcome.progress = Progress::kNoMemory;
-        return outcome;
+    const Micros now = process.clock();
+    Micros decided_at = 0;
+    if (is_denied(limits, count, now, &decided_at)) {
+        return {Progress::kRejected, redis::Error::kNone, decided_at, now, process.clock, nullptr};
     }
-    auto* check = new (memory) RequestCheck(limits, count, host.process, host.wall, waiter.done);
-    check->data = waiter.data;
-    if (check->start() != Progress::kWaiting) {
-        return check->outcome();
-    }
-    outcome.progress = Progress::kWaiting;
-    outcome.check = check;
-    return outcome;
+    return start_check(limits, count, now, process, wall, waiter, data);
 }
 
 }  // namespace rate_limit

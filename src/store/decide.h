@@ -5,48 +5,47 @@
 
 namespace rate_limit {
 
-// What decide() needs if a request has to wait for Redis.
+// What decide() needs if a request has to wait for Redis. `data` is its last argument, and the `data` of the
+// check.
 struct Waiter {
     void* (*allocate)(void* data, std::size_t size);  // memory for a RequestCheck; null if there is none
     void (*done)(RequestCheck* check);                // called once, unless the check is forgotten or left
-    void* data;                                       // the first argument, and the `data` of the check
-};
-
-// The clocks of the caller.
-struct Host {
-    const Process& process;
-    Micros (*wall)();  // time of day
 };
 
 // Decides the limits of a request, at most kMaxLimits and of different zones, and charges all of them or
 // none. If the progress is kWaiting, `limits` must stay, and `waiter.done` is called with the check in the
 // memory that `waiter` allocated.
-RequestOutcome decide(Limit* limits, std::size_t count, const Host& host, const Waiter& waiter);
+RequestOutcome decide(Limit* limits, std::size_t count, const Process& process, Micros (*wall)(),
+                      const Waiter& waiter, void* data);
+
+// As decide() for one limit that Redis decides.
+RequestOutcome decide_remote(Limit* limit, const Process& process, Micros (*wall)(), const Waiter& waiter,
+                             void* data);
 
 // A limit in memory found no slot for its client. Returns kAdmitted or kRefused, by on_error.
 Progress leave_undecided(Limit* limits, std::size_t count);
 
 // As decide() for one limit, inline: nearly all requests are under one limit, and most in memory.
-[[gnu::always_inline]] inline RequestOutcome decide_one(Limit* limits, const Host& host,
-                                                        const Waiter& waiter) {
+[[gnu::always_inline]] inline RequestOutcome decide_one(Limit* limits, const Process& process,
+                                                        Micros (*wall)(), const Waiter& waiter, void* data) {
     if (limits->zone->batcher != nullptr) {
-        const RequestOutcome outcome = decide(limits, 1, host, waiter);
+        const RequestOutcome outcome = decide_remote(limits, process, wall, waiter, data);
         return {outcome.progress,   outcome.error, outcome.decided_at,
                 outcome.started_at, outcome.clock, outcome.check};
     }
     Limit& limit = *limits;
-    const Micros now = host.wall();
+    const Micros now = wall();
     const Verdict verdict = limit.is_single
                                 ? check_single(limit.zone->table, *limit.policy, limit.client, limit.cost,
-                                               now, host.process, &limit.decision)
+                                               now, process, &limit.decision)
                                 : check_by_name(limit.zone->table, *limit.policy, limit.client, limit.cost,
-                                                now, host.process, &limit.decision, limit.is_short);
+                                                now, process, &limit.decision, limit.is_short);
     limit.decided_by = DecidedBy::kMemory;
     limit.reason = kNoReason;
     const Progress progress = verdict == Verdict::kAdmitted   ? Progress::kAdmitted
                               : verdict == Verdict::kRejected ? Progress::kRejected
                                                               : leave_undecided(limits, 1);
-    return {progress, redis::Error::kNone, now, now, host.wall, nullptr};
+    return {progress, redis::Error::kNone, now, now, wall, nullptr};
 }
 
 }  // namespace rate_limit

@@ -7,9 +7,16 @@
 
 namespace rate_limit {
 
-inline std::uint64_t denied_client(const Limit& limit) {
+// The hash of a client whose name may be long.
+[[gnu::noinline]] inline std::uint64_t denied_long_client(const Limit& limit) {
     NameRoom room;
-    return limit.zone->denials->hash(short_name(limit.client, limit.is_short, &room));
+    return limit.zone->denials->hash(digest_name(limit.client, &room));
+}
+
+// The client of a limit, as the cache knows it.
+inline std::uint64_t denied_client(const Limit& limit) {
+    return limit.is_short || is_short_name(limit.client) ? limit.zone->denials->hash(limit.client)
+                                                         : denied_long_client(limit);
 }
 
 // Whether the limit is known to reject at `now`, by the process's clock. If so, sets its decision, and

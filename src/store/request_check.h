@@ -17,12 +17,13 @@
 
 namespace rate_limit {
 
+// The first two are decisions.
 enum class Progress : std::uint8_t {
-    kWaiting,  // for Redis
     kAdmitted,
     kRejected,
     kRefused,   // a limit could not be decided, and on_error=closed
     kNoMemory,  // nothing was decided
+    kWaiting,   // for Redis
 };
 
 class RequestCheck;

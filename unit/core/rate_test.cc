@@ -280,7 +280,7 @@ void test_algorithms_are_known_by_the_names_they_print(void**) {
 }
 
 void test_messages_list_the_algorithms_that_take_an_option(void**) {
-    assert_string_equal(names_of_algorithms_taking(kTakesBurst).text, "leaky_bucket and gcra");
+    assert_string_equal(names_of_algorithms_taking(kTakesBurst).text, "leaky_bucket or gcra");
     assert_string_equal(names_of_algorithms_taking(kTakesCapacity).text, "token_bucket");
     assert_string_equal(names_of_algorithms_taking(kTakesDelay).text, "leaky_bucket");
     assert_string_equal(names_of_algorithms_taking(kTakesBuckets).text, "sliding_buckets");

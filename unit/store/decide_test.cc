@@ -69,9 +69,9 @@ void test_nothing_is_decided_without_memory_to_wait(void**) {
     zone.layout = layout_of(kPolicy);
     zone.batcher = scene.first.get();
     Limit limit = {&zone, &kPolicy, "alice", 1, false, false, DecidedBy::kCache, kNoSlot, {}};
-    const RequestOutcome outcome =
-        decide(&limit, 1, {kProcess, [] { return wall_clock; }},
-               {[](void*, std::size_t) -> void* { return nullptr; }, nullptr, nullptr});
+    const RequestOutcome outcome = decide(
+        &limit, 1, kProcess, [] { return wall_clock; },
+        {[](void*, std::size_t) -> void* { return nullptr; }, nullptr}, nullptr);
     assert_int_equal(outcome.progress, Progress::kNoMemory);
     assert_int_equal(limit.decided_by, DecidedBy::kNobody);
     scene.loop.run_for(10);

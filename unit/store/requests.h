@@ -59,14 +59,14 @@ class Request {
                                {}});
         }
         outcome_ = decide(
-            limits_.data(), limits_.size(), {kProcess, [] { return wall_clock; }},
+            limits_.data(), limits_.size(), kProcess, [] { return wall_clock; },
             {[](void* request, std::size_t) -> void* { return &static_cast<Request*>(request)->check_; },
              [](RequestCheck* check) {
                  auto* request = static_cast<Request*>(check->data);
                  request->answers_++;
                  request->outcome_ = check->outcome();
-             },
-             this});
+             }},
+            this);
         at_once_ = outcome_.progress;
         assert_int_equal(answers_, 0);
     }
