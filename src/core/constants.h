@@ -1,5 +1,5 @@
-// The constants that C++ and the scripts of lua/ share: limits, record formats. The numbers of algorithms are in
-// algorithm_table.h.
+// The constants that C++ and the scripts of lua/ share: limits, record formats. The numbers of algorithms are
+// in algorithm_table.h.
 //
 // scripts/embed reads this file and replaces these names in lua/ by their values. A definition therefore
 // stands on one line, and its value is a decimal number or a string. A string is a format of Lua's

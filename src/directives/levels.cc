@@ -2,6 +2,25 @@
 #include "directives/configuration.h"
 #include "nginx/api_settings.h"
 
+namespace {
+
+using Limits = ngx_array_t* ngx_http_rate_limit_loc_conf_t::*;
+
+// Inherits limits or shadows. API locations do not inherit outer limits; locations nested in them do.
+void inherit(const ngx_http_rate_limit_loc_conf_t& prev, Limits limits, Limits outer,
+             ngx_http_rate_limit_loc_conf_t* conf) {
+    ngx_array_t* above = prev.*limits != nullptr ? prev.*limits : prev.*outer;
+    conf->*outer = conf->*limits != nullptr ? conf->*limits : above;
+    if (conf->*limits == nullptr && conf->api != nullptr) {
+        conf->*limits = prev.api != nullptr ? prev.*limits : nullptr;
+    }
+    if (conf->api == nullptr) {
+        conf->*limits = conf->*outer;
+    }
+}
+
+}  // namespace
+
 extern "C" {
 
 void* ngx_http_rate_limit_create_main_conf(ngx_conf_t* cf) {
@@ -60,19 +79,10 @@ char* ngx_http_rate_limit_merge_loc_conf(ngx_conf_t* cf, void* parent, void* chi
         conf->api = prev->api;
         core->handler = static_cast<const rate_limit::ApiSettings*>(prev->api)->handler;
     }
-    // API locations do not inherit outer limits; locations nested in them do.
-    const auto inherit = [&](auto limits, auto outer) {
-        ngx_array_t* above = prev->*limits != nullptr ? prev->*limits : prev->*outer;
-        conf->*outer = conf->*limits != nullptr ? conf->*limits : above;
-        if (conf->*limits == nullptr && conf->api != nullptr) {
-            conf->*limits = prev->api != nullptr ? prev->*limits : nullptr;
-        }
-        if (conf->api == nullptr) {
-            conf->*limits = conf->*outer;
-        }
-    };
-    inherit(&ngx_http_rate_limit_loc_conf_t::limits, &ngx_http_rate_limit_loc_conf_t::outer_limits);
-    inherit(&ngx_http_rate_limit_loc_conf_t::shadows, &ngx_http_rate_limit_loc_conf_t::outer_shadows);
+    inherit(*prev, &ngx_http_rate_limit_loc_conf_t::limits, &ngx_http_rate_limit_loc_conf_t::outer_limits,
+            conf);
+    inherit(*prev, &ngx_http_rate_limit_loc_conf_t::shadows, &ngx_http_rate_limit_loc_conf_t::outer_shadows,
+            conf);
     ngx_conf_merge_uint_value(conf->status, prev->status, NGX_HTTP_TOO_MANY_REQUESTS);
     ngx_conf_merge_uint_value(conf->headers, prev->headers, NGX_HTTP_RATE_LIMIT_HEADERS_LEGACY);
     ngx_conf_merge_uint_value(conf->body, prev->body, NGX_HTTP_RATE_LIMIT_BODY_AUTO);

@@ -228,8 +228,10 @@ char* ZoneReader::check_algorithm() const {
     const struct {
         const char* name;
         AlgorithmOption option;
-    } options[] = {
-        {"burst", kTakesBurst}, {"capacity", kTakesCapacity}, {"buckets", kTakesBuckets}, {"align", kTakesAlign}};
+    } options[] = {{"burst", kTakesBurst},
+                   {"capacity", kTakesCapacity},
+                   {"buckets", kTakesBuckets},
+                   {"align", kTakesAlign}};
     for (const auto& row : options) {
         const ngx_str_t word = given(row.name);
         if (word.len != 0 && (kAlgorithmTraits[static_cast<unsigned>(algorithm)].options & row.option) == 0) {

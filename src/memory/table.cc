@@ -162,11 +162,9 @@ bool Table::Choice::is_evicted_before(const Choice& other) const {
     return has_unsent != other.has_unsent ? other.has_unsent : weight < other.weight;
 }
 
-// Chooses the slot for a new client: a free slot of the first set if it has many free slots, else of the set
-// with more free slots, else the slot of the client to evict.
-bool Table::choose(std::uint64_t hash, const Policy& policy, Micros now, Choice* choice) const {
-    const std::uint64_t sets[2] = {first_set(hash), second_set(hash)};
-    *choice = {};
+// Chooses a free slot: of the first set if it has many free slots, else of the set with more. False if
+// neither set has one.
+bool Table::choose_free(const std::uint64_t (&sets)[2], Choice* choice) const {
     unsigned most_free = 0;
     for (const std::uint64_t index : sets) {
         const Set* set = set_at(index);
@@ -188,9 +186,12 @@ bool Table::choose(std::uint64_t hash, const Policy& policy, Micros now, Choice*
             return true;
         }
     }
-    if (most_free != 0) {
-        return true;
-    }
+    return most_free != 0;
+}
+
+// Chooses the slot of the client to evict. False if all slots of both sets are locked.
+bool Table::choose_victim(const std::uint64_t (&sets)[2], const Policy& policy, Micros now,
+                          Choice* choice) const {
     // States are read without locks: a torn state only makes the choice worse.
     for (const std::uint64_t index : sets) {
         Set* set = set_at(index);
@@ -213,6 +214,13 @@ bool Table::choose(std::uint64_t hash, const Policy& policy, Micros now, Choice*
         }
     }
     return choice->position.set != nullptr;
+}
+
+// Chooses the slot for a new client.
+bool Table::choose(std::uint64_t hash, const Policy& policy, Micros now, Choice* choice) const {
+    const std::uint64_t sets[2] = {first_set(hash), second_set(hash)};
+    *choice = {};
+    return choose_free(sets, choice) || choose_victim(sets, policy, now, choice);
 }
 
 // Takes the slot for a new client; false if another process was faster, or has inserted the same client

@@ -256,6 +256,9 @@ class Table {
     bool alone(const Position& position, std::uint64_t hash, const Process& process);
     void reclaim(std::uint64_t index, const Process& process) const;
     bool choose(std::uint64_t hash, const Policy& policy, Micros now, Choice* choice) const;
+    bool choose_free(const std::uint64_t (&sets)[2], Choice* choice) const;
+    bool choose_victim(const std::uint64_t (&sets)[2], const Policy& policy, Micros now,
+                       Choice* choice) const;
     void note_time_later(Micros now, const Policy& policy, const Process& process);
     void clear_ended(const Policy& policy, Micros ended, Micros now, const Process& process);
     void unmark_free(const Position& position, const Process& process);

@@ -257,7 +257,7 @@ void leave_check(ngx_http_request_t* r, RequestState* state) {
     }
     state->flow = Flow::kFree;
     state->deciding = 0;
-    if (state->check->progress() == Progress::kWaiting) {
+    if (state->check != nullptr && state->check->progress() == Progress::kWaiting) {
         ngx_log_debug0(NGX_LOG_DEBUG_HTTP, r->connection->log, 0,
                        "rate_limit: the request ends while Redis decides");
         const RequestCheck::Gone count = location_conf(r)->dry_run != 0 ? count_left_dry_run : count_left;

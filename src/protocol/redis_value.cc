@@ -57,8 +57,8 @@ bool read_pair(Algorithm algorithm, std::string_view slot, std::uint64_t* words)
         return false;
     }
     words[0] = little_endian<8>(slot.data());
-    words[1] = slot.size() == kShortState ? little_endian<4>(slot.data() + 8)
-                                          : little_endian<8>(slot.data() + 8);
+    words[1] =
+        slot.size() == kShortState ? little_endian<4>(slot.data() + 8) : little_endian<8>(slot.data() + 8);
     if (has_state<StateKind::kCount>(algorithm) && words[1] >> 32 != 0) {
         words[0] = words[1] = 0;
     }
@@ -96,7 +96,7 @@ bool read_ring(const StateLayout& layout, std::string_view slot, std::uint64_t* 
 
 bool read_slot(const StateLayout& layout, std::string_view slot, std::uint64_t* words) {
     return has_state<StateKind::kRing>(layout.algorithm) ? read_ring(layout, slot, words)
-                                                          : read_pair(layout.algorithm, slot, words);
+                                                         : read_pair(layout.algorithm, slot, words);
 }
 
 // Sets the marks and the words of all slots of a long value. `layout` has as many slots. The value omits

@@ -159,6 +159,29 @@ const char* parse_primary(std::string_view path, Address* address) {
     return slash == std::string_view::npos ? nullptr : parse_database(path.substr(slash + 1), address);
 }
 
+// Parses the path of "unix:PATH".
+const char* parse_socket(std::string_view path, Address* address) {
+    address->path = path;
+    if (path.size() > kLongestPath) {
+        return "the path of a unix socket has at most 107 bytes";
+    }
+    return path.empty() || path.front() != '/' ? "the path of a unix socket starts with /" : nullptr;
+}
+
+// Parses "user:password@" and removes it from the front of `text`, if `text` has it.
+const char* take_credentials(bool several_hosts, std::string_view* text, Address* address) {
+    const std::size_t at = text->rfind('@');
+    if (at == std::string_view::npos) {
+        return nullptr;
+    }
+    const std::string_view credentials = text->substr(0, at);
+    if (several_hosts && credentials.find(',') != std::string_view::npos) {
+        return "the user and password before the @ are for all hosts; a comma in them is written %2C";
+    }
+    text->remove_prefix(at + 1);
+    return parse_credentials(credentials, address);
+}
+
 }  // namespace
 
 const char kAddressAccepted[] =
@@ -168,11 +191,7 @@ const char kAddressAccepted[] =
 
 const char* parse_address(std::string_view text, Address* address) {
     if (cut_prefix(&text, "unix:")) {
-        address->path = text;
-        if (text.size() > kLongestPath) {
-            return "the path of a unix socket has at most 107 bytes";
-        }
-        return text.empty() || text.front() != '/' ? "the path of a unix socket starts with /" : nullptr;
+        return parse_socket(text, address);
     }
     address->tls = cut_prefix(&text, "rediss");
     const bool known = address->tls || cut_prefix(&text, "redis");
@@ -181,15 +200,8 @@ const char* parse_address(std::string_view text, Address* address) {
     if (!known || !cut_prefix(&text, "://")) {
         return "it does not start with redis://, redis+sentinel://, redis+cluster:// or unix:";
     }
-    const std::size_t at = text.rfind('@');
-    if (at != std::string_view::npos) {
-        if ((sentinel || cluster) && text.substr(0, at).find(',') != std::string_view::npos) {
-            return "the user and password before the @ are for all hosts; a comma in them is written %2C";
-        }
-        if (const char* wrong = parse_credentials(text.substr(0, at), address)) {
-            return wrong;
-        }
-        text.remove_prefix(at + 1);
+    if (const char* wrong = take_credentials(sentinel || cluster, &text, address)) {
+        return wrong;
     }
     std::string_view path;
     const std::size_t slash = text.find('/');
