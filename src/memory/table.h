@@ -17,7 +17,6 @@
 #include "core/arithmetic.h"
 #include "core/check.h"
 #include "memory/process.h"
-#include "memory/reminder.h"
 #include "memory/siphash.h"
 #include "memory/unsent_counts.h"
 
@@ -117,9 +116,6 @@ class Table {
 
     // Clears the mark of a locked slot if its unsent count is 0.
     void unmark(const Slot& slot) const;
-
-    // True at most once in `every` microseconds among all processes; for log messages.
-    bool remind(Micros now, Micros every) { return reminder_.is_due(now, every); }
 
     const StateLayout& layout() const { return layout_; }
     std::uint64_t slots() const { return sets_ * kWays; }
@@ -273,7 +269,6 @@ class Table {
     std::uint64_t set_size_;   // bytes
     std::uint64_t counts_at_;  // bytes from `this`, if the table has unsent counts
     std::atomic<std::uint64_t> evictions_;
-    Reminder reminder_;
     std::atomic<Micros> noted_;   // the last time of note_time(), to about kNoteEvery; 0 if never
     std::atomic<Micros> offset_;  // `now` minus Process::clock at that time
 };

@@ -65,7 +65,7 @@ const Policy* told_policy(ngx_http_request_t* r, const AppliedLimit& applied) {
         return &applied.policy;
     }
     if (rates == nullptr) {
-        if (zone_remind(zone, kComplainEvery)) {
+        if (zone->shared->bad_rate.is_due(wall_clock(), kComplainEvery)) {
             const LogText word(text);
             ngx_log_error(
                 NGX_LOG_ERR, r->connection->log, 0,

@@ -189,18 +189,6 @@ bool zone_connect(Zone* zone) {
     return zone->batcher != nullptr;
 }
 
-bool zone_remind(Zone* zone, Micros every) {
-    const Micros now = wall_clock();
-    if (zone->table != nullptr) {
-        return zone->table->remind(now, every);
-    }
-    if (zone->reminded != 0 && now - zone->reminded < every) {
-        return false;
-    }
-    zone->reminded = now;
-    return true;
-}
-
 const char* zone_objection(const Zone& zone, const RateList& rates) {
     Policy candidate = zone.policy;
     candidate.rates = rates;

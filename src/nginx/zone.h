@@ -31,7 +31,6 @@ struct Zone : StoreZone {
     std::uint64_t live_version;  // of the board's rate, as this process last saw it
     bool is_live;                // whether there was one
     RateList live;               // if so
-    Micros reminded;             // when this process last complained of a rate
     ngx_shm_zone_t*
         replaces;     // on reload: the zone of the old configuration, if its memory has another layout
     RateMemo* rates;  // what `rate` was found to say in this worker
@@ -81,9 +80,6 @@ inline bool needs_denials(const Zone& zone) { return asks_redis(zone) && zone.de
 
 // The least size of a zone's memory, as zone= takes it.
 std::size_t zone_least_size(const Zone& zone);
-
-// True at most once in `every`: for what should be logged, but not with each request.
-bool zone_remind(Zone* zone, Micros every);
 
 // Called once the configuration is read: gives a zone memory of its own if that of the old configuration has
 // another layout.

@@ -17,6 +17,7 @@ struct ZoneSharedState {
     LiveRate live;
     TopClients top_clients;
     Reminder bad_cost;  // when a bad value of cost=$variable was last logged
+    Reminder bad_rate;  // the same of rate=$variable
 };
 
 struct RedisSharedState {

@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "memory/reminder.h"
 #include "processes.h"
 #include "shared_zone.h"
 
@@ -246,12 +247,13 @@ void test_an_old_and_a_new_rate_share_a_zone(void**) {
 void test_a_reminder_comes_once_in_its_time_whoever_asks(void**) {
     const Memory memory(sizeof(Shared));
     auto* shared = memory.as<Shared>();
-    const Zone zone(policy_of(Algorithm::kSlidingWindow, "10r/m"));
+    const Memory more(sizeof(Reminder));
+    auto* reminder = more.as<Reminder>();
     together([&](unsigned) {
         for (unsigned i = 0; i < 60; i++) {
             shared->meeting.join(kProcesses);
             for (unsigned j = 0; j < 10; j++) {
-                shared->admitted[i] += zone->remind(kNow + i * kMinute + j, kMinute - 10) ? 1 : 0;
+                shared->admitted[i] += reminder->is_due(kNow + i * kMinute + j, kMinute - 10) ? 1 : 0;
             }
         }
         return 0;

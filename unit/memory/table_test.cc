@@ -5,6 +5,7 @@
 #include <set>
 #include <vector>
 
+#include "memory/reminder.h"
 #include "shared_zone.h"
 
 namespace rate_limit {
@@ -170,14 +171,14 @@ void test_no_client_has_the_hash_of_a_free_slot(void**) {
 }
 
 void test_a_reminder_comes_at_once_then_at_most_so_often(void**) {
-    const Zone zone(kTenAMinute);
-    assert_true(zone->remind(kNow, kMinute));
-    assert_false(zone->remind(kNow, kMinute));
-    assert_false(zone->remind(kNow + kMinute - 1, kMinute));
-    assert_true(zone->remind(kNow + kMinute, kMinute));
-    assert_false(zone->remind(kNow + kMinute + 1, kMinute));
+    Reminder reminder;
+    assert_true(reminder.is_due(kNow, kMinute));
+    assert_false(reminder.is_due(kNow, kMinute));
+    assert_false(reminder.is_due(kNow + kMinute - 1, kMinute));
+    assert_true(reminder.is_due(kNow + kMinute, kMinute));
+    assert_false(reminder.is_due(kNow + kMinute + 1, kMinute));
     // True also after the clock was set back.
-    assert_true(zone->remind(kNow, kMinute));
+    assert_true(reminder.is_due(kNow, kMinute));
 }
 
 // The set of a client in an empty table of 256 sets with the hash key `key`.
