@@ -13,14 +13,17 @@ my @ports     = split ' ', $ENV{RL_PORTS};
 my $redis     = start_redis();
 
 sub start_three {
-    my ($zones, $words, $server) = @_;
+    my ($zones, $words, $server, %more) = @_;
     return map {
         start_nginx(
-            zone_config(($server // $redis)->url, $zones, port => $ports[$_], words => $words, workers => 2, log_level => 'error',
-                http => "access_log off;\nrate_limit_log_level info;\n"))
+            zone_config($server->url, $zones, port => $ports[$_], words => $words, workers => 2, log_level => 'error',
+                http => "access_log off;\nrate_limit_log_level info;\n"),
+            %more
+        )
     } 0 .. 2;
 }
 
+# The clocks of the three instances stand still, so none sends its counts before the test advances them.
 subtest 'each of three instances admits the whole limit before the first exchange' => sub {
     my %zones = (
         token_bucket    => 'algorithm=token_bucket rate=1r/d capacity=100',
@@ -33,17 +36,19 @@ subtest 'each of three instances admits the whole limit before the first exchang
         several_rates   => 'algorithm=token_bucket rate=100r/d,150r/366d',
     );
     my @names = sort keys %zones;
-    my @fleet = start_three(\%zones, 'sync=100ms');
+    my @fleet = start_three(\%zones, 'sync=100ms', $redis, clock => 1);
     my $exact = start_nginx(zone_config($redis->url, \%zones, port => $ports[7], words => 'deny_cache=off'));
-    $redis->pause;
+    my $wait  = sub {
+        my ($what, $condition) = @_;
+        return wait_for($what, sub { $_->advance(0.1) for @fleet; return $condition->() });
+    };
     for my $zone (@names) {
         my @admitted = map { load([$_], $zone, ['hot'], 110)->{hot} } @fleet;
         is "@admitted", '100 100 100', "$zone: each instance admits a hundred";
         is sum_metric($overshoot, $zone, @fleet), 0, "$zone: no overshoot is counted yet";
     }
-    $redis->resume;
     for my $zone (@names) {
-        wait_for('the counts of all instances', sub { sum_metric($overshoot, $zone, @fleet) >= 200 });
+        $wait->('the counts of all instances', sub { sum_metric($overshoot, $zone, @fleet) >= 200 });
         is sum_metric($overshoot, $zone, @fleet), 200, "$zone: an overshoot of two hundred is counted";
         is left($exact, $zone, 'hot'), 0, "$zone: nothing remains in Redis";
         is join(' ', map { ask($_, $zone, 'hot')->{status} } @fleet, $exact), '429 429 429 429',
@@ -51,7 +56,7 @@ subtest 'each of three instances admits the whole limit before the first exchang
         is load(\@fleet, $zone, ['calm'], 90)->{calm}, 90, "$zone: another client is admitted";
     }
     ask($fleet[0], $_, 'last') for @names;
-    wait_for('the count of the last client', sub { left($exact, $names[-1], 'last') == 99 });
+    $wait->('the count of the last client', sub { left($exact, $names[-1], 'last') == 99 });
     is sum_metric($overshoot, $_, @fleet), 200, "$_: the other client causes no overshoot" for @names;
     $_->stop for @fleet, $exact;
 };
