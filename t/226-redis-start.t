@@ -57,18 +57,18 @@ subtest 'a zone that counts locally needs no connection for requests' => sub {
     is $redis->clients, 0, 'without it';
 };
 
-# The handshake takes 60 ms, for which a worker waits before it accepts requests. A check that waited for the handshake
+# The handshake takes 50 ms, for which a worker waits before it accepts requests. A check that waited for the handshake
 # would exceed its timeout after each start. On a busy machine a check may time out for another reason, but not always.
 subtest 'no check waits for the handshake' => sub {
     my $slow = start_fake(
-        replies => { PING => after_ms(60, '+PONG'), EVALSHA => '-OOM no', EVAL => silence(), SET => '+OK' },
+        replies => { PING => after_ms(50, '+PONG'), EVALSHA => '-OOM no', EVAL => silence(), SET => '+OK' },
     );
     my $nginx;
     my $answered = wait_for(
         'an answer to the first check of a worker',
         sub {
             $nginx->stop if $nginx;
-            $nginx = start_nginx(conf($slow->url, words => 'timeout=20ms'));
+            $nginx = start_nginx(conf($slow->url, words => 'timeout=30ms'));
             return $nginx->get('/a', 'X-Client' => 'first')->header('X-Error') eq 'oom';
         }
     );

@@ -51,15 +51,11 @@ const char* parse_rate(std::string_view text, Rate* rate) {
 char* print_number(std::uint64_t number, char* at) { return std::to_chars(at, at + 20, number).ptr; }
 
 char* print_period(Micros period, char* at) {
-    constexpr char kLetters[] = {'w', 'd', 'h', 'm', 's'};
-    const char* letter = kLetters;
-    while (period % unit_of(*letter) != 0) {
-        letter++;
+    const PeriodUnit unit = unit_of_period(period);
+    if (unit.count != 1) {
+        at = print_number(unit.count, at);
     }
-    if (period != unit_of(*letter)) {
-        at = print_number(static_cast<std::uint64_t>(period / unit_of(*letter)), at);
-    }
-    *at++ = *letter;
+    *at++ = unit.letter;
     return at;
 }
 
@@ -69,6 +65,15 @@ const char kRatesAccepted[] =
     "accepted are rates such as 10r/s, 100r/m, 1000r/h, 5r/d, 20r/w or 100r/30s, up to 8 of them separated "
     "by "
     "commas, or off";
+
+PeriodUnit unit_of_period(Micros period) {
+    constexpr char kLetters[] = {'w', 'd', 'h', 'm', 's'};
+    const char* letter = kLetters;
+    while (period % unit_of(*letter) != 0) {
+        letter++;
+    }
+    return {static_cast<std::uint64_t>(period / unit_of(*letter)), *letter};
+}
 
 bool parse_number(std::string_view text, std::uint64_t most, std::uint64_t* value) {
     if (text.empty()) {

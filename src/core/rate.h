@@ -32,6 +32,13 @@ const char* parse_rates(std::string_view text, RateList* list);
 constexpr std::size_t kLongestRates = 192;
 std::size_t print_rates(const RateList& list, char* at);
 
+// A period in the largest unit of which it is a multiple.
+struct PeriodUnit {
+    std::uint64_t count;
+    char letter;  // w, d, h, m or s
+};
+PeriodUnit unit_of_period(Micros period);
+
 // Reads an unsigned decimal number of at most `most`; false for anything else.
 bool parse_number(std::string_view text, std::uint64_t most, std::uint64_t* value);
 

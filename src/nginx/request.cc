@@ -86,16 +86,8 @@ u_char* print_policy_name(u_char* at, u_char* end, const Limit& limit, std::uint
     if (limit.policy->rates.size == 1) {
         return at;
     }
-    constexpr struct {
-        Micros seconds;
-        char letter;
-    } kUnits[] = {{7 * 86400, 'w'}, {86400, 'd'}, {3600, 'h'}, {60, 'm'}, {1, 's'}};
-    const Micros seconds = limit.policy->rates.rates[rate].period / kSecond;
-    const auto* unit = kUnits;
-    while (seconds % unit->seconds != 0) {
-        unit++;
-    }
-    return ngx_slprintf(at, end, "-%L%c", static_cast<int64_t>(seconds / unit->seconds), unit->letter);
+    const PeriodUnit unit = unit_of_period(limit.policy->rates.rates[rate].period);
+    return ngx_slprintf(at, end, "-%uL%c", unit.count, unit.letter);
 }
 
 const char* status_name(Status status) { return kStatusNames[static_cast<unsigned>(status)]; }
