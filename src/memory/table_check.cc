@@ -1,4 +1,4 @@
-// Locks a request's clients, decides, writes and unlocks.
+// Locks the slots of a request's clients, decides, writes and unlocks.
 #include "memory/table_check.h"
 
 #include <algorithm>
@@ -6,14 +6,14 @@
 namespace rate_limit {
 namespace {
 
-// What becomes of a request once all its limits are decided.
+// What happens to the state of each limit once all limits of a request are decided.
 enum class Ending : std::uint8_t {
-    kCharge,  // it is admitted
+    kCharge,  // the request is admitted
     kRefuse,
-    kLeave,  // nobody has said yet
+    kLeave,  // Redis has to decide first: nothing changes
 };
 
-// These two are out of line: a table without unsent counts should not pay for them.
+// The next two functions are not inline: a table without unsent counts should not pay for them.
 
 [[gnu::noinline]] void add_unsent(const TableLimit& limit, const Slot& slot, std::uint32_t amount) {
     if (amount != 0) {
@@ -22,8 +22,8 @@ enum class Ending : std::uint8_t {
     }
 }
 
-// By how much a request that is refused raises what is used. A level rises no further than until it is full;
-// where there are several, one that is not may rise by all of it.
+// How much a refused request adds to the used count. A bucket is only filled up to its capacity; with several
+// rates, a bucket that is not full may take the whole cost.
 [[gnu::noinline]] std::uint32_t counted_if_refused(const TableLimit& limit, const Slot& slot, Micros now) {
     const Policy& policy = *limit.policy;
     if (!is_bucket(policy.algorithm) || policy.rates.size != 1) {
@@ -33,12 +33,12 @@ enum class Ending : std::uint8_t {
     return std::min(limit.cost, look.evaluate(policy, limit.table->layout(), slot.state, now, 0).remaining);
 }
 
-// Before any client is locked.
+// Must be called before any slot is locked.
 void note_time(const TableLimit& limit, Micros now, const Process& process) {
     limit.table->note_time(now + limit.ahead, *limit.policy, process);
 }
 
-// A limit while its client is locked.
+// A limit while the slot of its client is locked.
 struct Held {
     TableLimit* limit;
     Slot slot;
@@ -105,7 +105,7 @@ Verdict check_one(TableLimit* limit, Micros now, const Process& process, Ending 
 
 Verdict check_all(TableLimit* limits, std::size_t count, Micros now, const Process& process,
                   Ending if_allowed) {
-    // Everybody locks in the order of the tables' addresses, so nobody waits in a circle.
+    // All processes lock in the order of the tables' addresses, which prevents deadlocks.
     TableLimit* ordered[kMaxLimits];
     for (std::size_t i = 0; i < count; i++) {
         ordered[i] = &limits[i];

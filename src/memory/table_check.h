@@ -1,5 +1,5 @@
-// Limits whose state is in this machine's memory: a request's limits are decided together, all or
-// nothing.
+// Limits whose state is in shared memory: decides a request's limits together, and charges all of them or
+// none.
 #pragma once
 
 #include <cstddef>
@@ -18,19 +18,19 @@ namespace rate_limit {
 // One of a request's limits.
 struct TableLimit {
     Table* table;
-    const Policy* policy;  // has rates, and the table's layout holds it
+    const Policy* policy;  // has rates; the table's layout must fit it
     std::uint64_t client;  // Table::hash of the client's name, as short_name gives it
-    std::uint32_t cost;    // 0 looks
-    Decision decision;     // the answer
-    // If the table has unsent counts: the client's name, as short_name gives it, and the rates under which it
-    // is to be charged elsewhere, if these are not the policy's.
+    std::uint32_t cost;    // 0 only reads
+    Decision decision;     // set by the functions below
+    // Only if the table has unsent counts: the client's name, as short_name gives it, and the rates by which
+    // Redis will charge the client; null for the policy's rates.
     std::string_view name = {};
     const RateList* rates = nullptr;
-    Micros ahead = 0;  // how far the clock that decides is ahead of the one that tells the time
+    Micros ahead = 0;  // added to `now` for decisions; see UnsentCounts::ahead()
 };
 
-// A limit of a client by its name, which may be long, if it is not said to be short; `room` must live as long
-// as the limit.
+// Makes a limit from a client's name. `is_short` means that short_name has been applied to the name. `room`
+// must live as long as the limit.
 inline TableLimit memory_limit(Table* table, const Policy& policy, std::string_view client,
                                std::uint32_t cost, NameRoom* room, bool is_short = false) {
     client = short_name(client, is_short, room);
@@ -42,7 +42,8 @@ inline TableLimit memory_limit(Table* table, const Policy& policy, std::string_v
     return limit;
 }
 
-// A request's limits. Each is made when it is added: to make all that there may be would cost every request.
+// A request's limits. Each limit is constructed when it is added: constructing kMaxLimits of them would slow
+// down every request.
 class TableLimits {
   public:
     TableLimit* add(Table* table, const Policy& policy, std::string_view client, std::uint32_t cost,
@@ -66,19 +67,19 @@ class TableLimits {
 };
 
 enum class Verdict : std::uint8_t {
-    kAdmitted,  // and charged to every limit
-    kRejected,  // by at least one; the decisions of the others say what they would have answered
+    kAdmitted,  // every limit is charged
+    kRejected,  // by at least one limit; the other decisions are what those limits would have answered
     kBusy,      // nothing was decided or charged: a limit found no slot for its client
 };
 
-// Decides and charges. The limits must be of different tables, and no more than kMaxLimits.
+// Decides and charges the limits, which must be of different tables, and at most kMaxLimits.
 Verdict check(TableLimit* limits, std::size_t count, Micros now, const Process& process);
 
-// The same for a request that is under one limit.
+// Like check(), for a request with one limit.
 Verdict check_by_name(Table* table, const Policy& policy, std::string_view client, std::uint32_t cost,
                       Micros now, const Process& process, Decision* decision, bool is_short = false);
 
-// The same where is_single(policy, table->layout()), as most are, in one step.
+// Like check_by_name(), but faster. Requires is_single(policy, table->layout()), which most limits fulfil.
 [[gnu::always_inline]] inline Verdict check_single(Table* table, const Policy& policy,
                                                    std::string_view client, std::uint32_t cost, Micros now,
                                                    const Process& process, Decision* decision) {
@@ -104,23 +105,25 @@ Verdict check_by_name(Table* table, const Policy& policy, std::string_view clien
     return decision->allowed ? Verdict::kAdmitted : Verdict::kRejected;
 }
 
-// Decides as check does, but charges nothing if it admits: the request has to ask elsewhere too.
+// Like check(), but does not charge an admitted request: Redis has to decide, too.
 Verdict precheck(TableLimit* limits, std::size_t count, Micros now, const Process& process);
 
-// Redis has decided a limit whose table decides while Redis cannot be asked: the table then goes on from what
-// Redis has said. `left` is this instance's part of what Redis says is left. False if the table rejects what
-// Redis has admitted. That can be only while Redis may not know yet what this and other instances have
-// admitted without it: as long as the client owes something, and for kSettling after the last such request
-// and after `back_at`, since when Redis has answered (see Membership).
+// Updates a fallback table after Redis has decided, so that the table can continue from Redis's state in an
+// outage. `left` is this instance's part of the remaining requests that Redis reports. False if the table
+// rejects a request that Redis has admitted. The table does so only while Redis may lack requests that this
+// or another instance has admitted as a fallback: while the client has an unsent count, and for kSettling
+// after the last request that the fallback admitted, and after `back_at`, when Redis answered again (see
+// Membership).
 constexpr Micros kSettling = 2 * kSecond;
 bool follow_redis(TableLimit* limit, const Decision& said, std::uint32_t left, Micros back_at, Micros now,
                   const Process& process);
 
-// Gives back what an admitted request was charged, as well as can be: what a table with unsent counts has
-// sent to Redis meanwhile stays charged. The decisions mean nothing afterwards.
+// Refunds the charges of an admitted request as far as possible: counts that have been sent to Redis
+// meanwhile stay charged there. The decisions are not valid afterwards.
 void give_back(TableLimit* limits, std::size_t count, Micros now, const Process& process);
 
-// Decides and notes a request that was rejected elsewhere, where rejected requests count.
+// Decides the limits for a request that another limit has rejected, and counts the request where rejected
+// requests count.
 Verdict note_refusal(TableLimit* limits, std::size_t count, Micros now, const Process& process);
 
 }  // namespace rate_limit

@@ -1,4 +1,4 @@
-// Puts checks together into calls, and hands the answers back.
+// Batches checks into calls, and splits the replies.
 #include "store/check_batcher.h"
 
 #include <new>
@@ -12,10 +12,10 @@
 namespace rate_limit {
 namespace {
 
-constexpr std::size_t kMaxKeys = 1024;        // in a call; Lua's stack takes a few thousand
-constexpr redis::Milliseconds kApart = 1000;  // that a node is asked for each client by itself
+constexpr std::size_t kMaxKeys = 1024;        // in a call; Lua's stack holds a few thousand
+constexpr redis::Milliseconds kApart = 1000;  // how long a node gets a call per client
 
-// Whether a node has decided nothing, because it does not have all slots that it was asked for.
+// True if a node has decided nothing, because it does not serve all slots of the call.
 bool is_elsewhere(redis::Error error, std::string_view reply) {
     switch (error) {
         case redis::Error::kNone:
@@ -30,7 +30,7 @@ bool is_elsewhere(redis::Error error, std::string_view reply) {
     }
 }
 
-// Takes the next word off what append_key has written.
+// Removes the next word from text that KeyWriter::append has written, and returns it.
 std::string_view take_word(std::string_view* text) {
     std::size_t size = 0;
     std::size_t at = 1;
@@ -44,7 +44,7 @@ std::string_view take_word(std::string_view* text) {
 
 }  // namespace
 
-// A question that waits for its part of a reply. It outlives the request, which may have gone.
+// A group in a batch that waits for its part of the reply. Outlives the question, which may be forgotten.
 struct Waiting {
     Question* question;
     std::size_t limits;
@@ -55,10 +55,10 @@ struct Waiting {
 // The groups of one call.
 struct CheckBatcher::Batch {
     CheckBatcher* batcher = nullptr;
-    Node* node = nullptr;           // whose clients these are; null if all keys are one client's
+    Node* node = nullptr;           // where the keys are; null if all keys are of `client`
     redis::Slot slot = 0;           // of the first key
     redis::Milliseconds since = 0;  // when the first group was added
-    redis::Buffer client;           // if there is no node: whose keys these are
+    redis::Buffer client;           // only set if there is no node
     std::size_t groups = 0;
     std::size_t keys = 0;
     redis::Buffer key_texts;  // in RESP
@@ -69,19 +69,18 @@ struct CheckBatcher::Batch {
     Batch* next = nullptr;
 };
 
-// A server that is asked for all its clients together.
+// A server whose clients share one batch.
 struct CheckBatcher::Node {
-    const redis::Client* client;      // who it is; may have gone
-    Batch* open;                      // that is being filled
-    std::size_t on_way;               // groups that were sent and are not answered
-    redis::Milliseconds apart_until;  // when it may be asked so again
+    const redis::Client* client;      // identifies the server; may be dangling
+    Batch* open;                      // the batch that is being filled; may be null
+    std::size_t on_way;               // groups in flight
+    redis::Milliseconds apart_until;  // until then, each client gets its own batch
     Node* next;
     Node* next_open;
 
-    // Whether what has gathered waits for the next answer, because that is about more than it is itself: a
-    // call that came now would wait behind it in Redis anyway, and one for both costs less. As long as a
-    // batch is as large as those before it, several are on their way, and neither Redis nor the worker waits
-    // for the other.
+    // True while more groups are in flight than have been collected: sending now would only queue behind
+    // them, so the next reply triggers one larger call. A batch that is as large as those in flight is sent
+    // at once, so several batches are in flight, and neither Redis nor the worker is idle.
     bool must_wait() const { return open->groups < on_way; }
 };
 
@@ -105,7 +104,7 @@ CheckBatcher* CheckBatcher::make(redis::Router* router, const Options& options, 
 }
 
 CheckBatcher::~CheckBatcher() {
-    delete router_;  // answers all that was sent
+    delete router_;  // answers the calls in flight
     while (first_open_ != nullptr) {
         Batch* batch = first_open_->open;
         close(batch);
@@ -198,8 +197,8 @@ bool CheckBatcher::available(redis::Slot slot) const {
     return client != nullptr && client->available();
 }
 
-// The node that a client stands for; null if there is no memory. Of one that is idle nothing needs to be
-// remembered.
+// The node of a client; null if there is no memory. An idle node has no state worth keeping, so its record is
+// reused.
 CheckBatcher::Node* CheckBatcher::node_of(const redis::Client* client) {
     Node*& list = nodes_[reinterpret_cast<std::uintptr_t>(client) / alignof(std::max_align_t) % kLists];
     Node* idle = nullptr;
@@ -220,14 +219,14 @@ CheckBatcher::Node* CheckBatcher::node_of(const redis::Client* client) {
     return idle;
 }
 
-// The open batch that a limit may join, or a new one; null if there is no memory.
+// The open batch for a limit, or a new one; null if there is no memory.
 CheckBatcher::Batch* CheckBatcher::batch_for(const Limit& limit) {
     if (whole_ != nullptr) {
         return batch_of_node(whole_, 0);
     }
     const redis::Slot slot = slot_of(limit);
     const redis::Client* client = router_->client_of(slot);
-    // Who is not connected may stand for all nodes, while it is not known who they are.
+    // Until the slot map is loaded, every slot maps to one placeholder client that is not connected.
     Node* node = client != nullptr && client->connected() ? node_of(client) : nullptr;
     const bool together = node != nullptr && loop_->now() >= node->apart_until;
     return together ? batch_of_node(node, slot) : batch_of_client(limit.client, slot);
@@ -249,8 +248,8 @@ CheckBatcher::Batch* CheckBatcher::batch_of_node(Node* node, redis::Slot slot) {
     return batch;
 }
 
-// Only calls of one client are put together: while a slot moves, a call whose keys are partly here and partly
-// there fails, and must not take others with it.
+// Batches only the groups of one client: while a slot migrates, a call whose keys are on two nodes fails, and
+// must not fail the checks of other clients.
 CheckBatcher::Batch* CheckBatcher::batch_of_client(std::string_view client, redis::Slot slot) {
     Batch*& list = open_[slot % kLists];
     for (Batch* batch = list; batch != nullptr; batch = batch->next) {
@@ -353,8 +352,8 @@ void CheckBatcher::give_back(const Limit* limits, const std::uint8_t* indices, s
     }
 }
 
-// Whether what has gathered for a node waits on. An answer that is late may be held up by a packet that was
-// lost: then it leaves by itself.
+// Whether a node's open batch keeps waiting for the next reply. A late reply may be delayed by a lost packet,
+// so with a spare connection the batch is sent after Client::patience() anyway.
 bool CheckBatcher::holds(const Node& node) {
     if (!node.must_wait()) {
         return false;
@@ -396,8 +395,8 @@ void CheckBatcher::flush() {
     }
 }
 
-// Sends a batch that was being filled. While it waited, its first slot may have got another node, and so may
-// others.
+// Sends a batch that has just been closed. If its first slot has moved to another node while the batch
+// waited, other slots may have moved as well: each group is sent on its own.
 void CheckBatcher::leave(Batch* batch) {
     const bool follows = sharded_ && batch->node != nullptr;
     if (follows && router_->client_of(batch->slot) != batch->node->client) {
@@ -465,8 +464,8 @@ void CheckBatcher::on_answer(void* self, redis::Error error, std::string_view re
     batcher->finish(batch, error, reply);
 }
 
-// Asks for each group of a batch in a call of its own, by the same deadline: its node cannot be asked for all
-// of them, and none was charged. Redis then tells where to ask instead.
+// Sends each group of a batch in a call of its own, with the deadline of the batch. The node does not serve
+// all slots of the batch, and nothing has been charged. Redis redirects each of these calls if necessary.
 void CheckBatcher::ask_apart(Batch* batch) {
     if (batch->key_texts.failed() || batch->group_texts.failed()) {
         finish(batch, redis::Error::kOutOfMemory, {});
@@ -502,7 +501,7 @@ void CheckBatcher::ask_apart(Batch* batch) {
     recycle(batch);
 }
 
-// Whether a reply has a decision for each limit, and nothing else.
+// True if a reply has the time, a decision for each limit that is not refunded, and nothing else.
 bool CheckBatcher::is_whole(const Batch& batch, std::string_view reply) {
     Micros time = 0;
     bool whole = decode_time(&reply, &time);

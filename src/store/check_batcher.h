@@ -1,6 +1,6 @@
-// Limits whose state is in Redis: the checks of one turn of the event loop go out together as one call
-// of the script, in a cluster one to each node, and its reply is taken apart again. While more are on their
-// way to a node than have gathered for it, these wait for the next reply.
+// Limits whose state is in Redis. The checks of one turn of the event loop are batched into one call of the
+// script (in a cluster, one call per node), and the reply is split into decisions again. While more groups
+// are in flight to a node than have been collected for it, the collected groups wait for the next reply.
 //
 // Belongs to one thread.
 #pragma once
@@ -19,18 +19,18 @@ namespace rate_limit {
 
 struct Waiting;
 
-// The limits of a request that one Redis decides together. The limits must live until `done` is called, which
-// happens at the end of a turn of the event loop, or until CheckBatcher::forget.
+// A group: the limits of one request that one script call decides together. The limits must live until `done`
+// is called, at the end of a turn of the event loop, or until CheckBatcher::forget.
 struct Question {
     Limit* limits = nullptr;           // all limits of the request
-    std::uint8_t indices[kMaxLimits];  // those of them that are asked for
+    std::uint8_t indices[kMaxLimits];  // of the limits in this group
     std::size_t count = 0;             // of `indices`
     void (*done)(Question* question) = nullptr;
-    void* asker = nullptr;                     // the argument of whoever set `done`
-    redis::Error error = redis::Error::kNone;  // the answer; if not kNone, nothing was decided
-    Micros time = 0;                           // of the decision, by Redis' clock
+    void* asker = nullptr;                     // for the caller, who sets `done`
+    redis::Error error = redis::Error::kNone;  // if not kNone, nothing was decided
+    Micros time = 0;                           // of the decision, by Redis's clock
     Waiting* waiting = nullptr;                // while the question is in flight
-    // Called instead of `done` if the CheckBatcher is destroyed before; may be null.
+    // Called instead of `done` if the CheckBatcher is destroyed first; may be null.
     void (*lost)(Question* question) = nullptr;
 
     Limit& operator[](std::size_t index) const { return limits[indices[index]]; }
@@ -42,45 +42,45 @@ class CheckBatcher {
   public:
     struct Options {
         std::string prefix;               // of every key
-        std::uint32_t batch = 64;         // groups in a call
-        Micros budget = kForever;         // of a request that has to ask several times
-        RedisCounter* counter = nullptr;  // is told how large batches are; may be null
+        std::uint32_t batch = 64;         // the most groups in a call
+        Micros budget = kForever;         // see budget()
+        RedisCounter* counter = nullptr;  // counts the sizes of batches; may be null
         // For debug lines; may be null.
         void (*on_send)(std::size_t groups, std::size_t keys) = nullptr;
         void (*on_reply)(std::size_t groups, redis::Error error) = nullptr;
     };
 
-    // Takes the router over. Null if there is no memory.
+    // Takes ownership of the router, unless it returns null: there is no memory.
     static CheckBatcher* make(redis::Router* router, const Options& options, redis::Loop* loop);
     ~CheckBatcher();
     CheckBatcher(const CheckBatcher&) = delete;
     CheckBatcher& operator=(const CheckBatcher&) = delete;
 
-    // The slot of a limit's key: 0 where keys of all slots are in one place. Only limits of one slot can be
-    // asked for together.
+    // The slot of a limit's key; always 0 if the router is not sharded. All limits of a question must have
+    // the same slot.
     redis::Slot slot_of(const Limit& limit) { return sharded_ ? slot_of_key(limit) : redis::Slot{0}; }
 
-    // Whether Redis is worth asking for a slot.
+    // False if calls for this slot would fail at once: it has no server, or its breaker is open.
     bool available(redis::Slot slot) const;
 
-    // Decides and charges, all of the question's limits or none. False if there is no memory.
+    // Decides the question's limits, and charges all of them or none. False if there is no memory.
     bool ask(Question* question);
 
-    // `done` is not called.
+    // Drops the answer: `done` is not called.
     static void forget(Question* question);
 
-    // The answer to a question goes to a copy of it.
+    // Sends the answer to `copy`, a copy of the question.
     static void hand_over(Question* question, Question* copy);
 
-    // Decides and charges one limit without an answer: for a request that another limit rejected, where
+    // Decides and charges one limit, and drops the answer. For a request that another limit has rejected, if
     // rejected requests count.
     void count(const Limit& limit);
 
-    // Gives back the charge of some limits of an admitted question, which have one slot. If Redis does not
-    // answer, they stay charged.
+    // Refunds some limits of an admitted question. All of them must have the same slot. If Redis does not
+    // answer, the limits stay charged.
     void give_back(const Limit* limits, const std::uint8_t* indices, std::size_t count);
 
-    // How long after its first question a request may ask another.
+    // How long after its start a request may send another question.
     Micros budget() const { return options_.budget; }
 
     redis::Router& router() { return *router_; }
@@ -123,18 +123,18 @@ class CheckBatcher {
     static constexpr std::size_t kLists = 64;
 
     redis::Router* router_;
-    const bool sharded_;  // the router is
+    const bool sharded_;  // router_->sharded()
     Options options_;
     KeyWriter keys_;
     redis::Loop* loop_;
     redis::Alarm* flush_ = nullptr;
     redis::Alarm* wake_ = nullptr;
-    redis::Alarm* hold_ = nullptr;  // until a batch that waits for an answer leaves without it
-    Node* whole_ = nullptr;         // if the router is not sharded: the only one
-    Node* nodes_[kLists] = {};      // in lists by their clients
-    Node* first_open_ = nullptr;    // of those that have a batch that is being filled
-    Batch* open_[kLists] = {};      // others that are being filled, in lists by their slots
-    std::uint64_t filled_ = 0;      // a bit for each list of these that may have any
+    redis::Alarm* hold_ = nullptr;  // until a held batch is sent without waiting for a reply
+    Node* whole_ = nullptr;         // the only node if the router is not sharded, else null
+    Node* nodes_[kLists] = {};      // hash table by client
+    Node* first_open_ = nullptr;    // list of the nodes with an open batch
+    Batch* open_[kLists] = {};      // open batches without a node: hash table by slot
+    std::uint64_t filled_ = 0;      // bit i is set if list i of open_ may not be empty
     redis::Buffer key_;
     Batch* free_batches_ = nullptr;
     Waiting* free_waiting_ = nullptr;

@@ -39,8 +39,8 @@ bool has_remote(const Limit* limits, std::size_t count) {
                        [](const Limit& limit) { return limit.zone->batcher != nullptr; });
 }
 
-// Whether the deny cache rejects one of the limits. Where rejected requests count for one of them, all limits
-// have to be asked.
+// Whether the deny cache rejects one of the limits. If rejected requests count for any limit, the cache is
+// not used: the request has to reach all limits.
 bool is_denied(Limit* limits, std::size_t count, Micros now, Micros* decided_at) {
     bool counts = false;
     for (std::size_t i = 0; i < count; i++) {
@@ -56,7 +56,7 @@ bool is_denied(Limit* limits, std::size_t count, Micros now, Micros* decided_at)
     return false;
 }
 
-// The deny cache rejects none of the limits: starts to decide them.
+// Starts a RequestCheck, after the deny cache has rejected none of the limits.
 [[gnu::noinline]] RequestOutcome start_check(Limit* limits, std::size_t count, Micros now,
                                              const Process& process, Micros (*wall)(), const Waiter& waiter,
                                              void* data) {

@@ -1,31 +1,33 @@
-// The door into the store: decides all limits of a request, at once or later.
+// The entry point of the store: decides all limits of a request, at once or later.
 #pragma once
 
 #include "store/request_check.h"
 
 namespace rate_limit {
 
-// What decide() needs if a request has to wait for Redis. `data` is its last argument, and the `data` of the
-// check.
+// What decide() needs if a request has to wait for Redis. `data` is the last argument of decide(), and the
+// `data` of the check.
 struct Waiter {
     void* (*allocate)(void* data, std::size_t size);  // memory for a RequestCheck; null if there is none
     void (*done)(RequestCheck* check);                // called once, unless the check is forgotten or left
 };
 
 // Decides the limits of a request, at most kMaxLimits and of different zones, and charges all of them or
-// none. If the progress is kWaiting, `limits` must stay, and `waiter.done` is called with the check in the
-// memory that `waiter` allocated.
+// none. If the progress is kWaiting, `limits` must live until the check is decided, forgotten or left, and
+// `waiter.done` is called with the check, which is in the memory that `waiter` allocated.
 RequestOutcome decide(Limit* limits, std::size_t count, const Process& process, Micros (*wall)(),
                       const Waiter& waiter, void* data);
 
-// As decide() for one limit that Redis decides.
+// Like decide(), for one limit that Redis decides.
 RequestOutcome decide_remote(Limit* limit, const Process& process, Micros (*wall)(), const Waiter& waiter,
                              void* data);
 
-// A limit in memory found no slot for its client. Returns kAdmitted or kRefused, by on_error.
+// For limits in memory of which one found no slot for its client. Returns kRefused if one of the limits has
+// on_error=closed, else kAdmitted.
 Progress leave_undecided(Limit* limits, std::size_t count);
 
-// As decide() for one limit, inline: nearly all requests are under one limit, and most in memory.
+// Like decide(), for one limit. Inline, because nearly all requests have one limit, and most limits are in
+// memory.
 [[gnu::always_inline]] inline RequestOutcome decide_one(Limit* limits, const Process& process,
                                                         Micros (*wall)(), const Waiter& waiter, void* data) {
     if (limits->zone->batcher != nullptr) {

@@ -26,7 +26,7 @@ struct StoreZone {
     CheckBatcher* batcher;         // null unless Redis decides each request
     const Membership* membership;  // of the instances that share the Redis; null if they are not counted
     Denials* denials;              // null if rejections by Redis are not remembered
-    Micros deny_for;               // how long a rejection is remembered at most
+    Micros deny_for;               // the longest time that a rejection is remembered
     OnError on_error;
 };
 
@@ -36,11 +36,11 @@ struct Limit {
     const StoreZone* zone;
     const Policy* policy;  // has rates
     std::string_view client;
-    std::uint32_t cost;  // 0 only looks
+    std::uint32_t cost;  // 0 only reads
     bool is_short;       // short_name has been applied to `client`
     bool is_single;      // is_single(*policy, zone->layout), and not is_short; false is slower, never wrong
 
-    // The answer.
+    // Set by decide().
     DecidedBy decided_by;
     Reason reason;      // why the fallback or nobody decided
     Decision decision;  // not set if nobody decided

@@ -1,4 +1,4 @@
-// Takes a request's limits through memory and Redis, and back if one of them rejects.
+// Charges a request's limits in memory and in Redis, and refunds them if one of the limits rejects.
 #include "store/request_check.h"
 
 #include <algorithm>
@@ -10,16 +10,17 @@
 
 namespace rate_limit {
 
-// Those of a request's limits that memory decides.
+// The limits of a request that tables in memory decide.
 struct MemoryLimits {
     TableLimits limits;
     std::size_t indices[kMaxLimits];
-    std::aligned_storage_t<sizeof(Policy), alignof(Policy)> parts[kMaxLimits];  // of policies, where needed
+    // Storage for the part of a policy that belongs to this instance; used only if memory is a fallback.
+    std::aligned_storage_t<sizeof(Policy), alignof(Policy)> parts[kMaxLimits];
 };
 
 namespace {
 
-// Whether `a` admits fewer requests in the long run than `b`, each by its lowest rate.
+// Whether the lowest rate of `a` is lower than the lowest rate of `b`.
 bool is_lower(const RateList& a, const RateList& b) {
     const auto lower = [](const Rate& x, const Rate& y) {
         return multiply(x.count, static_cast<std::uint64_t>(y.period)) <
@@ -51,13 +52,13 @@ RequestCheck::RequestCheck(Limit* limits, std::size_t count, const Process& proc
     }
 }
 
-// Whether both limits are in the same position, and one call may have them.
+// Whether one group may have both limits: they have the same batcher and slot, or both have no batcher.
 bool RequestCheck::together(std::size_t a, std::size_t b) const {
     return limits_[a].zone->batcher == limits_[b].zone->batcher && slots_[a] == slots_[b];
 }
 
-// Of two with the same rate the one in Redis is charged before: what memory is charged last need not be given
-// back.
+// Whether limit `a` is charged before limit `b`. Of two limits with the same rate, the limit in Redis comes
+// first: a limit in memory that is charged last never needs a refund.
 bool RequestCheck::precedes(std::size_t a, std::size_t b) const {
     const RateList& rates = limits_[a].policy->rates;
     const RateList& others = limits_[b].policy->rates;
@@ -100,8 +101,8 @@ void RequestCheck::leave(Gone gone) {
     CheckBatcher::hand_over(&question_, &successor->question_);
 }
 
-// A copy of the check, its limits, and what they point to in the memory of the request. end_copy frees it.
-// Null if there is no memory.
+// Copies the check, its limits, and the policies and client names of the limits, which are in the request's
+// memory. end_copy frees the copy. Null if there is no memory.
 RequestCheck* RequestCheck::copy() const {
     std::size_t size = sizeof(RequestCheck) + count_ * (sizeof(Limit) + sizeof(Policy));
     for (std::size_t i = 0; i < count_; i++) {
@@ -137,8 +138,8 @@ void RequestCheck::end_copy(RequestCheck* copy) {
     ::operator delete(copy);
 }
 
-// Gathers what memory has to decide of the limits before `end` in the order, those that it decides instead of
-// a Redis included.
+// Collects the limits before position `end` of the order that memory has to decide, including limits for
+// which memory is the fallback of Redis.
 void RequestCheck::gather_memory(std::size_t end, MemoryLimits* memory) const {
     for (std::size_t position = 0; position < end; position++) {
         const std::size_t i = order_[position];
@@ -158,7 +159,7 @@ TableLimit* RequestCheck::add_memory_limit(std::size_t i, MemoryLimits* memory) 
     TableLimit* own =
         memory->limits.add(limit.zone->table, *limit.policy, limit.client, limit.cost, limit.is_short);
     if (limit.zone->batcher != nullptr) {
-        // What this instance admits is charged in Redis later, where the whole rate holds.
+        // Redis is charged later for requests that this instance admits, and by the whole rate.
         own->ahead = 0;
         own->rates = &limit.policy->rates;
         if (limit.zone->membership != nullptr) {
@@ -177,7 +178,7 @@ void RequestCheck::copy_decisions(const MemoryLimits& memory) {
     }
 }
 
-// Asks nobody else if memory is known to reject.
+// Checks the limits in memory without charging them, and asks Redis unless one of them rejects.
 Progress RequestCheck::look_at_memory() {
     if (!has_tables_) {
         return ask_next();
@@ -196,7 +197,7 @@ Progress RequestCheck::look_at_memory() {
     return ask_next();
 }
 
-// The position in the order of the next limit whose Redis is to be asked; count_ if there is none left.
+// The position in the order of the next limit whose Redis has to be asked; count_ if there is none.
 std::size_t RequestCheck::next_position() const {
     std::size_t position = 0;
     while (position < count_ &&
@@ -206,7 +207,7 @@ std::size_t RequestCheck::next_position() const {
     return position;
 }
 
-// Makes the question for that limit and all others that are in the same position.
+// Makes the question for the limit at `position` and all limits that may be in the same group.
 void RequestCheck::choose(std::size_t position) {
     const std::size_t first = order_[position];
     question_.count = 0;
@@ -219,7 +220,7 @@ void RequestCheck::choose(std::size_t position) {
     }
 }
 
-// Charges what comes next in the order, until an answer has to be waited for.
+// Charges the next limits in the order, until the check has to wait for Redis or is decided.
 Progress RequestCheck::ask_next() {
     for (;;) {
         const std::size_t position = next_position();
@@ -273,7 +274,7 @@ Progress RequestCheck::take_answer() {
         return reject();
     }
     if (followed && question_.count == count_) {
-        return Progress::kAdmitted;  // no other limit can reject, so nothing is ever given back
+        return Progress::kAdmitted;  // no other limit can reject, so no refund can follow
     }
     const Micros charged_at = process_.clock();
     for (std::size_t i = 0; i < question_.count; i++) {
@@ -282,8 +283,8 @@ Progress RequestCheck::take_answer() {
     return followed ? ask_next() : reject_for_memory(memory);
 }
 
-// Tells the tables that decide while Redis is down what Redis has decided. False if one of them rejects; then
-// `memory` has the decision of each.
+// Passes Redis's decisions to the tables that are the fallback of these limits. False if a table rejects;
+// then `memory` has the decision of each table.
 bool RequestCheck::tell_memory(MemoryLimits* memory) const {
     bool allowed = true;
     for (std::size_t i = 0; i < question_.count; i++) {
@@ -302,7 +303,7 @@ bool RequestCheck::tell_memory(MemoryLimits* memory) const {
     return allowed;
 }
 
-// Rejects what Redis has admitted, because tables reject it.
+// Rejects a request that Redis has admitted, because a fallback table rejects it.
 Progress RequestCheck::reject_for_memory(const MemoryLimits& memory) {
     const Progress rejected = reject();
     for (std::size_t i = 0; i < memory.limits.size(); i++) {
@@ -315,8 +316,8 @@ Progress RequestCheck::reject_for_memory(const MemoryLimits& memory) {
     return rejected;
 }
 
-// A Redis could not be asked: whether one of its limits then admits nothing. The others are left out, or
-// decided by memory.
+// Called when Redis could not be asked or has not answered. True if one of its limits has on_error=closed.
+// Otherwise its limits are left out (open) or decided by memory (local).
 bool RequestCheck::must_refuse() {
     for (std::size_t i = 0; i < question_.count; i++) {
         question_[i].reason = reason_of(error_);
@@ -330,7 +331,7 @@ bool RequestCheck::must_refuse() {
     return false;
 }
 
-// Charges what memory decides of the limits before `end` in the order; kAdmitted if none of them rejects.
+// Charges the limits before position `end` of the order that memory decides; kAdmitted if none rejects.
 Progress RequestCheck::charge_memory(std::size_t end) {
     MemoryLimits memory;
     gather_memory(end, &memory);
@@ -359,7 +360,7 @@ Progress RequestCheck::charge_memory(std::size_t end) {
     return Progress::kAdmitted;
 }
 
-// A limit found no slot for its client: all of these go by on_error.
+// Called when a limit found no slot for its client: on_error applies to all limits of `memory`.
 Progress RequestCheck::leave_memory_out(const MemoryLimits& memory) {
     bool closed = false;
     for (std::size_t i = 0; i < memory.limits.size(); i++) {
@@ -373,7 +374,8 @@ Progress RequestCheck::leave_memory_out(const MemoryLimits& memory) {
     return closed ? Progress::kRefused : Progress::kAdmitted;
 }
 
-// A limit has rejected. What others were charged is given back; all note it where rejected requests count.
+// Called when a limit has rejected. Refunds the charged limits, and counts the request where rejected
+// requests count.
 Progress RequestCheck::reject() {
     give_back();
     note_rejection();
@@ -386,7 +388,7 @@ Progress RequestCheck::reject() {
     return Progress::kRejected;
 }
 
-// Tells each Redis that was not asked of a request that was rejected before, where rejected requests count.
+// Counts the rejected request in each Redis that was not asked, where rejected requests count.
 void RequestCheck::note_rejection() {
     for (std::size_t i = 0; i < count_; i++) {
         const Limit& limit = limits_[i];
@@ -403,7 +405,8 @@ bool RequestCheck::is_refundable(std::size_t index) const {
                                      process_.clock() - charged_at_[index]);
 }
 
-// Returns what was charged. A rejection that rested on such a charge must not be remembered.
+// Refunds the charged limits. The deny cache forgets rejections of these clients: the charge may have caused
+// them.
 void RequestCheck::give_back() {
     give_back_to_memory();
     for (std::size_t first = 0; first < count_; first++) {

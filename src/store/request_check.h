@@ -1,9 +1,10 @@
-// A request's limits, wherever their state is: decided together, all or nothing, though Redis answers later.
+// Decides a request's limits in memory and in Redis together: all of them are charged or none, though Redis
+// answers later.
 //
-// Limits are charged in the order of their rates, the lowest first, and what was charged is given back
-// if another limit then rejects. A limit that many clients share has a higher rate than a client's own, so
-// that a client who is over its own limit does not take from the others, not even for the moment until that
-// is given back. Memory is looked at before anything is charged.
+// Limits are charged in the order of their rates, the lowest first. If a limit rejects, the limits that were
+// charged before get a refund. A limit that many clients share usually has a higher rate than the limit of
+// one client, so a client that is over its own limit takes nothing from the other clients, not even until a
+// refund. Limits in memory are checked before any limit is charged.
 #pragma once
 
 #include <cstddef>
@@ -17,22 +18,22 @@
 
 namespace rate_limit {
 
-// The first two are decisions.
+// kAdmitted and kRejected are decisions.
 enum class Progress : std::uint8_t {
     kAdmitted,
     kRejected,
-    kRefused,   // a limit could not be decided, and on_error=closed
+    kRefused,   // a limit with on_error=closed could not be decided
     kNoMemory,  // nothing was decided
     kWaiting,   // for Redis
 };
 
 class RequestCheck;
 
-// What became of the limits of a request.
+// The result of deciding a request's limits.
 struct RequestOutcome {
     Progress progress;
-    redis::Error error;  // why a Redis did not answer; kNone if all did
-    Micros decided_at;   // time of day, by Redis' clock if Redis decided
+    redis::Error error;  // of the last Redis that did not answer; kNone if all did
+    Micros decided_at;   // time of day, by Redis's clock if Redis decided
     Micros started_at;   // by `clock`
     Micros (*clock)();
     RequestCheck* check;  // while the progress is kWaiting, else null
@@ -48,14 +49,14 @@ class RequestCheck {
     RequestCheck(Limit* limits, std::size_t count, const Process& process, Micros (*wall)(),
                  void (*done)(RequestCheck* check));
 
-    // Starts to decide. The deny cache has been asked before.
+    // Starts to decide. The caller has already looked into the deny cache.
     Progress start();
 
-    // Drops the answer. Limits that are charged already stay charged.
+    // Drops the answer. Limits that have been charged stay charged.
     void forget();
 
-    // The request has ended. A copy of the check decides the rest, so that all limits are charged or none.
-    // The copy is passed to `gone`, which may be null, once it is decided.
+    // Called when the request has ended. A copy of the check continues, so that all limits are charged or
+    // none. When the copy is decided, it is passed to `gone`, which may be null.
     using Gone = void (*)(const RequestCheck& check);
     void leave(Gone gone);
 
@@ -103,19 +104,19 @@ class RequestCheck {
     void (*done_)(RequestCheck* check);
     Question question_;
     Gone gone_ = nullptr;
-    CheckBatcher* asked_ = nullptr;  // whom the question is for
+    CheckBatcher* asked_ = nullptr;  // the receiver of the question
     redis::Slot slots_[kMaxLimits];
-    std::uint8_t order_[kMaxLimits];  // in which limits are charged
+    std::uint8_t order_[kMaxLimits];  // indices of the limits, in the order of charging
     Progress progress_ = Progress::kWaiting;
     redis::Error error_ = redis::Error::kNone;
-    Micros decided_at_ = 0;               // 0 while nobody has
+    Micros decided_at_ = 0;               // 0 before the first decision
     Micros started_at_ = 0;               // by the process's clock
-    bool waited_ = false;                 // for an answer
-    bool has_tables_ = false;             // memory may have a part in it
-    bool scattered_ = false;              // its limits are in several places
-    bool tried_[kMaxLimits] = {};         // its Redis was asked, or could not be
-    bool in_memory_[kMaxLimits] = {};     // memory has decided it, or could not
-    Micros charged_at_[kMaxLimits] = {};  // by the process's clock; 0 if it was not, or no longer is
+    bool waited_ = false;                 // for a reply of Redis
+    bool has_tables_ = false;             // a zone has a table
+    bool scattered_ = false;              // its limits differ in batcher or slot
+    bool tried_[kMaxLimits] = {};         // its Redis was asked or is unavailable
+    bool in_memory_[kMaxLimits] = {};     // its table was asked; it may have had no free slot
+    Micros charged_at_[kMaxLimits] = {};  // by the process's clock; 0 if not charged or refunded
 };
 
 }  // namespace rate_limit
