@@ -1,4 +1,4 @@
-// A request under one or several limits is charged to all of them or to none.
+// A request with one or several limits is charged to all of them or to none.
 #include <vector>
 
 #include "shared_zone.h"
@@ -82,7 +82,7 @@ void test_one_limit_is_checked_by_name_as_by_hash(void**) {
     }
 }
 
-void test_a_look_makes_no_client_and_charges_nothing(void**) {
+void test_a_read_makes_no_client_and_charges_nothing(void**) {
     for (const Algorithm algorithm : kEveryAlgorithm) {
         const Zone zone(policy_of(algorithm, "10r/m"));
         assert_int_equal(zone.request(kClient, kNow, 0), Verdict::kAdmitted);
@@ -98,7 +98,7 @@ void test_a_look_makes_no_client_and_charges_nothing(void**) {
     }
 }
 
-void test_looks_in_a_group_charge_nothing(void**) {
+void test_a_read_beside_another_limit_charges_nothing(void**) {
     const Zone looked(policy_of(Algorithm::kSlidingWindow, "10r/m"));
     const Zone charged(policy_of(Algorithm::kFixedWindow, "10r/m"));
     TableLimit limits[] = {looked.limit(kClient, 0), charged.limit(kClient, 3)};
@@ -108,7 +108,7 @@ void test_looks_in_a_group_charge_nothing(void**) {
     assert_int_equal(charged.used(kClient), 3);
 }
 
-// A group of three zones; the zone at `full` rejects.
+// A request with limits in three zones; the zone at `full` rejects.
 struct RequestCheck {
     Zone zones[3] = {
         Zone(policy_of(Algorithm::kTokenBucket, "10r/m")),
@@ -133,54 +133,54 @@ struct RequestCheck {
     Decision decisions[3];
 };
 
-void test_a_group_that_one_limit_rejects_is_charged_nowhere(void**) {
+void test_a_request_that_one_limit_rejects_is_charged_to_none(void**) {
     for (unsigned full = 0; full < 3; full++) {
         for (unsigned turn = 0; turn < 3; turn++) {
-            RequestCheck group(full);
-            assert_int_equal(group.request(turn, 4), Verdict::kRejected);
+            RequestCheck check(full);
+            assert_int_equal(check.request(turn, 4), Verdict::kRejected);
             for (unsigned i = 0; i < 3; i++) {
-                assert_int_equal(group.zones[i].used(kClient), i == full ? 10 : 0);
-                assert_int_equal(group.zones[i]->clients(), i == full ? 1 : 0);
-                assert_int_equal(group.decisions[i].allowed, i != full);
+                assert_int_equal(check.zones[i].used(kClient), i == full ? 10 : 0);
+                assert_int_equal(check.zones[i]->clients(), i == full ? 1 : 0);
+                assert_int_equal(check.decisions[i].allowed, i != full);
             }
         }
     }
 }
 
-void test_a_rejected_group_leaves_what_others_had_used(void**) {
-    RequestCheck group(1);
-    group.zones[0].request(kClient, kNow, 2);
-    group.zones[2].request(kClient, kNow, 3);
-    assert_int_equal(group.request(0, 4), Verdict::kRejected);
-    assert_int_equal(group.zones[0].used(kClient), 2);
-    assert_int_equal(group.zones[1].used(kClient), 10);
-    assert_int_equal(group.zones[2].used(kClient), 3);
+void test_a_rejected_request_does_not_change_the_counts_of_other_limits(void**) {
+    RequestCheck check(1);
+    check.zones[0].request(kClient, kNow, 2);
+    check.zones[2].request(kClient, kNow, 3);
+    assert_int_equal(check.request(0, 4), Verdict::kRejected);
+    assert_int_equal(check.zones[0].used(kClient), 2);
+    assert_int_equal(check.zones[1].used(kClient), 10);
+    assert_int_equal(check.zones[2].used(kClient), 3);
 }
 
-void test_a_rejected_group_counts_where_rejected_requests_count(void**) {
-    RequestCheck group(0);
-    group.zones[2].policy().count_all = true;
-    assert_int_equal(group.request(1, 4), Verdict::kRejected);
-    assert_int_equal(group.zones[0].used(kClient), 10);
-    assert_int_equal(group.zones[1].used(kClient), 0);
-    assert_int_equal(group.zones[1]->clients(), 0);
-    assert_int_equal(group.zones[2].used(kClient), 4);
+void test_a_rejected_request_counts_where_rejected_requests_count(void**) {
+    RequestCheck check(0);
+    check.zones[2].policy().count_all = true;
+    assert_int_equal(check.request(1, 4), Verdict::kRejected);
+    assert_int_equal(check.zones[0].used(kClient), 10);
+    assert_int_equal(check.zones[1].used(kClient), 0);
+    assert_int_equal(check.zones[1]->clients(), 0);
+    assert_int_equal(check.zones[2].used(kClient), 4);
 }
 
-void test_an_admitted_group_is_charged_everywhere(void**) {
-    RequestCheck group(0);
-    assert_int_equal(group.request(2, 0), Verdict::kAdmitted);
-    for (Zone& zone : group.zones) {
+void test_an_admitted_request_is_charged_to_all_limits(void**) {
+    RequestCheck check(0);
+    assert_int_equal(check.request(2, 0), Verdict::kAdmitted);
+    for (Zone& zone : check.zones) {
         zone.clear();
     }
-    assert_int_equal(group.request(2, 4), Verdict::kAdmitted);
+    assert_int_equal(check.request(2, 4), Verdict::kAdmitted);
     for (unsigned i = 0; i < 3; i++) {
-        assert_int_equal(group.zones[i].used(kClient), 4);
-        assert_int_equal(group.decisions[i].remaining, 6);
+        assert_int_equal(check.zones[i].used(kClient), 4);
+        assert_int_equal(check.decisions[i].remaining, 6);
     }
 }
 
-void test_a_group_may_have_as_many_limits_as_a_request(void**) {
+void test_a_request_may_have_the_largest_number_of_limits(void**) {
     std::vector<Zone*> zones;
     std::vector<TableLimit> limits;
     for (std::size_t i = 0; i < kMaxLimits; i++) {
@@ -234,7 +234,7 @@ struct Occupied {
     }
 };
 
-void test_busy_while_every_slot_that_the_client_may_have_is_held(void**) {
+void test_the_verdict_is_busy_while_all_slots_of_a_client_are_locked(void**) {
     for (const std::size_t sets : {1, 2}) {
         const Occupied held(sets);
         assert_int_equal(held.slots.size(), 16 * sets);
@@ -250,7 +250,7 @@ void test_busy_while_every_slot_that_the_client_may_have_is_held(void**) {
     }
 }
 
-void test_a_group_that_finds_a_limit_busy_is_charged_nowhere(void**) {
+void test_a_request_is_charged_to_no_limit_if_one_is_busy(void**) {
     const Zone known(policy_of(Algorithm::kSlidingWindow, "10r/m"));
     const Zone fresh(policy_of(Algorithm::kSlidingWindow, "10r/m"));
     const Occupied held(1);
@@ -269,7 +269,7 @@ void test_a_group_that_finds_a_limit_busy_is_charged_nowhere(void**) {
     assert_int_equal(waits, 0);
 }
 
-void test_a_look_is_answered_however_busy_the_zone_is(void**) {
+void test_a_read_succeeds_while_all_slots_are_locked(void**) {
     const Occupied held(1);
     assert_int_equal(held.zone.request(kClient, kNow, 0), Verdict::kAdmitted);
     assert_int_equal(held.zone.look(kClient).remaining, 10);
@@ -283,17 +283,17 @@ int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(test_one_limit_admits_its_quota_and_rejects_the_rest),
         cmocka_unit_test(test_one_limit_is_checked_by_name_as_by_hash),
-        cmocka_unit_test(test_a_look_makes_no_client_and_charges_nothing),
-        cmocka_unit_test(test_looks_in_a_group_charge_nothing),
-        cmocka_unit_test(test_a_group_that_one_limit_rejects_is_charged_nowhere),
-        cmocka_unit_test(test_a_rejected_group_leaves_what_others_had_used),
-        cmocka_unit_test(test_a_rejected_group_counts_where_rejected_requests_count),
-        cmocka_unit_test(test_an_admitted_group_is_charged_everywhere),
-        cmocka_unit_test(test_a_group_may_have_as_many_limits_as_a_request),
+        cmocka_unit_test(test_a_read_makes_no_client_and_charges_nothing),
+        cmocka_unit_test(test_a_read_beside_another_limit_charges_nothing),
+        cmocka_unit_test(test_a_request_that_one_limit_rejects_is_charged_to_none),
+        cmocka_unit_test(test_a_rejected_request_does_not_change_the_counts_of_other_limits),
+        cmocka_unit_test(test_a_rejected_request_counts_where_rejected_requests_count),
+        cmocka_unit_test(test_an_admitted_request_is_charged_to_all_limits),
+        cmocka_unit_test(test_a_request_may_have_the_largest_number_of_limits),
         cmocka_unit_test(test_a_fresh_client_whose_first_request_is_rejected_is_not_kept),
-        cmocka_unit_test(test_busy_while_every_slot_that_the_client_may_have_is_held),
-        cmocka_unit_test(test_a_group_that_finds_a_limit_busy_is_charged_nowhere),
-        cmocka_unit_test(test_a_look_is_answered_however_busy_the_zone_is),
+        cmocka_unit_test(test_the_verdict_is_busy_while_all_slots_of_a_client_are_locked),
+        cmocka_unit_test(test_a_request_is_charged_to_no_limit_if_one_is_busy),
+        cmocka_unit_test(test_a_read_succeeds_while_all_slots_are_locked),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -1,4 +1,5 @@
-// Requests whose clients leave before they are decided: each is still charged to all its limits or to none.
+// Requests that end before they are decided, because the client disconnects: each is still charged to all its
+// limits or to none.
 #include <map>
 
 #include "property.h"
@@ -8,7 +9,7 @@
 namespace rate_limit {
 namespace {
 
-// What became of requests that had gone.
+// The decided checks of requests that had ended, by result.
 std::map<Progress, unsigned> ended;
 
 unsigned ended_in_all() {
@@ -19,14 +20,14 @@ unsigned ended_in_all() {
     return sum;
 }
 
-unsigned errors = 0;  // of those that no test makes
+unsigned errors = 0;  // checks that ended with an error
 
-void count_end(const RequestCheck& group) {
-    ended[group.progress()]++;
-    errors += group.outcome().error != Error::kNone ? 1 : 0;
+void count_end(const RequestCheck& check) {
+    ended[check.progress()]++;
+    errors += check.outcome().error != Error::kNone ? 1 : 0;
 }
 
-void test_a_request_that_has_gone_is_charged_everywhere(void**) {
+void test_an_aborted_request_is_charged_to_all_limits(void**) {
     for (unsigned turns = 0; turns < 6; turns++) {
         Scene scene;
         ended.clear();
@@ -49,7 +50,7 @@ void test_a_request_that_has_gone_is_charged_everywhere(void**) {
     }
 }
 
-void test_a_request_that_has_gone_and_is_rejected_gets_back_what_it_was_charged(void**) {
+void test_an_aborted_request_that_is_rejected_is_refunded(void**) {
     Scene scene;
     ended.clear();
     always_reject(&scene.second_server);
@@ -62,7 +63,7 @@ void test_a_request_that_has_gone_and_is_rejected_gets_back_what_it_was_charged(
     assert_int_equal(scene.zone->clients(), 0);
 }
 
-void test_a_rejection_of_a_request_that_has_gone_is_remembered(void**) {
+void test_the_rejection_of_an_aborted_request_is_remembered(void**) {
     Scene scene;
     ended.clear();
     steady_clock += 10 * kSecond;
@@ -76,7 +77,7 @@ void test_a_rejection_of_a_request_that_has_gone_is_remembered(void**) {
     assert_int_equal(next.decided_by(0), DecidedBy::kCache);
 }
 
-void test_a_request_that_has_gone_goes_by_on_error(void**) {
+void test_on_error_applies_to_an_aborted_request(void**) {
     for (const OnError on_error : {OnError::kOpen, OnError::kClosed, OnError::kLocal}) {
         Scene scene;
         const Zone local(kPolicy);
@@ -97,7 +98,7 @@ void test_a_request_that_has_gone_goes_by_on_error(void**) {
     }
 }
 
-void test_nobody_needs_to_be_told_of_a_request_that_has_gone(void**) {
+void test_an_aborted_request_needs_no_callback(void**) {
     Scene scene;
     auto request = std::make_unique<Request>(std::vector<Place>{scene.in_first(), scene.in_memory()});
     request->leave(nullptr);
@@ -105,7 +106,7 @@ void test_nobody_needs_to_be_told_of_a_request_that_has_gone(void**) {
     assert_true(scene.loop.run_until([&] { return scene.zone->clients() == 1; }));
 }
 
-void test_the_end_of_the_worker_ends_requests_that_have_gone(void**) {
+void test_the_exit_of_the_worker_drops_aborted_requests(void**) {
     for (const bool sent : {false, true}) {
         Scene scene;
         ended.clear();
@@ -121,9 +122,9 @@ void test_the_end_of_the_worker_ends_requests_that_have_gone(void**) {
     }
 }
 
-constexpr redis::Milliseconds kLong = 3'600'000;  // that a busy machine does not take
+constexpr redis::Milliseconds kLong = 3'600'000;  // longer than a busy machine takes
 
-// Two servers, and slots of two others that stand for a cluster.
+// Two servers, and two more that share the slots as in a cluster.
 struct Servers {
     Servers()
         : first(&loop, real[0].path(), 64, kLong),
@@ -137,7 +138,7 @@ struct Servers {
         }
     }
 
-    // A busy machine may keep a server from greeting in time.
+    // Retries: on a busy machine, a handshake may time out.
     void connect(CheckBatcher* batcher, const std::string& client) {
         Error error = Error::kUnavailable;
         while (error != Error::kNone) {
@@ -159,7 +160,7 @@ struct Servers {
     std::unique_ptr<CheckBatcher> cluster;
 };
 
-// One of a trial's limits, with what it points to.
+// A limit of a trial; owns its policy, client name and zone.
 struct TrialLimit {
     TrialLimit(const Policy& policy, CheckBatcher* batcher, const std::string& client)
         : policy(policy), batcher(batcher), client(client), zone(policy) {}
@@ -178,7 +179,7 @@ struct TrialLimit {
     Zone zone;
 };
 
-// Where limits may be: memory twice, each server, each half of the cluster.
+// Random limits with different stores: two tables in memory, two servers, both halves of the cluster.
 std::deque<TrialLimit> any_limits(const Servers& servers) {
     static unsigned trials = 0;
     const std::string name = "trial" + std::to_string(trials++) + "-";
@@ -218,7 +219,7 @@ std::vector<Place> places_of(const std::deque<TrialLimit>& limits, std::uint32_t
     return places;
 }
 
-// What each limit was charged in the end.
+// How much each limit has been charged.
 std::vector<std::uint32_t> charges(const std::deque<TrialLimit>& limits, Servers* servers) {
     const Request look(places_of(limits, 0));
     if (look.at_once() == Progress::kWaiting) {
@@ -233,7 +234,7 @@ std::vector<std::uint32_t> charges(const std::deque<TrialLimit>& limits, Servers
     return list;
 }
 
-void test_whoever_leaves_when_is_charged_to_all_limits_or_to_none(void**) {
+void test_a_request_aborted_at_any_time_is_charged_to_all_limits_or_to_none(void**) {
     setenv("RC_PARAMS", "max_success=150", 0);
     Servers servers;
     ended.clear();
@@ -241,7 +242,7 @@ void test_whoever_leaves_when_is_charged_to_all_limits_or_to_none(void**) {
     const bool kept = rc::check("charged to all or to none", [&] {
         const std::deque<TrialLimit> limits = any_limits(servers);
         const auto turns = *rc::gen::container<std::vector<unsigned>>(rc::gen::inRange(0U, 12U));
-        // A trial that has failed may have left some.
+        // Checks of a failed trial may still be in flight.
         RC_ASSERT(servers.loop.run_until([&] { return ended_in_all() == left_before; }, kLong));
         ended.clear();
         errors = 0;
@@ -268,7 +269,7 @@ void test_whoever_leaves_when_is_charged_to_all_limits_or_to_none(void**) {
         }
         RC_ASSERT(servers.loop.run_until([&] { return ended_in_all() == left; }, kLong));
         RC_ASSERT(errors == 0U);
-        // Charges that are given back arrive before the look.
+        // Refunds reach Redis before these reads.
         const std::vector<std::uint32_t> charged = charges(limits, &servers);
         std::size_t number = 0;
         for (const TrialLimit& limit : limits) {
@@ -290,13 +291,13 @@ void test_whoever_leaves_when_is_charged_to_all_limits_or_to_none(void**) {
 int main() {
     using namespace rate_limit;
     const CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_request_that_has_gone_is_charged_everywhere),
-        cmocka_unit_test(test_a_request_that_has_gone_and_is_rejected_gets_back_what_it_was_charged),
-        cmocka_unit_test(test_a_rejection_of_a_request_that_has_gone_is_remembered),
-        cmocka_unit_test(test_a_request_that_has_gone_goes_by_on_error),
-        cmocka_unit_test(test_nobody_needs_to_be_told_of_a_request_that_has_gone),
-        cmocka_unit_test(test_the_end_of_the_worker_ends_requests_that_have_gone),
-        cmocka_unit_test(test_whoever_leaves_when_is_charged_to_all_limits_or_to_none),
+        cmocka_unit_test(test_an_aborted_request_is_charged_to_all_limits),
+        cmocka_unit_test(test_an_aborted_request_that_is_rejected_is_refunded),
+        cmocka_unit_test(test_the_rejection_of_an_aborted_request_is_remembered),
+        cmocka_unit_test(test_on_error_applies_to_an_aborted_request),
+        cmocka_unit_test(test_an_aborted_request_needs_no_callback),
+        cmocka_unit_test(test_the_exit_of_the_worker_drops_aborted_requests),
+        cmocka_unit_test(test_a_request_aborted_at_any_time_is_charged_to_all_limits_or_to_none),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

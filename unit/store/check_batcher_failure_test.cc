@@ -1,4 +1,4 @@
-// Checks whose answer does not come, or makes no sense.
+// Checks whose reply is lost, late, an error or malformed.
 #include "questions.h"
 
 namespace rate_limit {
@@ -6,7 +6,7 @@ namespace {
 
 using redis::Error;
 
-void test_nothing_is_given_back_to_a_redis_that_is_gone(void**) {
+void test_no_refund_is_sent_to_an_unavailable_redis(void**) {
     Scene scene(64, 50);
     scene.server.server.answers = false;
     scene.loop.run_for(5);
@@ -34,7 +34,7 @@ void test_an_error_reaches_every_question_of_the_call(void**) {
     assert_true(scene.batcher->available(0));
 }
 
-void test_a_time_out_answers_in_time_and_a_late_reply_is_harmless(void**) {
+void test_a_timeout_is_reported_in_time_and_a_late_reply_is_ignored(void**) {
     Scene scene(64, 60);
     scene.server.server.answers = false;
     scene.loop.run_for(5);
@@ -52,7 +52,7 @@ void test_a_time_out_answers_in_time_and_a_late_reply_is_harmless(void**) {
     assert_true(scene.questions[2].decision().allowed);
 }
 
-void test_a_check_of_the_turn_in_which_the_breaker_opens_does_not_wait(void**) {
+void test_a_check_in_the_turn_in_which_the_breaker_opens_does_not_wait(void**) {
     Scene scene;
     scene.server.server.answers = false;
     scene.questions.ask("first");
@@ -66,7 +66,7 @@ void test_a_check_of_the_turn_in_which_the_breaker_opens_does_not_wait(void**) {
     assert_int_not_equal(scene.questions[1].question.error, Error::kNone);
 }
 
-void test_a_reply_that_is_not_as_long_as_its_decisions_is_refused(void**) {
+void test_a_reply_of_the_wrong_length_is_an_error(void**) {
     for (int change = -21; change <= 13; change++) {
         Scene scene;
         scene.server.send = [&](const std::string& reply) {
@@ -83,7 +83,7 @@ void test_a_reply_that_is_not_as_long_as_its_decisions_is_refused(void**) {
     }
 }
 
-void test_a_rate_that_the_policy_does_not_have_is_refused(void**) {
+void test_a_decision_with_an_unknown_rate_is_an_error(void**) {
     Scene scene;
     scene.server.decide = [](const SeenLimit& limit) {
         return limit.key.find("{bad}") != std::string::npos ? packed(9, 1) + packed(0, 11) : admit();
@@ -96,7 +96,7 @@ void test_a_rate_that_the_policy_does_not_have_is_refused(void**) {
     assert_int_equal(scene.questions[2].question.error, Error::kShape);
 }
 
-void test_five_replies_that_make_no_sense_open_the_breaker(void**) {
+void test_five_malformed_replies_open_the_breaker(void**) {
     Scene scene;
     scene.server.send = [](const std::string&) { return redis::bulk("x"); };
     for (unsigned i = 0; i < 5; i++) {
@@ -108,7 +108,7 @@ void test_five_replies_that_make_no_sense_open_the_breaker(void**) {
     assert_int_equal(scene.batcher.errors(Error::kShape), 5);
 }
 
-void test_questions_of_a_refused_redis_are_answered_by_the_loop(void**) {
+void test_a_refused_connection_is_reported_in_a_later_turn(void**) {
     redis::TestLoop loop;
     const TestRemote batcher(&loop, redis::Folder::own().file("nowhere"));
     Questions questions(batcher, &loop);
@@ -120,7 +120,7 @@ void test_questions_of_a_refused_redis_are_answered_by_the_loop(void**) {
     assert_false(batcher->available(0));
 }
 
-void test_no_remote_is_made_without_memory_for_its_tasks(void**) {
+void test_no_batcher_is_made_without_memory_for_its_tasks(void**) {
     redis::TestLoop loop;
     const redis::Settings settings = script_settings("/nowhere");
     for (const int alarms : {0, 1}) {
@@ -132,7 +132,7 @@ void test_no_remote_is_made_without_memory_for_its_tasks(void**) {
     }
 }
 
-void test_a_remote_may_end_with_questions_at_any_stage(void**) {
+void test_a_batcher_may_be_destroyed_with_questions_at_any_stage(void**) {
     for (unsigned stage = 0; stage < 4; stage++) {
         redis::TestLoop loop;
         ScriptServer server(&loop);
@@ -175,16 +175,16 @@ void test_a_remote_may_end_with_questions_at_any_stage(void**) {
 int main() {
     using namespace rate_limit;
     const CMUnitTest tests[] = {
-        cmocka_unit_test(test_nothing_is_given_back_to_a_redis_that_is_gone),
+        cmocka_unit_test(test_no_refund_is_sent_to_an_unavailable_redis),
         cmocka_unit_test(test_an_error_reaches_every_question_of_the_call),
-        cmocka_unit_test(test_a_time_out_answers_in_time_and_a_late_reply_is_harmless),
-        cmocka_unit_test(test_a_check_of_the_turn_in_which_the_breaker_opens_does_not_wait),
-        cmocka_unit_test(test_a_reply_that_is_not_as_long_as_its_decisions_is_refused),
-        cmocka_unit_test(test_a_rate_that_the_policy_does_not_have_is_refused),
-        cmocka_unit_test(test_five_replies_that_make_no_sense_open_the_breaker),
-        cmocka_unit_test(test_questions_of_a_refused_redis_are_answered_by_the_loop),
-        cmocka_unit_test(test_no_remote_is_made_without_memory_for_its_tasks),
-        cmocka_unit_test(test_a_remote_may_end_with_questions_at_any_stage),
+        cmocka_unit_test(test_a_timeout_is_reported_in_time_and_a_late_reply_is_ignored),
+        cmocka_unit_test(test_a_check_in_the_turn_in_which_the_breaker_opens_does_not_wait),
+        cmocka_unit_test(test_a_reply_of_the_wrong_length_is_an_error),
+        cmocka_unit_test(test_a_decision_with_an_unknown_rate_is_an_error),
+        cmocka_unit_test(test_five_malformed_replies_open_the_breaker),
+        cmocka_unit_test(test_a_refused_connection_is_reported_in_a_later_turn),
+        cmocka_unit_test(test_no_batcher_is_made_without_memory_for_its_tasks),
+        cmocka_unit_test(test_a_batcher_may_be_destroyed_with_questions_at_any_stage),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -1,4 +1,5 @@
-// Checks on their way to Redis: put together, taken apart, and each answered once or forgotten.
+// CheckBatcher: checks are batched into calls, replies are split, and each check is answered once or
+// forgotten.
 #include "store/check_batcher.h"
 
 #include <malloc.h>
@@ -15,7 +16,7 @@ namespace {
 
 using redis::Error;
 
-void test_checks_of_one_turn_leave_as_one_call(void**) {
+void test_checks_of_one_turn_are_one_call(void**) {
     Scene scene;
     for (unsigned turn = 1; turn <= 3; turn++) {
         for (unsigned i = 0; i < 20; i++) {
@@ -31,7 +32,7 @@ void test_checks_of_one_turn_leave_as_one_call(void**) {
     }
 }
 
-void test_no_call_carries_more_groups_than_batch(void**) {
+void test_no_call_has_more_groups_than_the_batch_size(void**) {
     for (const std::uint32_t batch : {1, 2, 7, 64}) {
         Scene scene(batch);
         for (unsigned i = 0; i < 150; i++) {
@@ -46,7 +47,7 @@ void test_no_call_carries_more_groups_than_batch(void**) {
     }
 }
 
-// Keeps replies back until it is told to send them, with the next one.
+// Holds the replies of a server. Once `open` is set, the next reply is sent together with all held replies.
 struct Dam {
     explicit Dam(ScriptServer* server) {
         server->send = [this](const std::string& reply) {
@@ -65,7 +66,7 @@ void ask_many(Scene* scene, unsigned count) {
     }
 }
 
-void test_fewer_checks_than_are_on_their_way_wait_for_more(void**) {
+void test_fewer_checks_than_are_in_flight_wait_for_more(void**) {
     Scene scene;
     Dam dam(&scene.server);
     ask_many(&scene, 20);
@@ -82,7 +83,7 @@ void test_fewer_checks_than_are_on_their_way_wait_for_more(void**) {
     assert_int_equal(scene.server.calls.back().groups.size(), 20);
 }
 
-void test_checks_that_wait_leave_with_the_next_answer(void**) {
+void test_waiting_checks_are_sent_after_the_next_reply(void**) {
     Scene scene;
     std::vector<std::size_t> sizes;
     scene.server.send = [&](const std::string& reply) {
@@ -98,7 +99,7 @@ void test_checks_that_wait_leave_with_the_next_answer(void**) {
     assert_true(sizes == std::vector<std::size_t>({20, 3}));
 }
 
-void test_the_time_that_a_check_waits_for_others_counts(void**) {
+void test_the_time_that_a_check_waits_for_others_is_part_of_its_timeout(void**) {
     constexpr redis::Milliseconds kTimeout = 1000;
     Scene scene(64, kTimeout);
     Dam dam(&scene.server);
@@ -108,7 +109,7 @@ void test_the_time_that_a_check_waits_for_others_counts(void**) {
     ask_many(&scene, 1);
     scene.loop.run_for(3);
     assert_int_equal(scene.server.calls.size(), 1);
-    // With one more they are as many as are on their way, and leave, but are not answered either.
+    // With one more check, the batch is as large as the one in flight: it is sent, but gets no reply either.
     scene.loop.jump(kTimeout / 2 - 100);
     ask_many(&scene, 1);
     assert_true(scene.loop.run_until([&] { return scene.server.calls.size() == 2; }));
@@ -117,7 +118,7 @@ void test_the_time_that_a_check_waits_for_others_counts(void**) {
     assert_int_equal(scene.questions[3].question.error, Error::kTimedOut);
 }
 
-void test_checks_do_not_wait_for_an_answer_that_is_held_up(void**) {
+void test_checks_do_not_wait_for_a_late_reply(void**) {
     Scene scene(64, 100);
     scene.batcher.use_spare();
     scene.server.server.hold(1);
@@ -126,7 +127,7 @@ void test_checks_do_not_wait_for_an_answer_that_is_held_up(void**) {
     ask_many(&scene, 1);
     scene.loop.run_for(10);
     assert_int_equal(scene.server.calls.size(), 1);
-    // After a quarter of the timeout it leaves, by a connection that is not silent.
+    // After a quarter of the timeout, the batch is sent on a second connection, which is not blocked.
     assert_true(scene.loop.run_until([&] { return scene.questions[2].answers == 1; }, 60));
     assert_int_equal(scene.questions[2].question.error, Error::kNone);
     assert_int_equal(scene.server.server.accepted, 2);
@@ -161,7 +162,7 @@ void test_answers_come_in_order_each_with_its_own_decision(void**) {
     }
 }
 
-void test_keys_name_prefix_zone_algorithm_and_client(void**) {
+void test_a_key_has_prefix_zone_algorithm_and_client(void**) {
     const auto key_of = [](std::string_view client, Algorithm algorithm = Algorithm::kTokenBucket) {
         redis::Buffer buffer;
         append_key("p:", "zone", algorithm, client, &buffer);
@@ -180,8 +181,8 @@ void test_keys_name_prefix_zone_algorithm_and_client(void**) {
     assert_true(key_of(std::string(128, 'x') + "a") != key_of(std::string(128, 'x') + "b"));
 }
 
-// What keys begin with is kept for a few zones.
-void test_keys_are_right_however_many_zones_there_are(void**) {
+// The batcher caches the beginning of keys for a few zones.
+void test_keys_are_right_with_many_zones(void**) {
     Scene scene;
     const Policy buckets = policy_of(Algorithm::kTokenBucket, "10r/m");
     const StateLayout layout = layout_of(buckets);
@@ -197,7 +198,7 @@ void test_keys_are_right_however_many_zones_there_are(void**) {
         expected.push_back("rate_limit:" + zone + (other ? ":token_bucket" : ":sliding_window") + ":{client" +
                            std::to_string(i) + "}");
         assert_true(scene.batcher->ask(&all.back().question));
-        all.back().texts[0].zone.assign(zone.size(), '?');  // its memory may be used again
+        all.back().texts[0].zone.assign(zone.size(), '?');  // the memory of the name may be reused
     }
     assert_true(scene.loop.run_until([&] { return all.back().answers == 1; }));
     std::vector<std::string> keys;
@@ -218,7 +219,7 @@ void test_a_long_name_is_replaced_by_its_sha256(void**) {
         redis::bulk("z:gcra:{sha256:cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0}"));
 }
 
-void test_no_name_passes_for_the_digest_of_another(void**) {
+void test_no_name_has_the_key_of_a_digest(void**) {
     const auto key_of = [](const std::string& client) {
         redis::Buffer buffer;
         append_key("", "z", Algorithm::kGcra, client, &buffer);
@@ -233,7 +234,7 @@ void test_no_name_passes_for_the_digest_of_another(void**) {
     assert_true(key_of("sha256") == redis::bulk("z:gcra:{sha256}"));
 }
 
-void test_a_policy_is_sent_once_a_call(void**) {
+void test_a_policy_is_sent_once_per_call(void**) {
     Scene scene;
     Policy other = kPolicy;
     other.rates = rates_of("20r/m");
@@ -251,7 +252,7 @@ void test_a_policy_is_sent_once_a_call(void**) {
     }
 }
 
-void test_equal_policies_are_one_wherever_they_are(void**) {
+void test_equal_policies_at_different_addresses_are_sent_once(void**) {
     Scene scene;
     const Policy copies[] = {kPolicy, kPolicy, kPolicy};
     for (const Policy& policy : copies) {
@@ -261,8 +262,8 @@ void test_equal_policies_are_one_wherever_they_are(void**) {
     assert_int_equal(scene.server.calls[0].policies.size(), 1);
 }
 
-// Each differs from the first in one thing.
-void test_policies_that_differ_are_told_apart(void**) {
+// Each policy differs from the first in one property.
+void test_policies_that_differ_are_all_sent(void**) {
     Policy first = policy_of(Algorithm::kLeakyBucket, "10r/m,100r/h");
     first.burst = 5;
     std::vector<std::pair<Policy, StateLayout>> all(14, {first, layout_of(first)});
@@ -341,7 +342,7 @@ void test_a_call_that_would_have_too_many_keys_is_split(void**) {
     }
 }
 
-void test_costs_travel_whole(void**) {
+void test_costs_are_sent_unchanged(void**) {
     Scene scene;
     for (const std::uint32_t cost : {0U, 1U, 255U, 256U, kMaxCost, ~std::uint32_t{0}}) {
         scene.questions.ask("alice", cost);
@@ -350,7 +351,7 @@ void test_costs_travel_whole(void**) {
     }
 }
 
-void test_a_forgotten_question_is_not_answered_and_others_get_their_own(void**) {
+void test_a_forgotten_question_is_not_answered_and_others_get_their_own_answers(void**) {
     for (const unsigned stage : {0, 1, 2}) {
         Scene scene;
         unsigned number = 0;
@@ -388,7 +389,7 @@ void test_a_forgotten_question_is_not_answered_and_others_get_their_own(void**) 
     }
 }
 
-void test_a_question_may_be_forgotten_by_one_that_is_answered_before_it(void**) {
+void test_the_answer_to_one_question_may_forget_a_later_one(void**) {
     Scene scene;
     Asking first("first");
     auto second = std::make_unique<Asking>("second");
@@ -404,7 +405,7 @@ void test_a_question_may_be_forgotten_by_one_that_is_answered_before_it(void**) 
     assert_int_equal(first.answers, 1);
 }
 
-void test_an_answer_may_ask_again(void**) {
+void test_the_answer_to_a_question_may_send_another(void**) {
     Scene scene;
     Asking asking;
     unsigned left = 20;
@@ -420,7 +421,7 @@ void test_an_answer_may_ask_again(void**) {
     assert_int_equal(scene.server.groups(), 21);
 }
 
-void test_what_is_given_back_goes_as_a_refund(void**) {
+void test_a_refund_has_the_keys_and_costs_of_its_limits(void**) {
     Scene scene;
     const Asking charged("alice", 7, 3);
     scene.questions.ask("before");
@@ -439,7 +440,7 @@ void test_what_is_given_back_goes_as_a_refund(void**) {
     assert_int_equal(scene.questions[1].question.error, Error::kNone);
 }
 
-void test_sizes_of_calls_are_counted(void**) {
+void test_sizes_of_batches_are_counted(void**) {
     redis::TestLoop loop;
     ScriptServer server(&loop);
     const redis::Settings settings = script_settings(server.server.path());
@@ -462,7 +463,7 @@ void test_sizes_of_calls_are_counted(void**) {
     assert_int_equal(batches.counts[2], 2);  // four, and three
 }
 
-void test_a_refund_alone_is_sent_too(void**) {
+void test_a_refund_is_sent_without_checks(void**) {
     Scene scene;
     {
         const Asking charged("alice", 7);
@@ -474,7 +475,7 @@ void test_a_refund_alone_is_sent_too(void**) {
     assert_true(scene.batcher->available(0));
 }
 
-void test_checks_leave_no_growth(void**) {
+void test_checks_do_not_leak_memory(void**) {
     Scene scene;
     std::deque<Asking> all;
     for (unsigned i = 0; i < 50; i++) {
@@ -507,30 +508,30 @@ void test_checks_leave_no_growth(void**) {
 int main() {
     using namespace rate_limit;
     const CMUnitTest tests[] = {
-        cmocka_unit_test(test_checks_of_one_turn_leave_as_one_call),
-        cmocka_unit_test(test_no_call_carries_more_groups_than_batch),
-        cmocka_unit_test(test_fewer_checks_than_are_on_their_way_wait_for_more),
-        cmocka_unit_test(test_checks_that_wait_leave_with_the_next_answer),
-        cmocka_unit_test(test_the_time_that_a_check_waits_for_others_counts),
-        cmocka_unit_test(test_checks_do_not_wait_for_an_answer_that_is_held_up),
+        cmocka_unit_test(test_checks_of_one_turn_are_one_call),
+        cmocka_unit_test(test_no_call_has_more_groups_than_the_batch_size),
+        cmocka_unit_test(test_fewer_checks_than_are_in_flight_wait_for_more),
+        cmocka_unit_test(test_waiting_checks_are_sent_after_the_next_reply),
+        cmocka_unit_test(test_the_time_that_a_check_waits_for_others_is_part_of_its_timeout),
+        cmocka_unit_test(test_checks_do_not_wait_for_a_late_reply),
         cmocka_unit_test(test_answers_come_in_order_each_with_its_own_decision),
-        cmocka_unit_test(test_keys_name_prefix_zone_algorithm_and_client),
-        cmocka_unit_test(test_keys_are_right_however_many_zones_there_are),
+        cmocka_unit_test(test_a_key_has_prefix_zone_algorithm_and_client),
+        cmocka_unit_test(test_keys_are_right_with_many_zones),
         cmocka_unit_test(test_a_long_name_is_replaced_by_its_sha256),
-        cmocka_unit_test(test_no_name_passes_for_the_digest_of_another),
-        cmocka_unit_test(test_a_policy_is_sent_once_a_call),
-        cmocka_unit_test(test_equal_policies_are_one_wherever_they_are),
-        cmocka_unit_test(test_policies_that_differ_are_told_apart),
+        cmocka_unit_test(test_no_name_has_the_key_of_a_digest),
+        cmocka_unit_test(test_a_policy_is_sent_once_per_call),
+        cmocka_unit_test(test_equal_policies_at_different_addresses_are_sent_once),
+        cmocka_unit_test(test_policies_that_differ_are_all_sent),
         cmocka_unit_test(test_a_call_that_would_have_too_many_policies_is_split),
         cmocka_unit_test(test_a_call_that_would_have_too_many_keys_is_split),
-        cmocka_unit_test(test_costs_travel_whole),
-        cmocka_unit_test(test_a_forgotten_question_is_not_answered_and_others_get_their_own),
-        cmocka_unit_test(test_a_question_may_be_forgotten_by_one_that_is_answered_before_it),
-        cmocka_unit_test(test_an_answer_may_ask_again),
-        cmocka_unit_test(test_what_is_given_back_goes_as_a_refund),
-        cmocka_unit_test(test_a_refund_alone_is_sent_too),
-        cmocka_unit_test(test_sizes_of_calls_are_counted),
-        cmocka_unit_test(test_checks_leave_no_growth),
+        cmocka_unit_test(test_costs_are_sent_unchanged),
+        cmocka_unit_test(test_a_forgotten_question_is_not_answered_and_others_get_their_own_answers),
+        cmocka_unit_test(test_the_answer_to_one_question_may_forget_a_later_one),
+        cmocka_unit_test(test_the_answer_to_a_question_may_send_another),
+        cmocka_unit_test(test_a_refund_has_the_keys_and_costs_of_its_limits),
+        cmocka_unit_test(test_a_refund_is_sent_without_checks),
+        cmocka_unit_test(test_sizes_of_batches_are_counted),
+        cmocka_unit_test(test_checks_do_not_leak_memory),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -1,5 +1,4 @@
-// The door into the store: each way to decide gives the same answers, and running out of slots or memory
-// decides nothing.
+// decide(): all paths give the same decisions, and without free slots or memory nothing is decided.
 #include "store/decide.h"
 
 #include "requests.h"
@@ -7,7 +6,7 @@
 namespace rate_limit {
 namespace {
 
-// Locks all slots of a table that has one set of them, each for another process.
+// Locks all slots of a table with one set, each for another process.
 void fill(const Zone& zone) {
     for (std::uint32_t i = 0; i < zone->slots(); i++) {
         assert_non_null(zone->acquire(client_number(i), zone.policy(), wall_clock, made_up_process(i)).state);
@@ -21,7 +20,7 @@ Place in(const Zone& zone, const char* name, OnError on_error = OnError::kOpen) 
     return place;
 }
 
-void test_one_limit_and_several_are_decided_alike(void**) {
+void test_one_limit_and_several_get_the_same_decisions(void**) {
     for (const Algorithm algorithm : kEveryAlgorithm) {
         const Policy policy = policy_of(algorithm, "3r/m");
         const Zone alone(policy);
@@ -45,7 +44,7 @@ void test_one_limit_and_several_are_decided_alike(void**) {
     }
 }
 
-void test_a_zone_without_a_free_slot_goes_by_on_error_and_charges_no_other(void**) {
+void test_on_error_applies_without_a_free_slot_and_no_limit_is_charged(void**) {
     for (const OnError on_error : {OnError::kOpen, OnError::kClosed}) {
         const Zone full = small_zone(kPolicy, 1);
         const Zone free(kPolicy);
@@ -62,7 +61,7 @@ void test_a_zone_without_a_free_slot_goes_by_on_error_and_charges_no_other(void*
     }
 }
 
-void test_nothing_is_decided_without_memory_to_wait(void**) {
+void test_nothing_is_decided_without_memory_for_a_check(void**) {
     Scene scene;
     StoreZone zone = {};
     zone.label = "api";
@@ -84,9 +83,9 @@ void test_nothing_is_decided_without_memory_to_wait(void**) {
 int main() {
     using namespace rate_limit;
     const CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_limit_and_several_are_decided_alike),
-        cmocka_unit_test(test_a_zone_without_a_free_slot_goes_by_on_error_and_charges_no_other),
-        cmocka_unit_test(test_nothing_is_decided_without_memory_to_wait),
+        cmocka_unit_test(test_one_limit_and_several_get_the_same_decisions),
+        cmocka_unit_test(test_on_error_applies_without_a_free_slot_and_no_limit_is_charged),
+        cmocka_unit_test(test_nothing_is_decided_without_memory_for_a_check),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

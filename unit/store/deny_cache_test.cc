@@ -1,10 +1,11 @@
-// A client that Redis has just rejected is turned away without asking, where that makes no difference.
+// The deny cache: a client that Redis has just rejected is rejected without a call, unless rejected requests
+// count.
 #include "requests.h"
 
 namespace rate_limit {
 namespace {
 
-void test_a_denial_is_remembered_and_redis_not_asked_again(void**) {
+void test_a_rejection_is_remembered_and_redis_is_not_called_again(void**) {
     Scene scene;
     always_reject(&scene.first_server);
     steady_clock += 10 * kSecond;
@@ -29,7 +30,7 @@ void test_a_denial_is_remembered_and_redis_not_asked_again(void**) {
     assert_int_equal(after.decided_by(0), DecidedBy::kRedis);
 }
 
-void test_a_denial_ends_when_the_client_may_succeed(void**) {
+void test_a_denial_expires_when_the_client_may_succeed(void**) {
     Scene scene;
     scene.first_server.decide = [](const SeenLimit&) { return reject(300'000); };
     steady_clock += 10 * kSecond;
@@ -44,7 +45,7 @@ void test_a_denial_ends_when_the_client_may_succeed(void**) {
     assert_int_equal(after.in_the_end(&scene.loop), Progress::kAdmitted);
 }
 
-void test_a_denial_holds_only_for_its_like(void**) {
+void test_a_denial_holds_only_for_the_same_client_policy_and_cost(void**) {
     Scene scene;
     always_reject(&scene.first_server);
     steady_clock += 10 * kSecond;
@@ -89,7 +90,7 @@ void test_no_denial_is_remembered_or_used_where_rejected_requests_count(void**) 
     assert_int_equal(used(scene.zone), 1);
 }
 
-void test_only_the_limit_that_rejects_is_denied(void**) {
+void test_only_the_limit_that_rejects_is_remembered(void**) {
     Scene scene;
     steady_clock += 10 * kSecond;
     const Memory memory(65536);
@@ -115,11 +116,11 @@ void test_only_the_limit_that_rejects_is_denied(void**) {
 int main() {
     using namespace rate_limit;
     const CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_denial_is_remembered_and_redis_not_asked_again),
-        cmocka_unit_test(test_a_denial_ends_when_the_client_may_succeed),
-        cmocka_unit_test(test_a_denial_holds_only_for_its_like),
+        cmocka_unit_test(test_a_rejection_is_remembered_and_redis_is_not_called_again),
+        cmocka_unit_test(test_a_denial_expires_when_the_client_may_succeed),
+        cmocka_unit_test(test_a_denial_holds_only_for_the_same_client_policy_and_cost),
         cmocka_unit_test(test_no_denial_is_remembered_or_used_where_rejected_requests_count),
-        cmocka_unit_test(test_only_the_limit_that_rejects_is_denied),
+        cmocka_unit_test(test_only_the_limit_that_rejects_is_remembered),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -26,7 +26,7 @@ class Dice {
     std::mt19937 engine_;
 };
 
-// One instance whose ledger, network and memory try to lose or repeat a count.
+// One instance. Its ledger, network and memory lose and repeat counts at random.
 class Trial {
   public:
     Trial(unsigned seed, Mode mode, Guard guard)

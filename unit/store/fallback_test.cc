@@ -1,4 +1,5 @@
-// on_error=local: what an instance admits while Redis cannot be asked is its share, and is owed to Redis.
+// on_error=local: while Redis is unavailable, an instance admits its share of the limit, and Redis is charged
+// later.
 #include <deque>
 
 #include "memory/unsent.h"
@@ -9,7 +10,7 @@
 namespace rate_limit {
 namespace {
 
-// A zone of an instance, of so many.
+// A zone of one instance, with its share of the limit.
 struct Instance {
     Instance(const Policy& policy, const StateLayout& layout, const Share& share)
         : zone(policy, layout, size_with_unsent(layout, 8), true), membership(1) {
@@ -27,7 +28,7 @@ struct Instance {
     Membership membership;
 };
 
-// How many of so many requests are admitted by memory alone.
+// How many of `requests` requests the fallback admits. The fallback must decide all of them.
 unsigned admitted(Scene* scene, const Place& place, unsigned requests) {
     unsigned count = 0;
     for (unsigned i = 0; i < requests; i++) {
@@ -61,7 +62,7 @@ void test_shares_add_up_to_the_limit(void**) {
     }
 }
 
-void test_fewer_requests_than_instances(void**) {
+void test_a_rate_below_the_number_of_instances_is_shared(void**) {
     Scene scene;
     scene.lose_first();
     const Policy policy = policy_of(Algorithm::kFixedWindow, "1r/m");
@@ -77,7 +78,7 @@ void test_fewer_requests_than_instances(void**) {
     wall_clock = before;
 }
 
-void test_a_decision_tells_of_the_share(void**) {
+void test_a_decision_reports_the_share(void**) {
     Scene scene;
     scene.lose_first();
     const Instance instance(policy_of(Algorithm::kSlidingWindow, "10r/m"), {4, 0});
@@ -102,7 +103,7 @@ void test_a_changed_share_holds_at_once(void**) {
     assert_int_equal(owed_by(instance.zone, "alice").unsent, 10);
 }
 
-void test_without_instances_that_are_counted_it_is_the_whole(void**) {
+void test_without_a_membership_the_share_is_the_whole_limit(void**) {
     Scene scene;
     scene.lose_first();
     const Instance instance(policy_of(Algorithm::kSlidingWindow, "10r/m"), {5, 0});
@@ -111,7 +112,7 @@ void test_without_instances_that_are_counted_it_is_the_whole(void**) {
     assert_int_equal(admitted(&scene, place, 12), 10);
 }
 
-void test_what_redis_will_be_told_is_by_the_whole_rate(void**) {
+void test_an_unsent_count_has_the_whole_rates(void**) {
     Scene scene;
     scene.lose_first();
     Policy policy = policy_of(Algorithm::kSlidingWindow, "off");
@@ -129,7 +130,7 @@ void test_what_redis_will_be_told_is_by_the_whole_rate(void**) {
     assert_int_equal(owed.rates.rates[1].count, 30);
 }
 
-void test_what_is_owed_has_the_name_that_stands_in_redis(void**) {
+void test_an_unsent_count_has_the_clients_name_in_redis(void**) {
     Scene scene;
     scene.lose_first();
     const Instance instance(kPolicy, {1, 0});
@@ -145,7 +146,7 @@ void test_what_is_owed_has_the_name_that_stands_in_redis(void**) {
     assert_int_equal(owed.unsent, 4);
 }
 
-void test_what_redis_or_another_decides_is_not_owed(void**) {
+void test_requests_that_redis_decides_or_another_limit_rejects_leave_no_unsent_count(void**) {
     Scene scene;
     const Instance instance(kPolicy, {2, 0});
     const Request by_redis({instance.place(scene)});
@@ -166,7 +167,7 @@ void test_what_redis_or_another_decides_is_not_owed(void**) {
     assert_int_equal(owed_by(instance.zone, "alice").unsent, 0);
 }
 
-void test_a_rejected_request_is_owed_where_it_counts(void**) {
+void test_a_rejected_request_adds_to_the_unsent_count_where_it_counts(void**) {
     Scene scene;
     scene.lose_first();
     Policy policy = policy_of(Algorithm::kFixedWindow, "10r/d");
@@ -176,15 +177,15 @@ void test_a_rejected_request_is_owed_where_it_counts(void**) {
     assert_int_equal(owed_by(instance.zone, "alice").unsent, 6);
 }
 
-// The clock of a table that reconciles is that of Redis; while Redis is away, requests go by this machine's.
-void test_the_clock_is_this_machines(void**) {
+// A table with unsent counts follows the clock of Redis, but the fallback uses this machine's clock.
+void test_the_fallback_uses_this_machines_clock(void**) {
     Scene scene;
     scene.lose_first();
     const Instance instance(policy_of(Algorithm::kFixedWindow, "10r/m"), {1, 0});
     instance.zone->unsent_counts().set_ahead(20 * kSecond);
     const Request request({instance.place(scene)});
     assert_int_equal(request.decision(0).reset_after, 30 * kSecond);
-    // But for a zone that is in memory anyway it is that of Redis.
+    // A zone in memory uses the clock of Redis.
     const Request other({{&instance.zone}});
     assert_int_equal(other.decision(0).reset_after, 10 * kSecond);
 }
@@ -208,7 +209,8 @@ void test_each_zone_has_its_own_share(void**) {
     assert_int_equal(memory.used(memory->hash("alice")), 5);
 }
 
-// A fleet whose instances take turns, before and after its Redis is lost.
+// Instances take turns at sending requests, `before` of them before an outage of Redis and many more during
+// it. Returns how many are admitted.
 unsigned admitted_around_an_outage(const Policy& policy, unsigned instances, unsigned before) {
     redis::TestLoop loop;
     redis::RealServer server;
@@ -239,7 +241,7 @@ unsigned admitted_around_an_outage(const Policy& policy, unsigned instances, uns
     return count;
 }
 
-void test_an_outage_goes_on_from_what_redis_last_said(void**) {
+void test_the_fallback_continues_from_the_last_reply_of_redis(void**) {
     for (const Algorithm algorithm : kEveryAlgorithm) {
         Policy policy = policy_of(algorithm, "100r/366d");
         if (algorithm == Algorithm::kLeakyBucket || algorithm == Algorithm::kGcra) {
@@ -248,14 +250,14 @@ void test_an_outage_goes_on_from_what_redis_last_said(void**) {
         for (const unsigned instances : {1U, 3U}) {
             for (const unsigned before : {40U, 99U, 130U}) {
                 const unsigned count = admitted_around_an_outage(policy, instances, before);
-                // Each instance rounds its part, and knows no more than its own last answer said.
+                // Each instance rounds its share, and knows only the last reply that it got itself.
                 assert_in_range(count, 100 - instances, 100 + 2 * instances);
             }
         }
     }
 }
 
-void test_what_redis_gives_back_memory_gives_back_too(void**) {
+void test_the_fallback_table_follows_the_remaining_requests_of_redis(void**) {
     Scene scene;
     const Instance instance(policy_of(Algorithm::kSlidingWindow, "10r/m"), {1, 0});
     scene.first_server.decide = [](const SeenLimit&) { return admit(2); };
@@ -272,8 +274,9 @@ void test_what_redis_gives_back_memory_gives_back_too(void**) {
     assert_int_equal(used(instance.zone), 10);
 }
 
-// Redis is back, and does not know yet what this instance, and then what others, have admitted without it.
-void test_what_is_owed_is_not_admitted_a_second_time(void**) {
+// After an outage, Redis lacks the requests that this instance has admitted, and then those of other
+// instances.
+void test_requests_that_redis_does_not_know_yet_are_not_admitted_twice(void**) {
     Scene scene;
     const Instance instance(policy_of(Algorithm::kSlidingWindow, "10r/m"), {1, 0});
     scene.lose_first();
@@ -287,9 +290,9 @@ void test_what_is_owed_is_not_admitted_a_second_time(void**) {
     assert_int_equal(early.decision(0).limit, 10);
     assert_true(scene.loop.run_until([&] { return scene.first_server.refunds().size() == 1; }));
     std::uint64_t from = 0;
-    const Slot owing = instance.zone->next_unsent(&from, kProcess);
-    assert_int_equal(instance.zone->unsent_of(owing).take_unsent(), 10);
-    Table::keep(owing, kProcess);
+    const Slot slot = instance.zone->next_unsent(&from, kProcess);
+    assert_int_equal(instance.zone->unsent_of(slot).take_unsent(), 10);
+    Table::keep(slot, kProcess);
     steady_clock += kSettling - 1;
     const Request unsettled({instance.place(scene)});
     assert_int_equal(unsettled.in_the_end(&scene.loop), Progress::kRejected);
@@ -299,17 +302,17 @@ void test_what_is_owed_is_not_admitted_a_second_time(void**) {
     assert_int_equal(settled.decided_by(0), DecidedBy::kRedis);
 }
 
-// However long the outage was, and however long ago this instance admitted anything: the others tell Redis
-// what they have admitted only when it is back.
-void test_what_others_owe_after_a_long_outage_is_not_admitted_either(void**) {
+// The other instances send their unsent counts only when Redis is back, however long the outage was and
+// however long ago this instance has admitted a request.
+void test_unsent_counts_of_others_after_a_long_outage_are_not_admitted_twice(void**) {
     Scene scene;
     Instance instance(policy_of(Algorithm::kSlidingWindow, "10r/d"), {1, 0});
     scene.lose_first();
     assert_int_equal(admitted(&scene, instance.place(scene), 12), 10);
     std::uint64_t from = 0;
-    const Slot owing = instance.zone->next_unsent(&from, kProcess);
-    assert_int_equal(instance.zone->unsent_of(owing).take_unsent(), 10);
-    Table::keep(owing, kProcess);
+    const Slot slot = instance.zone->next_unsent(&from, kProcess);
+    assert_int_equal(instance.zone->unsent_of(slot).take_unsent(), 10);
+    Table::keep(slot, kProcess);
     instance.membership.set_away();
     steady_clock += 5 * kSettling;
     scene.first_server.server.listen();
@@ -334,20 +337,20 @@ int main() {
     using namespace rate_limit;
     const CMUnitTest tests[] = {
         cmocka_unit_test(test_shares_add_up_to_the_limit),
-        cmocka_unit_test(test_fewer_requests_than_instances),
-        cmocka_unit_test(test_a_decision_tells_of_the_share),
+        cmocka_unit_test(test_a_rate_below_the_number_of_instances_is_shared),
+        cmocka_unit_test(test_a_decision_reports_the_share),
         cmocka_unit_test(test_a_changed_share_holds_at_once),
-        cmocka_unit_test(test_without_instances_that_are_counted_it_is_the_whole),
-        cmocka_unit_test(test_what_redis_will_be_told_is_by_the_whole_rate),
-        cmocka_unit_test(test_what_is_owed_has_the_name_that_stands_in_redis),
-        cmocka_unit_test(test_what_redis_or_another_decides_is_not_owed),
-        cmocka_unit_test(test_a_rejected_request_is_owed_where_it_counts),
-        cmocka_unit_test(test_the_clock_is_this_machines),
+        cmocka_unit_test(test_without_a_membership_the_share_is_the_whole_limit),
+        cmocka_unit_test(test_an_unsent_count_has_the_whole_rates),
+        cmocka_unit_test(test_an_unsent_count_has_the_clients_name_in_redis),
+        cmocka_unit_test(test_requests_that_redis_decides_or_another_limit_rejects_leave_no_unsent_count),
+        cmocka_unit_test(test_a_rejected_request_adds_to_the_unsent_count_where_it_counts),
+        cmocka_unit_test(test_the_fallback_uses_this_machines_clock),
         cmocka_unit_test(test_each_zone_has_its_own_share),
-        cmocka_unit_test(test_an_outage_goes_on_from_what_redis_last_said),
-        cmocka_unit_test(test_what_redis_gives_back_memory_gives_back_too),
-        cmocka_unit_test(test_what_is_owed_is_not_admitted_a_second_time),
-        cmocka_unit_test(test_what_others_owe_after_a_long_outage_is_not_admitted_either),
+        cmocka_unit_test(test_the_fallback_continues_from_the_last_reply_of_redis),
+        cmocka_unit_test(test_the_fallback_table_follows_the_remaining_requests_of_redis),
+        cmocka_unit_test(test_requests_that_redis_does_not_know_yet_are_not_admitted_twice),
+        cmocka_unit_test(test_unsent_counts_of_others_after_a_long_outage_are_not_admitted_twice),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -62,7 +62,7 @@ void test_in_a_cluster_rates_and_resets_are_in_one_slot(void**) {
 
 Micros now = 1000 * kSecond;
 
-// A server that a test plays, an instance with one zone, and an operation of that instance.
+// A fake server, an instance with one zone, and an operation of that instance.
 struct Scene {
     Scene() : server(&loop), client(server.path(), &loop), zone("api"), process(this_process()) {
         process.clock = [] { return now; };

@@ -1,10 +1,10 @@
-// What becomes of a request when a Redis cannot be asked: on_error of each kind, alone and together.
+// on_error: each value, alone and together with others, while a Redis fails or is unavailable.
 #include "requests.h"
 
 namespace rate_limit {
 namespace {
 
-void test_open_leaves_out_what_redis_cannot_say(void**) {
+void test_open_leaves_out_a_limit_whose_redis_fails(void**) {
     Scene scene;
     Scene::fail(&scene.first_server);
     const Request request({scene.in_first(), scene.in_memory()});
@@ -15,7 +15,7 @@ void test_open_leaves_out_what_redis_cannot_say(void**) {
     assert_int_equal(used(scene.zone), 1);
 }
 
-void test_closed_refuses_and_charges_nobody(void**) {
+void test_closed_refuses_and_charges_no_limit(void**) {
     Scene scene;
     Scene::fail(&scene.second_server);
     const Request request({scene.in_first(), scene.in_second(OnError::kClosed), scene.in_memory()});
@@ -37,14 +37,14 @@ void test_local_decides_from_memory(void**) {
         assert_int_equal(request.decided_by(0), i % 4 == 3 ? DecidedBy::kRedis : DecidedBy::kFallback);
         assert_int_equal(request.decision(0).limit, 10);
     }
-    // The last answer of Redis was that five are left.
+    // According to the last reply of Redis, five requests remain.
     assert_int_equal(used(scene.zone), 5);
     Scene::fail(&scene.first_server);
     for (unsigned i = 0; i < 5; i++) {
         const Request last({scene.in_first(OnError::kLocal, &scene.zone)});
         assert_int_equal(last.in_the_end(&scene.loop), Progress::kAdmitted);
     }
-    // After five failures Redis is no longer asked.
+    // After five failures the breaker is open, and Redis is no longer called.
     const Request beyond({scene.in_first(OnError::kLocal, &scene.zone)});
     assert_int_equal(beyond.at_once(), Progress::kRejected);
     assert_int_equal(beyond.decided_by(0), DecidedBy::kFallback);
@@ -52,7 +52,7 @@ void test_local_decides_from_memory(void**) {
     assert_int_equal(used(scene.zone), 10);
 }
 
-void test_nobody_waits_for_a_redis_that_is_gone(void**) {
+void test_no_request_waits_for_an_unavailable_redis(void**) {
     Scene scene;
     scene.lose_first();
     const Request open({scene.in_first()});
@@ -70,7 +70,7 @@ void test_nobody_waits_for_a_redis_that_is_gone(void**) {
     assert_int_equal(both.decided_by(1), DecidedBy::kRedis);
 }
 
-void test_each_limit_of_a_redis_that_fails_goes_its_own_way(void**) {
+void test_each_limit_of_a_failing_redis_has_its_own_on_error(void**) {
     Scene scene;
     Scene::fail(&scene.first_server);
     const Request mixed({scene.in_first(), scene.in_first(OnError::kLocal, &scene.zone)});
@@ -84,7 +84,7 @@ void test_each_limit_of_a_redis_that_fails_goes_its_own_way(void**) {
     assert_int_equal(used(scene.zone), 1);
 }
 
-void test_each_limit_says_why_it_was_not_decided_as_it_should_be(void**) {
+void test_each_limit_has_the_reason_why_redis_did_not_decide_it(void**) {
     Scene scene;
     Scene::fail(&scene.first_server);
     const Request mixed({scene.in_first(), scene.in_first(OnError::kLocal, &scene.zone), scene.in_second(),
@@ -100,7 +100,7 @@ void test_each_limit_says_why_it_was_not_decided_as_it_should_be(void**) {
     assert_int_equal(refused.reason(1), kNoReason);
 }
 
-void test_redis_gets_back_what_a_fallback_rejects(void**) {
+void test_redis_is_refunded_if_the_fallback_of_another_limit_rejects(void**) {
     Scene scene;
     Scene::fail(&scene.first_server);
     use(scene.zone, 10);
@@ -112,7 +112,7 @@ void test_redis_gets_back_what_a_fallback_rejects(void**) {
     assert_int_equal(scene.first_server.refunds().size(), 0);
 }
 
-void test_another_redis_is_not_asked_for_what_a_fallback_rejects(void**) {
+void test_another_redis_is_not_called_after_a_fallback_rejects(void**) {
     Scene scene;
     Scene::fail(&scene.first_server);
     use(scene.zone, 10);
@@ -124,7 +124,7 @@ void test_another_redis_is_not_asked_for_what_a_fallback_rejects(void**) {
     assert_int_equal(scene.second_server.groups(), 0);
 }
 
-void test_a_fallback_is_not_charged_for_what_another_redis_rejects(void**) {
+void test_a_fallback_is_not_charged_if_another_redis_rejects(void**) {
     Scene scene;
     Scene::fail(&scene.first_server);
     always_reject(&scene.second_server);
@@ -133,7 +133,7 @@ void test_a_fallback_is_not_charged_for_what_another_redis_rejects(void**) {
     assert_int_equal(used(scene.zone), 0);
 }
 
-// A zone of which every slot is held by others.
+// A zone whose slots are all locked by other processes.
 struct Occupied {
     Zone zone = small_zone(kPolicy, 1);
 
@@ -145,7 +145,7 @@ struct Occupied {
     }
 };
 
-void test_memory_that_is_busy_goes_by_on_error_too(void**) {
+void test_on_error_applies_to_a_table_without_a_free_slot(void**) {
     Scene scene;
     const Occupied occupied;
     for (const OnError on_error : {OnError::kOpen, OnError::kClosed}) {
@@ -166,7 +166,7 @@ void test_memory_that_is_busy_goes_by_on_error_too(void**) {
     }
 }
 
-void test_memory_that_is_busy_has_not_decided_what_redis_rejects(void**) {
+void test_a_table_without_a_free_slot_decides_nothing_if_redis_rejects(void**) {
     Scene scene;
     const Occupied occupied;
     always_reject(&scene.first_server);
@@ -175,7 +175,7 @@ void test_memory_that_is_busy_has_not_decided_what_redis_rejects(void**) {
     assert_int_equal(request.decided_by(0), DecidedBy::kNobody);
 }
 
-void test_a_timed_out_redis_is_left_out_in_time(void**) {
+void test_a_redis_that_times_out_is_left_out_in_time(void**) {
     Scene scene(80);
     scene.first_server.server.answers = false;
     scene.loop.run_for(5);
@@ -193,18 +193,18 @@ void test_a_timed_out_redis_is_left_out_in_time(void**) {
 int main() {
     using namespace rate_limit;
     const CMUnitTest tests[] = {
-        cmocka_unit_test(test_open_leaves_out_what_redis_cannot_say),
-        cmocka_unit_test(test_closed_refuses_and_charges_nobody),
+        cmocka_unit_test(test_open_leaves_out_a_limit_whose_redis_fails),
+        cmocka_unit_test(test_closed_refuses_and_charges_no_limit),
         cmocka_unit_test(test_local_decides_from_memory),
-        cmocka_unit_test(test_nobody_waits_for_a_redis_that_is_gone),
-        cmocka_unit_test(test_each_limit_of_a_redis_that_fails_goes_its_own_way),
-        cmocka_unit_test(test_each_limit_says_why_it_was_not_decided_as_it_should_be),
-        cmocka_unit_test(test_redis_gets_back_what_a_fallback_rejects),
-        cmocka_unit_test(test_another_redis_is_not_asked_for_what_a_fallback_rejects),
-        cmocka_unit_test(test_a_fallback_is_not_charged_for_what_another_redis_rejects),
-        cmocka_unit_test(test_memory_that_is_busy_goes_by_on_error_too),
-        cmocka_unit_test(test_memory_that_is_busy_has_not_decided_what_redis_rejects),
-        cmocka_unit_test(test_a_timed_out_redis_is_left_out_in_time),
+        cmocka_unit_test(test_no_request_waits_for_an_unavailable_redis),
+        cmocka_unit_test(test_each_limit_of_a_failing_redis_has_its_own_on_error),
+        cmocka_unit_test(test_each_limit_has_the_reason_why_redis_did_not_decide_it),
+        cmocka_unit_test(test_redis_is_refunded_if_the_fallback_of_another_limit_rejects),
+        cmocka_unit_test(test_another_redis_is_not_called_after_a_fallback_rejects),
+        cmocka_unit_test(test_a_fallback_is_not_charged_if_another_redis_rejects),
+        cmocka_unit_test(test_on_error_applies_to_a_table_without_a_free_slot),
+        cmocka_unit_test(test_a_table_without_a_free_slot_decides_nothing_if_redis_rejects),
+        cmocka_unit_test(test_a_redis_that_times_out_is_left_out_in_time),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

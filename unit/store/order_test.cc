@@ -41,7 +41,7 @@ void test_the_lowest_rate_is_asked_first(void**) {
     }
 }
 
-void test_memory_is_charged_before_a_redis_whose_rate_is_higher_and_gets_it_back(void**) {
+void test_memory_with_a_lower_rate_is_charged_before_redis_and_refunded(void**) {
     Scene scene;
     Zone own(kOwn);
     const Place in_memory = with({&own}, kOwn, "own", "alice");
@@ -59,7 +59,7 @@ void test_memory_is_charged_before_a_redis_whose_rate_is_higher_and_gets_it_back
     assert_int_equal(rejected.decided_by(1), DecidedBy::kMemory);
 }
 
-void test_what_memory_charged_first_stays_counted_where_rejected_requests_count(void**) {
+void test_memory_is_not_refunded_where_rejected_requests_count(void**) {
     Scene scene;
     Policy counting = kOwn;
     counting.count_all = true;
@@ -71,7 +71,7 @@ void test_what_memory_charged_first_stays_counted_where_rejected_requests_count(
     assert_int_equal(used(own), 1);
 }
 
-void test_what_memory_charged_first_is_given_back_if_redis_fails_closed(void**) {
+void test_memory_is_refunded_if_redis_fails_and_on_error_is_closed(void**) {
     Scene scene;
     Zone own(kOwn);
     Scene::fail(&scene.first_server);
@@ -81,18 +81,18 @@ void test_what_memory_charged_first_is_given_back_if_redis_fails_closed(void**) 
     assert_int_equal(used(own), 0);
 }
 
-// What it owes Redis is given back, too, while it is unsent.
-void test_a_table_with_accounts_no_longer_owes_what_was_given_back(void**) {
+// The refund also reduces the unsent count.
+void test_a_refund_reduces_the_unsent_count(void**) {
     Scene scene;
     Zone own(kOwn, layout_of(kOwn), kMegabyteZone, true);
     always_reject(&scene.first_server);
     const Request rejected(
         {with(scene.in_first(), kShared, "shared", "all"), with({&own}, kOwn, "own", "alice")});
     std::uint64_t from = 0;
-    const Slot owing = own->next_unsent(&from, kProcess);
-    assert_non_null(owing.state);
-    assert_int_equal(own->unsent_of(owing).unsent(), 1);
-    Table::keep(owing, kProcess);
+    const Slot slot = own->next_unsent(&from, kProcess);
+    assert_non_null(slot.state);
+    assert_int_equal(own->unsent_of(slot).unsent(), 1);
+    Table::keep(slot, kProcess);
     assert_int_equal(rejected.in_the_end(&scene.loop), Progress::kRejected);
     from = 0;
     assert_null(own->next_unsent(&from, kProcess).state);
@@ -150,9 +150,9 @@ void test_an_attacker_over_its_own_limit_takes_nothing_from_others(void**) {
     }
 }
 
-// Where the shared limit is the lower one in the long run, its charges may be given back. Who was rejected
-// for them is not remembered.
-void test_a_rejection_is_forgotten_when_what_it_rested_on_is_given_back(void**) {
+// If the shared limit has the lower rate, it is charged first and may be refunded. Rejections that the
+// refunded charge has caused are then forgotten.
+void test_a_rejection_is_forgotten_when_the_charge_that_caused_it_is_refunded(void**) {
     Scene scene;
     steady_clock += 10 * kSecond;
     unsigned charged = 0;
@@ -181,12 +181,12 @@ int main() {
     using namespace rate_limit;
     const CMUnitTest tests[] = {
         cmocka_unit_test(test_the_lowest_rate_is_asked_first),
-        cmocka_unit_test(test_memory_is_charged_before_a_redis_whose_rate_is_higher_and_gets_it_back),
-        cmocka_unit_test(test_what_memory_charged_first_stays_counted_where_rejected_requests_count),
-        cmocka_unit_test(test_what_memory_charged_first_is_given_back_if_redis_fails_closed),
-        cmocka_unit_test(test_a_table_with_accounts_no_longer_owes_what_was_given_back),
+        cmocka_unit_test(test_memory_with_a_lower_rate_is_charged_before_redis_and_refunded),
+        cmocka_unit_test(test_memory_is_not_refunded_where_rejected_requests_count),
+        cmocka_unit_test(test_memory_is_refunded_if_redis_fails_and_on_error_is_closed),
+        cmocka_unit_test(test_a_refund_reduces_the_unsent_count),
         cmocka_unit_test(test_an_attacker_over_its_own_limit_takes_nothing_from_others),
-        cmocka_unit_test(test_a_rejection_is_forgotten_when_what_it_rested_on_is_given_back),
+        cmocka_unit_test(test_a_rejection_is_forgotten_when_the_charge_that_caused_it_is_refunded),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -1,4 +1,4 @@
-// Questions to a Redis that takes the script's calls apart, each of which must be answered exactly once.
+// Questions to a fake Redis that parses the calls of the script. Each question must be answered exactly once.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@ namespace rate_limit {
 inline const Policy kPolicy = policy_of(Algorithm::kSlidingWindow, "10r/m");
 inline const StateLayout kShape = layout_of(kPolicy);
 
-// A question with everything that it points to.
+// A question; owns its limits, zones and names.
 struct Asking {
     struct Text {
         std::string zone;
@@ -107,7 +107,7 @@ class Questions {
     std::vector<std::unique_ptr<Asking>> all_;
 };
 
-// All that a test needs, with a connection that is ready.
+// A fake server, a connected batcher, and questions to it.
 struct Scene {
     explicit Scene(std::uint32_t batch = 64, redis::Milliseconds timeout = 2000)
         : server(&loop), batcher(&loop, server.server.path(), batch, timeout), questions(batcher, &loop) {

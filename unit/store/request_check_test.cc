@@ -1,11 +1,11 @@
-// A request under limits in memory and in Redis: decided together, charged everywhere or nowhere.
+// A request with limits in memory and in Redis: they are decided together, and all are charged or none.
 #include "redis/real_server.h"
 #include "requests.h"
 
 namespace rate_limit {
 namespace {
 
-void test_no_limits_admit(void**) {
+void test_a_request_without_limits_is_admitted(void**) {
     const Request request({});
     assert_int_equal(request.at_once(), Progress::kAdmitted);
 }
@@ -22,7 +22,7 @@ void test_memory_alone_answers_at_once(void**) {
     }
 }
 
-void test_redis_answers_later_by_its_own_clock(void**) {
+void test_redis_answers_later_and_by_its_own_clock(void**) {
     Scene scene;
     scene.first_server.decide = [](const SeenLimit&) { return admit(4, 33 * kSecond); };
     const Request admitted({scene.in_first()});
@@ -65,7 +65,7 @@ void test_limits_of_one_redis_are_one_group(void**) {
     }
 }
 
-void test_what_memory_rejects_is_not_asked_of_redis(void**) {
+void test_redis_is_not_called_if_memory_rejects(void**) {
     Scene scene;
     use(scene.zone, 10);
     const Request request({scene.in_first(), scene.in_memory(), scene.in_second()});
@@ -78,7 +78,7 @@ void test_what_memory_rejects_is_not_asked_of_redis(void**) {
     assert_int_equal(used(scene.zone), 10);
 }
 
-void test_memory_is_charged_only_when_redis_has_admitted(void**) {
+void test_memory_is_charged_only_after_redis_has_admitted(void**) {
     Scene scene;
     Place in_memory = scene.in_memory();
     in_memory.cost = 3;
@@ -93,7 +93,7 @@ void test_memory_is_charged_only_when_redis_has_admitted(void**) {
     assert_int_equal(scene.first_server.refunds().size() + scene.second_server.refunds().size(), 0);
 }
 
-void test_what_redis_rejects_is_not_charged_to_memory(void**) {
+void test_memory_is_not_charged_if_redis_rejects(void**) {
     Scene scene;
     always_reject(&scene.first_server);
     const Request request({scene.in_memory(), scene.in_first()});
@@ -104,7 +104,7 @@ void test_what_redis_rejects_is_not_charged_to_memory(void**) {
     assert_int_equal(scene.first_server.refunds().size(), 0);
 }
 
-void test_what_redis_rejects_counts_in_memory_where_rejected_requests_count(void**) {
+void test_a_rejection_by_redis_counts_in_memory_where_rejected_requests_count(void**) {
     Scene scene;
     scene.zone.policy().count_all = true;
     always_reject(&scene.first_server);
@@ -116,7 +116,7 @@ void test_what_redis_rejects_counts_in_memory_where_rejected_requests_count(void
     assert_int_equal(request.decision(0).remaining, 6);
 }
 
-void test_redis_gets_back_what_memory_then_rejects(void**) {
+void test_redis_is_refunded_if_memory_rejects_later(void**) {
     Scene scene;
     Place in_first = scene.in_first();
     in_first.cost = 7;
@@ -140,7 +140,7 @@ void test_redis_gets_back_what_memory_then_rejects(void**) {
     assert_int_equal(used(scene.zone), 10);
 }
 
-void test_one_redis_is_asked_after_the_other(void**) {
+void test_one_redis_is_called_after_the_other(void**) {
     Scene scene;
     scene.first_server.server.answers = false;
     const std::size_t before = scene.first_server.server.count("EVALSHA");
@@ -153,7 +153,7 @@ void test_one_redis_is_asked_after_the_other(void**) {
     assert_int_equal(scene.first_server.refunds().size() + scene.second_server.refunds().size(), 0);
 }
 
-void test_the_first_redis_gets_back_what_the_second_rejects(void**) {
+void test_the_first_redis_is_refunded_if_the_second_rejects(void**) {
     Scene scene;
     always_reject(&scene.second_server);
     Place in_first = scene.in_first();
@@ -170,7 +170,7 @@ void test_the_first_redis_gets_back_what_the_second_rejects(void**) {
     assert_false(request.decision(1).allowed);
 }
 
-void test_what_is_rejected_elsewhere_counts_in_a_redis_where_rejected_requests_count(void**) {
+void test_a_rejection_elsewhere_counts_in_redis_where_rejected_requests_count(void**) {
     Scene scene;
     Policy counting = kPolicy;
     counting.count_all = true;
@@ -190,7 +190,7 @@ void test_what_is_rejected_elsewhere_counts_in_a_redis_where_rejected_requests_c
     assert_int_equal(scene.second_server.refunds().size(), 0);
 }
 
-void test_what_has_left_its_window_or_counts_anyway_is_not_given_back(void**) {
+void test_a_charge_that_has_left_its_window_or_counts_anyway_is_not_refunded(void**) {
     const Policy window = policy_of(Algorithm::kFixedWindow, "10r/m");
     const Policy bucket = policy_of(Algorithm::kTokenBucket, "10r/m");
     Policy counting = window;
@@ -225,7 +225,7 @@ void test_what_has_left_its_window_or_counts_anyway_is_not_given_back(void**) {
     }
 }
 
-void test_a_second_redis_is_not_asked_what_the_first_rejects(void**) {
+void test_the_second_redis_is_not_called_if_the_first_rejects(void**) {
     Scene scene;
     always_reject(&scene.first_server);
     const Request request({scene.in_first(), scene.in_second()});
@@ -236,7 +236,7 @@ void test_a_second_redis_is_not_asked_what_the_first_rejects(void**) {
     assert_int_equal(scene.first_server.refunds().size(), 0);
 }
 
-void test_two_real_servers_and_memory_hold_the_narrowest_limit_and_no_more_is_charged(void**) {
+void test_with_two_real_servers_and_memory_the_lowest_limit_holds_and_no_rejected_request_is_charged(void**) {
     redis::TestLoop loop;
     const redis::RealServer servers[2];
     const TestRemote wide(&loop, servers[0].path());
@@ -277,21 +277,22 @@ void test_two_real_servers_and_memory_hold_the_narrowest_limit_and_no_more_is_ch
 int main() {
     using namespace rate_limit;
     const CMUnitTest tests[] = {
-        cmocka_unit_test(test_no_limits_admit),
+        cmocka_unit_test(test_a_request_without_limits_is_admitted),
         cmocka_unit_test(test_memory_alone_answers_at_once),
-        cmocka_unit_test(test_redis_answers_later_by_its_own_clock),
+        cmocka_unit_test(test_redis_answers_later_and_by_its_own_clock),
         cmocka_unit_test(test_limits_of_one_redis_are_one_group),
-        cmocka_unit_test(test_what_memory_rejects_is_not_asked_of_redis),
-        cmocka_unit_test(test_memory_is_charged_only_when_redis_has_admitted),
-        cmocka_unit_test(test_what_redis_rejects_is_not_charged_to_memory),
-        cmocka_unit_test(test_what_redis_rejects_counts_in_memory_where_rejected_requests_count),
-        cmocka_unit_test(test_redis_gets_back_what_memory_then_rejects),
-        cmocka_unit_test(test_one_redis_is_asked_after_the_other),
-        cmocka_unit_test(test_the_first_redis_gets_back_what_the_second_rejects),
-        cmocka_unit_test(test_what_is_rejected_elsewhere_counts_in_a_redis_where_rejected_requests_count),
-        cmocka_unit_test(test_what_has_left_its_window_or_counts_anyway_is_not_given_back),
-        cmocka_unit_test(test_a_second_redis_is_not_asked_what_the_first_rejects),
-        cmocka_unit_test(test_two_real_servers_and_memory_hold_the_narrowest_limit_and_no_more_is_charged),
+        cmocka_unit_test(test_redis_is_not_called_if_memory_rejects),
+        cmocka_unit_test(test_memory_is_charged_only_after_redis_has_admitted),
+        cmocka_unit_test(test_memory_is_not_charged_if_redis_rejects),
+        cmocka_unit_test(test_a_rejection_by_redis_counts_in_memory_where_rejected_requests_count),
+        cmocka_unit_test(test_redis_is_refunded_if_memory_rejects_later),
+        cmocka_unit_test(test_one_redis_is_called_after_the_other),
+        cmocka_unit_test(test_the_first_redis_is_refunded_if_the_second_rejects),
+        cmocka_unit_test(test_a_rejection_elsewhere_counts_in_redis_where_rejected_requests_count),
+        cmocka_unit_test(test_a_charge_that_has_left_its_window_or_counts_anyway_is_not_refunded),
+        cmocka_unit_test(test_the_second_redis_is_not_called_if_the_first_rejects),
+        cmocka_unit_test(
+            test_with_two_real_servers_and_memory_the_lowest_limit_holds_and_no_rejected_request_is_charged),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

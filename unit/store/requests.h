@@ -1,4 +1,4 @@
-// Requests under limits in memory and in two Redis servers.
+// Requests with limits in memory and in two Redis servers.
 #pragma once
 
 #include <memory>
@@ -22,7 +22,7 @@ inline Process this_host() {
 
 inline const Process kProcess = this_host();
 
-// Where a limit is, and how it is set.
+// The parameters of a limit of a request.
 struct Place {
     const Zone* zone = nullptr;
     CheckBatcher* batcher = nullptr;
@@ -37,7 +37,7 @@ struct Place {
 
 inline const Policy kPolicy = policy_of(Algorithm::kSlidingWindow, "10r/m");
 
-// A request under some limits.
+// A request with some limits.
 class Request {
   public:
     explicit Request(const std::vector<Place>& places) {
@@ -74,7 +74,7 @@ class Request {
     Request(const Request&) = delete;
     Request& operator=(const Request&) = delete;
 
-    // What became of it at once, and in the end.
+    // The result when decide() returned, and the result after waiting for Redis.
     Progress at_once() const { return at_once_; }
     Progress in_the_end(redis::TestLoop* loop) const {
         assert_int_equal(at_once_, Progress::kWaiting);
@@ -82,7 +82,7 @@ class Request {
         return outcome_.progress;
     }
 
-    // It has gone, and may be destroyed.
+    // Ends the request before it is decided. The request may then be destroyed.
     void leave(RequestCheck::Gone gone) {
         if (outcome_.progress == Progress::kWaiting) {
             outcome_.check->leave(gone);
@@ -99,7 +99,7 @@ class Request {
     Micros decided_at() const { return outcome_.decided_at; }
 
   private:
-    static inline std::deque<std::deque<StoreZone>> kept_zones_;  // of requests that have left
+    static inline std::deque<std::deque<StoreZone>> kept_zones_;  // of aborted requests
 
     std::deque<StoreZone> zones_;
     std::vector<Limit> limits_;
@@ -116,7 +116,7 @@ inline void use(const Zone& zone, std::uint32_t cost) {
     assert_int_equal(zone.request(zone->hash("alice"), wall_clock, cost), Verdict::kAdmitted);
 }
 
-// Two Redis servers, a zone in memory, and a place for denials.
+// Two fake Redis servers, a zone in memory, and a deny cache.
 struct Scene {
     explicit Scene(redis::Milliseconds timeout = 2000)
         : first_server(&loop),
@@ -152,7 +152,7 @@ struct Scene {
         server->send = [](const std::string&) { return "-OOM command not allowed\r\n"; };
     }
 
-    // Opens the breaker of the first.
+    // Opens the breaker of the first server.
     void lose_first() {
         first_server.server.refuse();
         first_server.server.hang_up();

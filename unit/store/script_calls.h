@@ -1,4 +1,4 @@
-// Script calls as a server that a test plays reads and answers them.
+// Script calls, as a fake server parses and answers them.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Checks that the real script decides, in a real Redis.
+// The check script in a real Redis.
 #include "questions.h"
 #include "redis/real_server.h"
 
@@ -7,7 +7,7 @@ namespace {
 
 using redis::Error;
 
-void test_the_real_script_admits_the_quota_and_takes_back_what_is_given_back(void**) {
+void test_the_real_script_admits_the_quota_and_refunds(void**) {
     redis::TestLoop loop;
     const redis::RealServer server;
     const TestRemote batcher(&loop, server.path());
@@ -43,7 +43,7 @@ void test_the_real_script_admits_the_quota_and_takes_back_what_is_given_back(voi
     }
 }
 
-void test_the_real_script_charges_a_group_to_all_or_to_none(void**) {
+void test_the_real_script_charges_all_limits_of_a_group_or_none(void**) {
     redis::TestLoop loop;
     const redis::RealServer server;
     const TestRemote batcher(&loop, server.path());
@@ -67,7 +67,7 @@ void test_the_real_script_charges_a_group_to_all_or_to_none(void**) {
     assert_int_equal(questions[0].decision(1).remaining, 7);
 }
 
-void test_the_real_script_takes_the_largest_call(void**) {
+void test_the_real_script_accepts_the_largest_call(void**) {
     redis::TestLoop loop;
     const redis::RealServer server;
     const TestRemote batcher(&loop, server.path(), 100'000, 10'000);
@@ -88,9 +88,9 @@ void test_the_real_script_takes_the_largest_call(void**) {
 int main() {
     using namespace rate_limit;
     const CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_real_script_admits_the_quota_and_takes_back_what_is_given_back),
-        cmocka_unit_test(test_the_real_script_charges_a_group_to_all_or_to_none),
-        cmocka_unit_test(test_the_real_script_takes_the_largest_call),
+        cmocka_unit_test(test_the_real_script_admits_the_quota_and_refunds),
+        cmocka_unit_test(test_the_real_script_charges_all_limits_of_a_group_or_none),
+        cmocka_unit_test(test_the_real_script_accepts_the_largest_call),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

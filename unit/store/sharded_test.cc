@@ -1,5 +1,5 @@
-// Limits whose keys are in different places: asked one after the other, and charged everywhere or
-// nowhere.
+// Limits whose keys are in different slots of a cluster: they are decided one after the other, and all are
+// charged or none.
 #include <malloc.h>
 
 #include <map>
@@ -30,7 +30,7 @@ void test_the_slot_of_a_limit_is_that_of_its_key(void**) {
     }
 }
 
-void test_where_all_keys_are_in_one_place_slots_are_all_the_same(void**) {
+void test_without_sharding_all_limits_have_the_same_slot(void**) {
     Scene scene;
     StoreZone zone = {};
     zone.label = "api";
@@ -39,7 +39,7 @@ void test_where_all_keys_are_in_one_place_slots_are_all_the_same(void**) {
     }
 }
 
-void test_the_checks_of_a_turn_leave_as_one_call_to_each_node(void**) {
+void test_checks_of_one_turn_are_one_call_per_node(void**) {
     SplitScene scene;
     const std::string twin = name_where(
         [&](const std::string& name) {
@@ -83,7 +83,7 @@ void test_each_answer_reaches_its_own_request(void**) {
     assert_in_range(scene.left.calls.size() + scene.right.calls.size(), 300 / 64 + 1, 300 / 64 + 2);
 }
 
-void test_no_call_carries_more_groups_than_batch(void**) {
+void test_no_call_has_more_groups_than_the_batch_size(void**) {
     SplitScene scene(3);
     std::deque<Request> requests;
     for (unsigned i = 0; i < 14; i++) {
@@ -117,8 +117,9 @@ void test_all_zones_of_a_client_are_one_group(void**) {
     }
 }
 
-// Its name would leave its keys without a tag, and each in a slot of its own: a digest stands for it.
-void test_zones_of_a_client_whose_name_begins_with_a_brace_are_one_call(void**) {
+// With such a name, keys would have no hash tag and different slots, so keys have a digest of the name
+// instead.
+void test_all_zones_of_a_client_whose_name_begins_with_a_brace_are_one_call(void**) {
     SplitScene scene;
     const std::string client = "}";
     std::deque<std::string> zones;
@@ -132,7 +133,7 @@ void test_zones_of_a_client_whose_name_begins_with_a_brace_are_one_call(void**) 
     assert_int_equal(scene.left.calls.size() + scene.right.calls.size(), 1);
 }
 
-void test_one_slot_is_asked_after_the_other(void**) {
+void test_one_slot_is_decided_after_the_other(void**) {
     SplitScene scene;
     scene.left.server.answers = false;
     const std::size_t before = scene.left.server.count("EVALSHA");
@@ -150,7 +151,7 @@ void test_one_slot_is_asked_after_the_other(void**) {
     assert_int_equal(scene.refunds(), 0);
 }
 
-void test_the_first_slot_gets_back_what_the_second_rejects(void**) {
+void test_the_first_slot_is_refunded_if_the_second_rejects(void**) {
     SplitScene scene;
     always_reject(&scene.right);
     Place charged = scene.of(scene.lefty);
@@ -171,8 +172,8 @@ void test_the_first_slot_gets_back_what_the_second_rejects(void**) {
     assert_false(request.decision(2).allowed);
 }
 
-// Three slots on two servers: both that were charged get it back, each in a call of its own.
-void test_every_slot_gets_back_what_a_later_one_rejects(void**) {
+// Three slots on two servers: the two charged slots are refunded, each by a call of its own.
+void test_every_slot_is_refunded_if_a_later_one_rejects(void**) {
     SplitScene scene;
     const std::string other = name_where([&](const std::string& name) {
         return is_left(name) && redis::slot_of(name) != redis::slot_of(scene.lefty);
@@ -189,7 +190,7 @@ void test_every_slot_gets_back_what_a_later_one_rejects(void**) {
     assert_int_equal(scene.right.refunds().size(), 1);
 }
 
-void test_a_slot_is_not_asked_what_an_earlier_one_rejects(void**) {
+void test_a_slot_is_not_called_if_an_earlier_one_rejects(void**) {
     SplitScene scene;
     always_reject(&scene.left);
     const Request request({scene.of(scene.lefty), scene.of(scene.righty)});
@@ -200,7 +201,7 @@ void test_a_slot_is_not_asked_what_an_earlier_one_rejects(void**) {
     assert_int_equal(scene.refunds(), 0);
 }
 
-void test_memory_that_rejects_at_last_gives_back_to_every_slot(void**) {
+void test_every_slot_is_refunded_if_memory_rejects_last(void**) {
     SplitScene scene;
     const Request request({{&scene.zone}, scene.of(scene.lefty), scene.of(scene.righty)});
     use(scene.zone, 10);
@@ -210,7 +211,7 @@ void test_memory_that_rejects_at_last_gives_back_to_every_slot(void**) {
     assert_int_equal(scene.right.refunds().size(), 1);
 }
 
-void test_a_slot_without_a_node_goes_by_on_error(void**) {
+void test_on_error_applies_to_a_slot_without_a_node(void**) {
     SplitScene scene;
     scene.router->right_absent = true;
     assert_true(scene.batcher->available(0));
@@ -239,8 +240,8 @@ void test_a_slot_without_a_node_goes_by_on_error(void**) {
     assert_int_equal(scene.right.calls.size(), 0);
 }
 
-// The slot loses its node between the check and the end of the turn, when the call leaves.
-void test_a_slot_may_lose_its_node_before_the_call_leaves(void**) {
+// The slot loses its node between the check and the end of the turn, when the call is sent.
+void test_a_slot_may_lose_its_node_before_the_call_is_sent(void**) {
     SplitScene scene;
     const Request lost({scene.of(scene.righty)});
     const Request kept({scene.of(scene.lefty)});
@@ -252,7 +253,7 @@ void test_a_slot_may_lose_its_node_before_the_call_leaves(void**) {
     assert_int_equal(scene.right.calls.size(), 0);
 }
 
-void test_an_error_of_one_slot_is_none_of_the_others(void**) {
+void test_an_error_of_one_slot_does_not_affect_the_others(void**) {
     SplitScene scene;
     scene.right.send = [](const std::string&) { return "-TRYAGAIN Multiple keys request\r\n"; };
     const Request open({scene.of(scene.righty), scene.of(scene.lefty)});
@@ -268,7 +269,7 @@ void test_an_error_of_one_slot_is_none_of_the_others(void**) {
     assert_int_equal(scene.left.refunds().size(), 1);
 }
 
-void test_what_one_slot_rejects_counts_in_others_where_rejected_requests_count(void**) {
+void test_a_rejection_by_one_slot_counts_in_others_where_rejected_requests_count(void**) {
     SplitScene scene;
     Policy counting = kPolicy;
     counting.count_all = true;
@@ -288,7 +289,7 @@ void test_what_one_slot_rejects_counts_in_others_where_rejected_requests_count(v
     assert_int_equal(scene.right.calls[0].groups[0].limits[0].cost, 4);
     assert_int_equal(scene.refunds(), 0);
 
-    // What was counted before another slot rejects stays counted.
+    // A request that was counted before another slot rejects stays counted.
     scene.right.calls.clear();
     const Request later({counted, scene.of(scene.lefty)});
     assert_int_equal(later.in_the_end(&scene.loop), Progress::kRejected);
@@ -296,7 +297,7 @@ void test_what_one_slot_rejects_counts_in_others_where_rejected_requests_count(v
     assert_int_equal(scene.right.groups(), 1);
     assert_int_equal(scene.refunds(), 0);
 
-    // Nobody is there to count it.
+    // The slot has no server that could count the request.
     scene.router->right_absent = true;
     const Request lost({scene.of(scene.lefty), counted});
     assert_int_equal(lost.in_the_end(&scene.loop), Progress::kRejected);
@@ -304,7 +305,7 @@ void test_what_one_slot_rejects_counts_in_others_where_rejected_requests_count(v
     assert_int_equal(scene.right.groups(), 1);
 }
 
-void test_nothing_is_given_back_to_a_slot_that_has_lost_its_node(void**) {
+void test_no_refund_is_sent_to_a_slot_that_has_lost_its_node(void**) {
     SplitScene scene;
     scene.right.decide = [&](const SeenLimit&) {
         scene.router->left_absent = true;
@@ -316,8 +317,9 @@ void test_nothing_is_given_back_to_a_slot_that_has_lost_its_node(void**) {
     assert_int_equal(scene.refunds(), 0);
 }
 
-// After any number of turns: while the first slot is asked, while the second is, and when both have answered.
-void test_a_request_that_has_gone_is_charged_to_both_slots(void**) {
+// Aborts the request after any number of turns: while the call for the first slot or the second is in flight,
+// or after both replies.
+void test_an_aborted_request_is_charged_to_both_slots(void**) {
     bool before = false;
     bool between = false;
     for (unsigned turns = 0; turns < 12; turns++) {
@@ -344,8 +346,8 @@ void test_a_request_that_has_gone_is_charged_to_both_slots(void**) {
     assert_true(before && between);
 }
 
-// One that has gone does not change what others of its call are answered.
-void test_a_request_that_has_gone_leaves_its_call_to_the_others(void**) {
+// The other requests of the same call get their own decisions.
+void test_an_aborted_request_does_not_affect_others_of_its_call(void**) {
     SplitScene scene;
     unsigned number = 0;
     scene.left.decide = [&](const SeenLimit&) { return admit(++number); };
@@ -362,7 +364,7 @@ void test_a_request_that_has_gone_leaves_its_call_to_the_others(void**) {
     }
 }
 
-void test_replies_that_make_no_sense_are_held_against_their_own_server(void**) {
+void test_malformed_replies_open_the_breaker_of_their_own_server(void**) {
     SplitScene scene;
     scene.right.send = [](const std::string&) { return redis::bulk("x"); };
     for (unsigned i = 0; i < 5; i++) {
@@ -375,7 +377,7 @@ void test_replies_that_make_no_sense_are_held_against_their_own_server(void**) {
     assert_true(scene.batcher->available(0));
 }
 
-void test_a_remote_may_end_with_calls_for_many_slots(void**) {
+void test_a_batcher_may_be_destroyed_with_calls_for_many_slots(void**) {
     for (unsigned turns = 0; turns < 6; turns++) {
         SplitScene scene;
         std::deque<std::string> names;
@@ -397,7 +399,7 @@ void test_a_remote_may_end_with_calls_for_many_slots(void**) {
     }
 }
 
-void test_memory_is_used_again(void**) {
+void test_checks_do_not_leak_memory(void**) {
     SplitScene scene;
     std::deque<std::string> names;
     for (unsigned i = 0; i < 50; i++) {
@@ -428,7 +430,7 @@ void test_memory_is_used_again(void**) {
     assert_true(mallinfo2().uordblks < before + 10'000);
 }
 
-void test_two_real_servers_hold_each_clients_limit_and_no_more_is_charged(void**) {
+void test_with_two_real_servers_each_limit_holds_and_no_rejected_request_is_charged(void**) {
     redis::TestLoop loop;
     const redis::RealServer left;
     const redis::RealServer right;
@@ -471,28 +473,28 @@ int main() {
     using namespace rate_limit;
     const CMUnitTest tests[] = {
         cmocka_unit_test(test_the_slot_of_a_limit_is_that_of_its_key),
-        cmocka_unit_test(test_where_all_keys_are_in_one_place_slots_are_all_the_same),
-        cmocka_unit_test(test_the_checks_of_a_turn_leave_as_one_call_to_each_node),
+        cmocka_unit_test(test_without_sharding_all_limits_have_the_same_slot),
+        cmocka_unit_test(test_checks_of_one_turn_are_one_call_per_node),
         cmocka_unit_test(test_each_answer_reaches_its_own_request),
-        cmocka_unit_test(test_no_call_carries_more_groups_than_batch),
+        cmocka_unit_test(test_no_call_has_more_groups_than_the_batch_size),
         cmocka_unit_test(test_all_zones_of_a_client_are_one_group),
-        cmocka_unit_test(test_zones_of_a_client_whose_name_begins_with_a_brace_are_one_call),
-        cmocka_unit_test(test_one_slot_is_asked_after_the_other),
-        cmocka_unit_test(test_the_first_slot_gets_back_what_the_second_rejects),
-        cmocka_unit_test(test_every_slot_gets_back_what_a_later_one_rejects),
-        cmocka_unit_test(test_a_slot_is_not_asked_what_an_earlier_one_rejects),
-        cmocka_unit_test(test_memory_that_rejects_at_last_gives_back_to_every_slot),
-        cmocka_unit_test(test_a_slot_without_a_node_goes_by_on_error),
-        cmocka_unit_test(test_a_slot_may_lose_its_node_before_the_call_leaves),
-        cmocka_unit_test(test_an_error_of_one_slot_is_none_of_the_others),
-        cmocka_unit_test(test_what_one_slot_rejects_counts_in_others_where_rejected_requests_count),
-        cmocka_unit_test(test_nothing_is_given_back_to_a_slot_that_has_lost_its_node),
-        cmocka_unit_test(test_a_request_that_has_gone_is_charged_to_both_slots),
-        cmocka_unit_test(test_a_request_that_has_gone_leaves_its_call_to_the_others),
-        cmocka_unit_test(test_replies_that_make_no_sense_are_held_against_their_own_server),
-        cmocka_unit_test(test_a_remote_may_end_with_calls_for_many_slots),
-        cmocka_unit_test(test_memory_is_used_again),
-        cmocka_unit_test(test_two_real_servers_hold_each_clients_limit_and_no_more_is_charged),
+        cmocka_unit_test(test_all_zones_of_a_client_whose_name_begins_with_a_brace_are_one_call),
+        cmocka_unit_test(test_one_slot_is_decided_after_the_other),
+        cmocka_unit_test(test_the_first_slot_is_refunded_if_the_second_rejects),
+        cmocka_unit_test(test_every_slot_is_refunded_if_a_later_one_rejects),
+        cmocka_unit_test(test_a_slot_is_not_called_if_an_earlier_one_rejects),
+        cmocka_unit_test(test_every_slot_is_refunded_if_memory_rejects_last),
+        cmocka_unit_test(test_on_error_applies_to_a_slot_without_a_node),
+        cmocka_unit_test(test_a_slot_may_lose_its_node_before_the_call_is_sent),
+        cmocka_unit_test(test_an_error_of_one_slot_does_not_affect_the_others),
+        cmocka_unit_test(test_a_rejection_by_one_slot_counts_in_others_where_rejected_requests_count),
+        cmocka_unit_test(test_no_refund_is_sent_to_a_slot_that_has_lost_its_node),
+        cmocka_unit_test(test_an_aborted_request_is_charged_to_both_slots),
+        cmocka_unit_test(test_an_aborted_request_does_not_affect_others_of_its_call),
+        cmocka_unit_test(test_malformed_replies_open_the_breaker_of_their_own_server),
+        cmocka_unit_test(test_a_batcher_may_be_destroyed_with_calls_for_many_slots),
+        cmocka_unit_test(test_checks_do_not_leak_memory),
+        cmocka_unit_test(test_with_two_real_servers_each_limit_holds_and_no_rejected_request_is_charged),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -1,4 +1,5 @@
-// Clients of one node of a cluster, which are asked for together, and apart if that is not possible.
+// Checks for one node of a cluster share a call, and get a call each if the node does not serve all their
+// slots.
 #include <map>
 
 #include "sharded_router.h"
@@ -6,7 +7,7 @@
 namespace rate_limit {
 namespace {
 
-// Some clients of the left node: as many as names that it has.
+// The names of `count` clients of the left node.
 std::deque<std::string> left_names(unsigned count) {
     std::deque<std::string> names;
     for (unsigned number = 0; names.size() < count; number++) {
@@ -18,8 +19,8 @@ std::deque<std::string> left_names(unsigned count) {
     return names;
 }
 
-// Whatever it was: a request with several limits, one that nobody waits for, one that has gone, a refund.
-void test_what_a_node_cannot_be_asked_together_is_asked_again_client_by_client(void**) {
+// The call has a request with several limits, a check without an answer, an aborted request and a refund.
+void test_a_call_that_a_node_cannot_serve_is_retried_as_one_call_per_group(void**) {
     SplitScene scene;
     const std::deque<std::string> names = left_names(6);
     std::map<std::string, unsigned> numbers;
@@ -69,7 +70,7 @@ void test_what_a_node_cannot_be_asked_together_is_asked_again_client_by_client(v
     assert_int_equal(scene.right.calls.size(), 0);
 }
 
-void test_errors_of_slots_are_no_errors_of_clients_that_were_asked_for_with_others(void**) {
+void test_a_redirection_of_a_shared_call_is_no_error_of_its_requests(void**) {
     for (const char* error : {"-MOVED 1 127.0.0.1:1", "-ASK 1 127.0.0.1:1", "-TRYAGAIN Multiple keys",
                               "-CLUSTERDOWN The cluster is down"}) {
         SplitScene scene;
@@ -92,8 +93,8 @@ void test_errors_of_slots_are_no_errors_of_clients_that_were_asked_for_with_othe
     }
 }
 
-// Else each of its calls would fail first, as long as slots move.
-void test_a_node_is_asked_client_by_client_for_a_while(void**) {
+// Otherwise each call would fail first while slots migrate.
+void test_after_a_failed_call_a_node_gets_one_call_per_client_for_a_while(void**) {
     SplitScene scene;
     const std::deque<std::string> names = left_names(3);
     const auto round = [&] {
@@ -122,7 +123,7 @@ void test_a_node_is_asked_client_by_client_for_a_while(void**) {
     assert_false(scene.left.calls.back().declared);
 }
 
-void test_what_is_asked_again_has_the_time_of_the_first_call(void**) {
+void test_a_retry_has_the_deadline_of_the_first_call(void**) {
     SplitScene scene(64, 400);
     scene.left.server.answers = false;
     const redis::Milliseconds began = scene.loop.now();
@@ -137,7 +138,7 @@ void test_what_is_asked_again_has_the_time_of_the_first_call(void**) {
     assert_in_range(scene.loop.now() - began, 390, 550);
 }
 
-void test_fewer_checks_than_are_on_their_way_to_a_node_wait_for_its_answer(void**) {
+void test_fewer_checks_than_are_in_flight_to_a_node_wait_for_its_reply(void**) {
     SplitScene scene;
     scene.left.server.answers = false;
     const std::size_t before = scene.left.server.count("EVALSHA");
@@ -160,8 +161,8 @@ void test_fewer_checks_than_are_on_their_way_to_a_node_wait_for_its_answer(void*
     }
 }
 
-// What waits for an answer may lose its node meanwhile, and go where its slot is now.
-void test_checks_that_wait_follow_their_slot(void**) {
+// While a check waits for a reply, its slot may move to another node. The check is then sent to that node.
+void test_waiting_checks_follow_their_slot(void**) {
     SplitScene scene;
     scene.left.server.answers = false;
     const std::size_t before = scene.left.server.count("EVALSHA");
@@ -192,12 +193,12 @@ void test_checks_that_wait_follow_their_slot(void**) {
 int main() {
     using namespace rate_limit;
     const CMUnitTest tests[] = {
-        cmocka_unit_test(test_what_a_node_cannot_be_asked_together_is_asked_again_client_by_client),
-        cmocka_unit_test(test_errors_of_slots_are_no_errors_of_clients_that_were_asked_for_with_others),
-        cmocka_unit_test(test_a_node_is_asked_client_by_client_for_a_while),
-        cmocka_unit_test(test_what_is_asked_again_has_the_time_of_the_first_call),
-        cmocka_unit_test(test_fewer_checks_than_are_on_their_way_to_a_node_wait_for_its_answer),
-        cmocka_unit_test(test_checks_that_wait_follow_their_slot),
+        cmocka_unit_test(test_a_call_that_a_node_cannot_serve_is_retried_as_one_call_per_group),
+        cmocka_unit_test(test_a_redirection_of_a_shared_call_is_no_error_of_its_requests),
+        cmocka_unit_test(test_after_a_failed_call_a_node_gets_one_call_per_client_for_a_while),
+        cmocka_unit_test(test_a_retry_has_the_deadline_of_the_first_call),
+        cmocka_unit_test(test_fewer_checks_than_are_in_flight_to_a_node_wait_for_its_reply),
+        cmocka_unit_test(test_waiting_checks_follow_their_slot),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }
