@@ -1,4 +1,4 @@
-// The calls check and remaining: a client's limit, decided as a request's is.
+// The API calls check and remaining: decide the limit of a client like that of a request.
 #include <jansson.h>
 
 #include <algorithm>
@@ -14,14 +14,14 @@
 namespace rate_limit {
 namespace {
 
-// A call while it is decided, in the memory of its request.
+// A call that is being decided, in the pool of its request.
 struct Decided {
     ngx_http_request_t* request;
     Zone* zone;
     Policy policy;
     std::string_view shown;  // the client's name
-    std::uint32_t permits;   // 0 looks
-    Known known;             // of a look
+    std::uint32_t permits;   // 0 for the call remaining, which charges nothing
+    Known known;             // of the call remaining
     Limit limit;
     RequestCheck* check;  // while Redis decides
 };
@@ -30,7 +30,7 @@ json_t* number_or_null(bool known, std::uint32_t number) {
     return known ? json_integer(number) : json_null();
 }
 
-// The rates of a client as far as they are known without its own requests; null if they are not.
+// The rates of a client, if they are known without its requests; else null.
 const RateList* known_rates(Zone* zone, const ApiArguments& arguments) {
     const RateList* common = common_rates(zone);
     return common == nullptr && arguments.has_rate ? &arguments.rates : common;
@@ -40,7 +40,7 @@ json_t* known_or_null(Known known) {
     return known == Known::kUnsure ? json_null() : json_boolean(known == Known::kYes);
 }
 
-// What is told of a client whose rate depends on its requests, and so is not known.
+// The answer for a client whose rate is unknown, because the rate depends on its requests.
 identity::Json describe_unrated(const Zone& zone, const ApiArguments& arguments, Known known) {
     json_t* object = json_object();
     const auto put = [&](const char* name, json_t* value) { json_object_set_new(object, name, value); };
@@ -73,7 +73,7 @@ identity::Json describe(const Decided& decided, bool allowed) {
     put("limit", number_or_null(known, decision.limit));
     put("remaining", number_or_null(known, decision.remaining));
     put("resetAfterSeconds", known ? json_seconds(decision.reset_after) : json_null());
-    // A look does not know when a request would fit, and one that never does has no time.
+    // The call remaining does not compute a retry time. A request that can never be admitted has none.
     const bool never = look || decision.retry_after == kNever;
     put("retryAfterSeconds", free    ? json_integer(0)
                              : never ? json_null()
@@ -89,8 +89,8 @@ identity::Json describe(const Decided& decided, bool allowed) {
     return identity::Json(object);
 }
 
-// Lets the header filter and the variables tell of the decision as they do of a request's; not where the call
-// is part of a request with limits of its own.
+// Records the decision for the header filter and the variables, as for a request. Records nothing for a
+// subrequest, because its main request has its own limits. False if memory is exhausted.
 bool record(ngx_http_request_t* r, const Decided& decided, const RequestOutcome& outcome) {
     if (r != r->main) {
         return true;
@@ -156,7 +156,7 @@ void* allocate(void* decided, std::size_t size) {
     return ngx_palloc(static_cast<Decided*>(decided)->request->pool, size);
 }
 
-// A copy of a text that is not empty; empty if there is no memory.
+// A copy of a text that is not empty; empty if memory is exhausted.
 std::string_view pool_text(ngx_pool_t* pool, const std::string& text) {
     auto* copy = static_cast<char*>(ngx_pnalloc(pool, text.size()));
     if (copy == nullptr) {
@@ -166,7 +166,7 @@ std::string_view pool_text(ngx_pool_t* pool, const std::string& text) {
     return {copy, text.size()};
 }
 
-// What is to be decided, in the memory of the request; null if there is none.
+// Creates a Decided in the pool of the request; null if memory is exhausted.
 Decided* make_decided(ngx_http_request_t* r, Zone* zone, const ApiArguments& arguments, const RateList& rates,
                       std::uint32_t permits) {
     void* memory = ngx_pcalloc(r->pool, sizeof(Decided));
@@ -189,7 +189,7 @@ Decided* make_decided(ngx_http_request_t* r, Zone* zone, const ApiArguments& arg
     return decided;
 }
 
-// Decides a request of so many permits, none to look, and answers.
+// Decides a request for `permits`, which are 0 for the call remaining, and answers.
 ngx_int_t decide_call(ngx_http_request_t* r, Zone* zone, const ApiArguments& arguments, const RateList& rates,
                       std::uint32_t permits, Known known) {
     Decided* decided = make_decided(r, zone, arguments, rates, permits);

@@ -1,5 +1,5 @@
-// The API calls that change a rate, reset a client or look whether a client is known, in this instance or on
-// the whole fleet.
+// The API calls that change a rate, reset a client or find out whether a client is known, in this instance or
+// on the whole fleet.
 #include <jansson.h>
 
 #include <memory>
@@ -26,13 +26,13 @@ struct Change {
 
     virtual FleetOperation* operation() = 0;
 
-    // The operation has succeeded; the request may be gone.
+    // Called after the operation has succeeded. The request may have ended.
     virtual void on_success() {}
 
-    // Answers the request; returns what a content handler returns.
+    // Answers the request, and returns the result for a content handler.
     virtual ngx_int_t answer() = 0;
 
-    ngx_http_request_t* request = nullptr;  // null once it is gone
+    ngx_http_request_t* request = nullptr;  // null once the request has ended
     ngx_http_cleanup_t* cleanup = nullptr;  // of the request
     Zone* zone;
     redis::Router* router = nullptr;
@@ -122,7 +122,7 @@ struct Lookup final : Change {
 
 ngx_int_t answer(Change& change) { return change.answer(); }
 
-// All is done that can be: the request is answered, if it is still there.
+// The operation has ended: answers the request, unless the request has ended before.
 void finish(void* self) {
     auto* change = static_cast<Change*>(self);
     ngx_http_request_t* r = change->request;
@@ -144,14 +144,14 @@ void on_done(void* self) {
 
 void send_next(Change* change) { change->operation()->start(change->router, on_done, change); }
 
-// The request has gone; the change goes on.
+// The request has ended; the change continues.
 void leave(void* self) {
     auto* change = static_cast<Change*>(self);
     change->request = nullptr;
     change->cleanup = nullptr;
 }
 
-// Sends a change to Redis, and lets the request sleep until that has answered.
+// Sends a change to Redis, and suspends the request until Redis has answered.
 ngx_int_t start(ngx_http_request_t* r, Change* made) {
     std::unique_ptr<Change> change(made);
     change->router = background_router(change->zone->redis);
@@ -167,7 +167,7 @@ ngx_int_t start(ngx_http_request_t* r, Change* made) {
     return NGX_DONE;
 }
 
-// With null `rates`, sets the rate back to the configuration.
+// Sets the live rate of a zone; null `rates` restore the configured rate.
 ngx_int_t change_zone(ngx_http_request_t* r, Zone* zone, const RateList* rates) {
     if (zone->redis == nullptr) {
         follow_change(zone, change_live_rate(fleet_zone(*zone), rates), r->connection->log);
@@ -215,7 +215,7 @@ bool is_json(ngx_http_request_t* r) {
     return same_letters(type, "application/json") || same_letters(type, "application/merge-patch+json");
 }
 
-// Reads the body, of which it may leave out bytes after the first kMostBody + 1; false after an error.
+// Reads the body; may leave out bytes after the first kMostBody + 1. False after an error.
 bool collect_body(ngx_http_request_t* r, std::string* body) {
     for (ngx_chain_t* link = r->request_body != nullptr ? r->request_body->bufs : nullptr;
          link != nullptr && body->size() <= kMostBody; link = link->next) {

@@ -20,7 +20,8 @@ bool has_limits(const ngx_http_rate_limit_loc_conf_t& conf) {
     return conf.limits != nullptr && conf.limits->nelts != 0;
 }
 
-// Whether the request was charged to the zone already, or rejected by it and not only in a dry run.
+// Whether a zone has charged or rejected the request already, or could not decide it. Outside of a dry run, a
+// rejection in a dry run does not count.
 bool was_decided(ngx_http_request_t* r, const RequestState& state, const Zone* zone) {
     const bool tried = state.status == Status::kRejectedDryRun && !location_conf(r)->dry_run;
     for (std::uint32_t i = 0; !tried && i < state.count; i++) {
@@ -31,16 +32,16 @@ bool was_decided(ngx_http_request_t* r, const RequestState& state, const Zone* z
     return has_zone(state.left_out, zone);
 }
 
-// What came of collecting a limit, or all limits of a location: the last of these that holds.
+// The result of collecting a limit; for all limits of a location, the highest of their results.
 enum class Collected : std::uint8_t {
-    kNothing,   // the limit does not apply, or is left out
-    kLimit,     // to be decided
+    kNothing,   // the limit does not apply, or fails open
+    kLimit,     // there is a limit to decide
     kClosed,    // a limit without a valid rate fails closed
-    kNoMemory,  // or a variable could not be evaluated
+    kNoMemory,  // memory is exhausted, or a variable could not be evaluated
 };
 
-// A limit with an empty key or the rate `off` does not apply. Counts such a limit once: an internal redirect
-// may lead to it again.
+// Counts a limit that does not apply, because its key is empty or its rate is `off`. Counts the limit once:
+// an internal redirect may lead to the same limit again.
 [[gnu::noinline]] Collected bypass(ngx_http_request_t* r, const Zone* zone, Bypass why, RequestState* state) {
     if (is_observed(r) && add_zone(r, zone, &state->bypassed)) {
         count_bypass(*zone, why);
@@ -48,7 +49,7 @@ enum class Collected : std::uint8_t {
     return Collected::kNothing;
 }
 
-// A limit without a valid rate cannot be decided.
+// Counts a limit that cannot be decided, because it has no valid rate.
 [[gnu::noinline]] Collected leave_out(ngx_http_request_t* r, const Zone& zone, RequestState* state) {
     if (is_observed(r)) {
         count_reason(zone, kNoRate);
@@ -57,7 +58,6 @@ enum class Collected : std::uint8_t {
     return zone.on_error == OnError::kClosed ? Collected::kClosed : Collected::kNothing;
 }
 
-// Collects one limit.
 [[gnu::always_inline]] inline Collected collect_limit(ngx_http_request_t* r, const AppliedLimit& applied,
                                                       RequestState* state, Limit* limit) {
     ngx_str_t key;
@@ -82,7 +82,7 @@ enum class Collected : std::uint8_t {
     return Collected::kLimit;
 }
 
-// Collects the limits of this location that have not decided the request before.
+// Collects the limits of this location that have not decided the request yet.
 Collected collect(ngx_http_request_t* r, const ngx_array_t& limits, RequestState* state) {
     auto** applied = static_cast<AppliedLimit**>(limits.elts);
     Collected all = Collected::kNothing;
@@ -103,7 +103,7 @@ Collected collect(ngx_http_request_t* r, const ngx_array_t& limits, RequestState
     return all;
 }
 
-// Whether a client should be told of `a` rather than of `b`.
+// Whether the client should see `a` rather than `b`.
 bool binds_before(const Decision& a, const Decision& b) {
     if (a.allowed != b.allowed) {
         return !a.allowed;
@@ -114,7 +114,7 @@ bool binds_before(const Decision& a, const Decision& b) {
     return b.retry_after != kNever && (a.retry_after == kNever || a.retry_after > b.retry_after);
 }
 
-// The index for the decision of a zone: that of an earlier look at the zone, or a new one.
+// The index for the decision of a zone: the index of an earlier decision of this zone, or a new index.
 std::uint32_t index_for(const StoreZone* zone, RequestState* state) {
     for (std::uint32_t i = 0; i < state->count; i++) {
         if (state->limits[i].zone == zone) {
@@ -124,8 +124,8 @@ std::uint32_t index_for(const StoreZone* zone, RequestState* state) {
     return state->count++;
 }
 
-// Adds the limits that have been decided to those of earlier locations, and finds the one that binds. Returns
-// the index of the limit that delays the request most, or of any.
+// Adds the decided limits of this location to those of earlier locations, and finds the binding limit.
+// Returns the index of the limit with the longest delay, or state->count if no limit was decided.
 std::uint32_t add_decided(RequestState* state) {
     const Limit* decided = &state->limits[state->count];
     std::uint32_t slowest = state->count;
@@ -168,7 +168,7 @@ ngx_int_t fail_request(ngx_http_request_t* r, bool closed, RequestState* state) 
     return refused ? NGX_HTTP_SERVICE_UNAVAILABLE : NGX_DECLINED;
 }
 
-// Rejects the request by the limit that binds, except in a dry run.
+// Rejects the request by its binding limit, except in a dry run.
 ngx_int_t reject_request(ngx_http_request_t* r, RequestState* state) {
     const bool dry_run = location_conf(r)->dry_run != 0;
     state->status = dry_run ? Status::kRejectedDryRun : Status::kRejected;
@@ -180,7 +180,7 @@ ngx_int_t reject_request(ngx_http_request_t* r, RequestState* state) {
     return reject(r, *state);
 }
 
-// Delays the request for this limit, except in a dry run.
+// Delays the request by the delay of this limit, except in a dry run.
 ngx_int_t slow_down(ngx_http_request_t* r, const Limit& limit, RequestState* state) {
     const bool dry_run = location_conf(r)->dry_run != 0;
     state->status = dry_run ? Status::kDelayedDryRun : Status::kDelayed;
@@ -188,8 +188,7 @@ ngx_int_t slow_down(ngx_http_request_t* r, const Limit& limit, RequestState* sta
     return dry_run ? NGX_DECLINED : delay_request(r, limit.decision.delay, state);
 }
 
-// Notes limits that admitted the request because they could not be decided: an internal redirect does not ask
-// them again.
+// Records the limits that could not be decided and fail open: an internal redirect does not check them again.
 void note_undecided(ngx_http_request_t* r, RequestState* state) {
     for (std::uint32_t i = state->count; i < state->count + state->deciding; i++) {
         const Limit& limit = state->limits[i];
@@ -250,7 +249,8 @@ ngx_int_t conclude(ngx_http_request_t* r, const RequestOutcome& outcome, Request
     return NGX_DECLINED;
 }
 
-// The request has ended, or runs its post_action: its limits are decided all the same.
+// Detaches the check in flight from a request that has ended, runs its post_action or was redirected. The
+// limits of the check are still decided.
 void leave_check(ngx_http_request_t* r, RequestState* state) {
     if (state->flow != Flow::kAsking) {
         return;
@@ -291,7 +291,8 @@ ngx_int_t wait_for_redis(ngx_http_request_t* r, RequestCheck* check, RequestStat
     return NGX_AGAIN;
 }
 
-// Nothing is left to decide here: no limit applies, all were decided in another location, or one has no rate.
+// Handles a location with nothing to decide: no limit applies, all were decided in earlier locations, or
+// collecting a limit failed.
 [[gnu::noinline]] ngx_int_t decide_nothing(ngx_http_request_t* r, Collected collected, RequestState* state) {
     if (collected == Collected::kNoMemory) {
         state->undecided = false;
@@ -307,7 +308,7 @@ ngx_int_t wait_for_redis(ngx_http_request_t* r, RequestCheck* check, RequestStat
     return NGX_DECLINED;
 }
 
-// Acts on all outcomes, kWaiting and kNoMemory included.
+// Acts on any outcome, including kWaiting and kNoMemory.
 [[gnu::noinline]] ngx_int_t act_on(ngx_http_request_t* r, const RequestOutcome& outcome,
                                    RequestState* state) {
     if (outcome.progress == Progress::kWaiting) {
@@ -317,8 +318,7 @@ ngx_int_t wait_for_redis(ngx_http_request_t* r, RequestCheck* check, RequestStat
                                                    : NGX_HTTP_INTERNAL_SERVER_ERROR;
 }
 
-// Decides the only limit of this location, which has no shadows, for a request that no location before has
-// limited.
+// Decides the only limit of a location without shadows, for a request that no earlier location has limited.
 [[gnu::always_inline]] inline ngx_int_t limit_alone(ngx_http_request_t* r,
                                                     const ngx_http_rate_limit_loc_conf_t& conf,
                                                     RequestState* state) {
@@ -353,7 +353,7 @@ ngx_int_t wait_for_redis(ngx_http_request_t* r, RequestCheck* check, RequestStat
     return NGX_DECLINED;
 }
 
-// Decides all limits of this location that have not decided the request before.
+// Decides all limits of this location that have not decided the request yet.
 [[gnu::noinline]] ngx_int_t limit_request(ngx_http_request_t* r, const ngx_http_rate_limit_loc_conf_t& conf) {
     const std::size_t most = has_limits(conf) ? conf.limits->nelts : 0;
     RequestState* state = make_request_state(r, most);
@@ -370,7 +370,7 @@ ngx_int_t wait_for_redis(ngx_http_request_t* r, RequestCheck* check, RequestStat
     return act_on(r, decide(limits, state->deciding, this_process(), wall_clock, kWaiter, r), state);
 }
 
-// Goes on with a request that was delayed, refused, or waited for Redis.
+// Continues a request that was delayed, was refused, or waited for Redis.
 [[gnu::noinline]] ngx_int_t go_on(ngx_http_request_t* r, const ngx_http_rate_limit_loc_conf_t& conf,
                                   RequestState* state) {
     if (state->flow == Flow::kAsking && state->check->progress() != Progress::kWaiting) {
@@ -387,11 +387,11 @@ ngx_int_t wait_for_redis(ngx_http_request_t* r, RequestCheck* check, RequestStat
     return NGX_DECLINED;
 }
 
-// As handle_access, for requests that do not take the short way.
+// handle_access for requests that do not take the fast path.
 [[gnu::noinline]] ngx_int_t handle_any(ngx_http_request_t* r, const ngx_http_rate_limit_loc_conf_t& conf) {
     RequestState* state = request_state(r);
     if (!has_limits(conf) && !has_shadows(conf)) {
-        // The API suspends requests, too: a check that an earlier location started must not resume them.
+        // The API also suspends requests. A check that an earlier location started must not resume them.
         if (conf.api != nullptr && state != nullptr) {
             leave_check(r, state);
         }

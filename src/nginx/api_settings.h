@@ -7,11 +7,11 @@ namespace rate_limit {
 
 struct ApiSettings {
     bool write = false;
-    bool keys = true;  // clients' names may be shown
+    bool keys = true;  // the names of clients may be shown
     ngx_http_handler_pt handler = nullptr;
-    void** context = nullptr;  // what all modules have configured where the directive stands
-    ngx_str_t directive = {};  // its name
-    ngx_str_t file = {};       // where it stands
+    void** context = nullptr;  // location configurations of all modules at the directive
+    ngx_str_t directive = {};  // name of the directive
+    ngx_str_t file = {};       // position of the directive
     ngx_uint_t line = 0;
 };
 

@@ -14,11 +14,11 @@ inline Micros read_clock(clockid_t clock) {
     return static_cast<Micros>(now.tv_sec) * kSecond + static_cast<std::uint32_t>(now.tv_nsec) / 1000;
 }
 
-// Time of day. Not nginx's own, which is as old as the turn of the event loop: a busy worker's would lag
-// behind what other workers have written.
+// Time of day. nginx's cached time is as old as the current turn of the event loop: in a busy worker, the
+// cached time would be behind times that other workers have written.
 inline Micros wall_clock() { return read_clock(CLOCK_REALTIME); }
 
-// Seconds for people and headers: rounded up, so that whoever waits as told is admitted.
+// Seconds for headers and messages, rounded up, so that a client that waits so long is admitted.
 inline Micros seconds_up(Micros micros) { return (micros + kSecond - 1) / kSecond; }
 
 }  // namespace rate_limit

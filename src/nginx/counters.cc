@@ -1,4 +1,4 @@
-// Puts decisions into the boards of zones, and reads what is there.
+// Adds decisions to the counters in shared memory, and reads the totals.
 #include "nginx/counters.h"
 
 namespace rate_limit {
@@ -6,7 +6,7 @@ namespace {
 
 unsigned stripe() { return static_cast<unsigned>(ngx_worker); }
 
-// nginx's own time is exact enough, and costs nothing.
+// nginx's cached time is exact enough, and needs no system call.
 Micros about_now() { return static_cast<Micros>(ngx_current_msec) * 1000; }
 
 void count_ended(const RequestCheck& check, bool dry_run) {
@@ -24,7 +24,7 @@ void count_limit(const Limit& limit, const RequestOutcome& outcome, bool dry_run
     if (limit.reason != kNoReason) {
         shared->statistics.count_reason(stripe(), limit.reason);
     }
-    // A zone that would have admitted the request has no part in a rejection by another zone.
+    // A rejection is not counted for zones that would have admitted the request.
     if (limit.decided_by == DecidedBy::kNobody || (!admitted && limit.decision.allowed)) {
         return;
     }

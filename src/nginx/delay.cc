@@ -1,4 +1,4 @@
-// Delays a request by a timer of its write event.
+// Delays a request with the timer of its write event.
 #include "nginx/delay.h"
 
 #include "nginx/counters.h"

@@ -1,12 +1,13 @@
-// Requests that wait for their turn, as limit_req delays them.
+// Delays requests, as limit_req does.
 #pragma once
 
 #include "nginx/request.h"
 
 namespace rate_limit {
 
-// Delays an admitted request; the handler that runs next lets it pass. Returns what an access handler
-// returns. A client that leaves meanwhile ends the request, which stays charged.
+// Delays an admitted request; the next run of the access handler lets the request pass. Returns the result
+// for an access handler. If the client closes the connection during the delay, the request ends and stays
+// charged.
 ngx_int_t delay_request(ngx_http_request_t* r, Micros delay, RequestState* state);
 
 }  // namespace rate_limit

@@ -1,4 +1,4 @@
-// Reads what variables say, and rates that were changed while nginx runs.
+// Evaluates the variables of rate= and cost=, and uses live rates.
 #include "nginx/effective_policy.h"
 
 #include "nginx/clock.h"
@@ -9,7 +9,7 @@ namespace {
 
 constexpr Micros kComplainEvery = 60 * kSecond;
 
-// A policy with other rates, in the memory of the request; null if there is none.
+// A copy of a policy with other rates, in the pool of the request; null if memory is exhausted.
 const Policy* with_rates(ngx_http_request_t* r, const Policy& policy, const RateList& rates) {
     auto* copy = static_cast<Policy*>(ngx_palloc(r->pool, sizeof(Policy)));
     if (copy != nullptr) {

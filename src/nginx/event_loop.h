@@ -1,15 +1,15 @@
-// nginx's event loop as the Redis client sees it.
+// nginx's event loop, as the Redis client uses it.
 #pragma once
 
 #include "redis/loop.h"
 
 namespace rate_limit {
 
-// This process' loop.
+// The loop of this process.
 redis::Loop* nginx_loop();
 
-// Runs the timers, tasks and sockets of nginx_loop(), and nothing else of nginx, while `busy` is true, for
-// `most` at the longest. For a worker that does not serve yet.
+// Runs the timers, tasks and sockets of nginx_loop(), and nothing else of nginx, while `busy` returns true,
+// for at most `most`. For a worker that does not serve requests yet.
 void run_nginx_loop(redis::Milliseconds most, bool (*busy)(void* self), void* self);
 
 }  // namespace rate_limit

@@ -1,4 +1,4 @@
-/* What the module's table and its C++ share: the configuration, in plain C, and the functions behind the directives. */
+/* Shared by the C table of the module and its C++ code: the configuration, in C, and the handlers of directives. */
 #pragma once
 
 #ifdef __cplusplus
@@ -18,32 +18,32 @@ typedef struct {
     ngx_array_t   servers;           /* of pointers to RedisServer */
     ngx_array_t   keys;              /* of pointers to ClientKey */
     ngx_array_t   tokens;            /* of pointers to TokenSource */
-    ngx_flag_t    has_jwt_keys;      /* somewhere in the configuration */
-    ngx_flag_t    observed;          /* some location tells of what is counted */
+    ngx_flag_t    has_jwt_keys;      /* the configuration has rate_limit_jwt_key */
+    ngx_flag_t    observed;          /* some location shows counters */
 
-    ngx_connection_t  *watch;        /* of a worker that works in the background; see background.cc */
+    ngx_connection_t  *watch;        /* of a worker with background tasks; see background.cc */
 } ngx_http_rate_limit_main_conf_t;
 
 
 typedef struct {
-    void         *verifier;          /* a identity::Verifier; NULL without rate_limit_jwt_key */
+    void         *verifier;          /* an identity::Verifier; NULL without rate_limit_jwt_key */
     void         *token;             /* a TokenSource; NULL for the bearer token */
 } ngx_http_rate_limit_srv_conf_t;
 
 
 typedef struct {
     ngx_array_t  *limits;            /* of pointers to AppliedLimit; empty for off */
-    ngx_array_t  *shadows;           /* the same of rate_limit_shadow */
-    ngx_array_t  *outer_limits;      /* what locations inside this one inherit; the API itself does not */
+    ngx_array_t  *shadows;           /* the same for rate_limit_shadow */
+    ngx_array_t  *outer_limits;      /* limits that nested locations inherit; an API location itself does not */
     ngx_array_t  *outer_shadows;
-    void         *lone_limit;        /* an AppliedLimit: if it is all that is decided here; or NULL */
+    void         *lone_limit;        /* an AppliedLimit, if this location decides nothing else; else NULL */
     ngx_uint_t    status;            /* of a rejection */
     ngx_uint_t    headers;           /* bits of NGX_HTTP_RATE_LIMIT_HEADERS_* */
     ngx_uint_t    body;              /* one of NGX_HTTP_RATE_LIMIT_BODY_* */
     ngx_uint_t    log_level;         /* of a rejection */
     ngx_flag_t    dry_run;
     void         *api;               /* an ApiSettings; NULL without rate_limit_api; inherited by limit_except only */
-    ngx_http_conf_ctx_t  context;    /* what all modules have configured here; once it is merged */
+    ngx_http_conf_ctx_t  context;    /* of this location, for all modules; set after merging */
 } ngx_http_rate_limit_loc_conf_t;
 
 

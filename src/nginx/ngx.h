@@ -1,4 +1,4 @@
-/* nginx for C++: the one header of the module that includes nginx's own. */
+// nginx for C++: the only C++ header of the module that includes nginx's headers.
 #pragma once
 
 extern "C" {
@@ -21,7 +21,7 @@ inline ngx_str_t ngx_str(std::string_view text) {
     return {text.size(), reinterpret_cast<u_char*>(const_cast<char*>(text.data()))};
 }
 
-// Whether two texts are the same but for the case of their letters.
+// Whether two texts are equal, without regard to the case of ASCII letters.
 inline bool same_letters(std::string_view a, std::string_view b) {
     return a.size() == b.size() && ngx_strncasecmp(ngx_str(a).data, ngx_str(b).data, a.size()) == 0;
 }
@@ -42,7 +42,8 @@ inline ngx_str_t pool_number(ngx_pool_t* pool, uint64_t number) {
     return {static_cast<std::size_t>(end - text), text};
 }
 
-// The text of a variable, empty if it has none. It is read anew if it may have changed.
+// The value of a variable; empty if the variable is not set. A variable that may have changed is evaluated
+// again.
 inline std::string_view variable_value(ngx_http_request_t* r, ngx_int_t index) {
     const auto number = static_cast<ngx_uint_t>(index);
     const ngx_http_variable_value_t* value = &r->variables[index];
@@ -53,8 +54,8 @@ inline std::string_view variable_value(ngx_http_request_t* r, ngx_int_t index) {
                : std::string_view(reinterpret_cast<const char*>(value->data), value->len);
 }
 
-// Makes a T that lives as long as the pool; null if there is no memory. Nothing destroys it, so T must not
-// need it.
+// Creates a T that lives as long as the pool; null if memory is exhausted. The pool does not call
+// destructors, so T must not need one.
 template <class T>
 T* pool_new(ngx_pool_t* pool) {
     static_assert(std::is_trivially_destructible<T>::value, "a pool runs no destructors");

@@ -1,4 +1,4 @@
-// Where a request's state is kept and found again.
+// Stores the state of a request in a clean-up of its pool, and finds the state again.
 #include "nginx/request.h"
 
 #include <algorithm>
@@ -6,10 +6,10 @@
 namespace rate_limit {
 namespace {
 
-// Ends a request's state, and marks the clean-up that holds it.
+// The handler of the clean-up that holds a request's state; recall_state searches for this handler.
 void destroy_state(void* state) { static_cast<RequestState*>(state)->~RequestState(); }
 
-// A request's state with its clean-up and the limit that most have, made in one piece.
+// A request's state, its clean-up, and room for one limit, which most requests have, in one allocation.
 struct StateRoom {
     ngx_pool_cleanup_t cleanup;
     RequestState state;

@@ -1,4 +1,4 @@
-// Has shadows decide.
+// Checks of shadows, in shared memory and in Redis.
 #include "nginx/shadow.h"
 
 #include <algorithm>
@@ -27,7 +27,7 @@ struct ShadowCheck {
     ShadowCheck* previous;
 };
 
-ShadowCheck* under_way = nullptr;  // of this process
+ShadowCheck* under_way = nullptr;  // in flight, of this process
 ShadowCheck* free_checks = nullptr;
 
 RequestCheck* group_of(ShadowCheck* check) { return reinterpret_cast<RequestCheck*>(&check->group); }
@@ -83,7 +83,7 @@ ShadowCheck* make_check() {
     return check;
 }
 
-// The client's name in memory of the check's own; null if there is none.
+// Copies the client's name to memory that the check owns; null if memory is exhausted.
 const char* keep_name(ShadowCheck* check, std::string_view name) {
     char* room = check->short_name;
     if (name.size() > ShadowCheck::kShort) {
@@ -96,7 +96,7 @@ const char* keep_name(ShadowCheck* check, std::string_view name) {
     return room;
 }
 
-// Redis may answer when the request has ended: the check has memory of its own.
+// The request may end before Redis answers, so the check owns its memory.
 void ask_redis(const Limit& limit, bool admitted) {
     ShadowCheck* check = make_check();
     if (check == nullptr) {
@@ -142,7 +142,8 @@ void check_shadow(ngx_http_request_t* r, const AppliedLimit& applied, RequestSta
         return;
     }
     if (policy->rates.size == 0) {
-        // It limits nobody, which is worth to be told of those that are limited now.
+        // A shadow with the rate `off` admits all requests; those that the live limits reject are worth
+        // counting.
         count_shadow(*zone, view(key), admitted, true);
         return;
     }

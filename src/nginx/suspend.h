@@ -1,20 +1,21 @@
-// Requests that wait for Redis, without a thread. A request that waits because it is delayed is in delay.h.
+// Suspends requests while Redis decides, without blocking the worker. Delayed requests are in delay.h.
 #pragma once
 
 #include "nginx/ngx.h"
 
 namespace rate_limit {
 
-// Suspends a request. `gone` is called with `data` when the request ends, resumed or not, unless the handler
-// of the returned clean-up is set to null. Returns null, and does not call `gone`, if the request cannot be
-// suspended.
+// Suspends a request. When the request ends, resumed or not, nginx calls `gone` with `data`, unless the
+// caller has set the handler of the returned clean-up to null. If the request cannot be suspended, returns
+// null, and `gone` is not called.
 ngx_http_cleanup_t* suspend(ngx_http_request_t* r, ngx_http_cleanup_pt gone, void* data);
 
-// Whether a request is suspended. It is not if its client has left and nginx runs its post_action.
+// Whether a request is suspended. False if the client has closed the connection and nginx runs the
+// post_action of the request.
 bool is_suspended(const ngx_http_request_t* r);
 
-// Resumes a request, if it is suspended, by calling `resumed`. Not from a callback of hiredis: the request
-// may end.
+// Resumes a request, if it is suspended, by calling `resumed`. Must not be called from a callback of hiredis,
+// because the request may end.
 template <class Resumed>
 void resume(ngx_http_request_t* r, Resumed resumed) {
     if (!is_suspended(r)) {
@@ -30,8 +31,8 @@ void resume(ngx_http_request_t* r, Resumed resumed) {
 // Runs the phases of a request again from the handler that suspended or delayed it.
 void run_phases_again(ngx_http_request_t* r);
 
-// Ends a waiting request whose client has cancelled it over HTTP/3; false if the client has not. STOP_SENDING
-// shows as an error of the write event; ngx_http_test_reading sees all other ways to leave.
+// Ends a waiting request that its client has cancelled over HTTP/3; false if the client has not. STOP_SENDING
+// is visible as an error of the write event. ngx_http_test_reading detects all other ends of a connection.
 bool end_if_cancelled(ngx_http_request_t* r);
 
 }  // namespace rate_limit

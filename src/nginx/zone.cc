@@ -1,5 +1,5 @@
-// The memory of zones: made, shared with the workers of an older configuration, or carried over to a new
-// layout.
+// Creates the memory of zones, shares it with the workers of the old configuration, or converts its clients
+// to a new layout.
 #include "nginx/zone.h"
 
 #include <sched.h>
@@ -14,7 +14,7 @@
 namespace rate_limit {
 namespace {
 
-// Whether /proc says that a process has ended and only waits for its parent to notice.
+// Whether a process is a zombie in /proc: it has ended, and its parent has not waited for it yet.
 bool is_zombie(std::uint32_t process) {
     u_char path[32];
     char stat[128] = {};
@@ -54,10 +54,10 @@ void for_each_zone(ngx_cycle_t* cycle, Visit visit) {
     }
 }
 
-// The same zone's memory in the configuration that is running; null if there is none.
+// The memory of the same zone in the running configuration; null if there is none.
 ngx_shm_zone_t* running_memory(const Zone* zone) {
     ngx_shm_zone_t* found = nullptr;
-    // While a configuration is being read, ngx_cycle is still the running one.
+    // While nginx reads a configuration, ngx_cycle is still the running one.
     for_each_zone(const_cast<ngx_cycle_t*>(ngx_cycle), [&](const Zone* running, ngx_shm_zone_t* memory) {
         if (memory->shm.size == zone->shm->shm.size && view(running->name) == view(zone->name)) {
             found = memory;
@@ -70,14 +70,14 @@ constexpr std::size_t kLine = 64;  // bytes of a cache line
 
 // How much of a zone's memory is for denials; the rest is for the table.
 std::size_t denials_share(const Zone& zone, std::size_t size) {
-    constexpr std::size_t kPart = 4;  // of as many parts, if there is a table too
+    constexpr std::size_t kPart = 4;  // beside a table, denials get one part of so many
     if (!needs_denials(zone)) {
         return 0;
     }
     return needs_table(zone) ? ngx_align(std::max(size / kPart, Denials::least_size()), kLine) : size;
 }
 
-// Fills all that nginx leaves of the zone's memory.
+// Creates the table and the denials in all pages of a zone's memory that nginx's slab allocator leaves.
 ngx_int_t make_memory(Zone* zone) {
     auto* pool = reinterpret_cast<ngx_slab_pool_t*>(zone->shm->shm.addr);
     const std::size_t size = pool->pfree << ngx_pagesize_shift;
@@ -110,9 +110,9 @@ ngx_int_t make_memory(Zone* zone) {
     return NGX_OK;
 }
 
-// `data` is the old zone of this name, or null. Since 1.27.3 nginx passes the old zone to a zone marked
-// `noreuse` too, whose memory is new, and unmaps the old memory afterwards: only the address says whether the
-// memory is the same.
+// `data` is the old zone of this name, or null. Since 1.27.3, nginx also passes the old zone to a zone with
+// `noreuse`, whose memory is new, and unmaps the old memory afterwards. So nginx has reused the memory only
+// if the addresses are equal.
 ngx_int_t init_memory(ngx_shm_zone_t* shm, void* data) {
     Zone* zone = zone_of(shm);
     zone->shm = shm;
@@ -145,7 +145,7 @@ const Process& this_process() {
 }
 
 std::size_t zone_least_size(const Zone& zone) {
-    // Beside what is needed: the page allocator's header, and its entry for each page.
+    // The slab allocator also needs a header, and an entry for each page.
     std::size_t need = needs_table(zone) ? Table::least_size(zone.layout, needs_unsent_counts(zone)) : 0;
     if (needs_denials(zone)) {
         need = std::max(need + Denials::least_size() + kLine, need + need / 3 + kLine);
@@ -178,7 +178,7 @@ void zone_plan_memory(Zone* zone) {
     if (same_parts && (old.table == nullptr || old.table->layout() == zone->layout)) {
         return;
     }
-    // Workers of the running configuration go on with its memory, so it cannot be laid out anew in place.
+    // Workers of the running configuration still use its memory, so the layout cannot change in place.
     zone->replaces = running;
     zone->shm->noreuse = 1;
 }
@@ -223,7 +223,7 @@ void zone_follow(Zone* zone) {
     zone->live = rates;
     const char* objection = zone->is_live ? zone_objection(*zone, rates) : nullptr;
     if (objection != nullptr) {
-        // A configuration that was read since may have less room.
+        // The rate may be older than the configuration, in which the zone may have less room.
         zone->is_live = false;
         ngx_log_error(NGX_LOG_WARN, ngx_cycle->log, 0, "the live rate of zone \"%V\" is not used: %s",
                       &zone->name, objection);
@@ -231,7 +231,7 @@ void zone_follow(Zone* zone) {
     if (zone->rate != nullptr) {
         return;
     }
-    // What was admitted before the zone became unlimited is still charged by the rate that it had.
+    // While the live rate is off, the policy keeps its last rates: earlier requests remain charged by them.
     if (!zone->is_live) {
         zone->policy.rates = zone->configured;
     } else if (rates.size != 0) {
@@ -242,7 +242,7 @@ void zone_follow(Zone* zone) {
 void zone_replace_memory(ngx_cycle_t* cycle) {
     for_each_zone(cycle, [](Zone* zone, ngx_shm_zone_t* memory) {
         if (zone->replaces != nullptr) {
-            // A process without workers goes on using both.
+            // A process without workers still uses both memories.
             zone->replaces->noreuse = ngx_process == NGX_PROCESS_SINGLE ? 0 : 1;
             zone->replaces = nullptr;
             memory->noreuse = 0;

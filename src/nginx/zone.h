@@ -1,4 +1,4 @@
-// Zones as the configuration has them: who is counted, how much each may do, and where the counts are.
+// Zones and limits of the configuration: keys, policies and the memory of clients.
 #pragma once
 
 #include "core/policy.h"
@@ -14,31 +14,30 @@ namespace rate_limit {
 struct Zone : StoreZone {
     ngx_str_t name;
     ngx_http_complex_value_t key;
-    ngx_int_t key_variable;  // the index of the variable that the key is, and nothing else; or NGX_ERROR
-    bool by_address;         // the key is $binary_remote_addr, and nothing else
-    ngx_http_complex_value_t* rate;  // of rate=$variable, else null and policy.rates is set
-    ngx_str_t rate_text;             // what rate= says
-    // Once the whole configuration is read, with the largest burst of its limits; with the rate that is live,
-    // as this process last saw it.
+    ngx_int_t key_variable;  // index of the variable if the key is exactly one variable; else NGX_ERROR
+    bool by_address;         // the key is exactly $binary_remote_addr
+    ngx_http_complex_value_t* rate;  // of rate=$variable; else null, and policy.rates is set
+    ngx_str_t rate_text;             // the text of rate=
+    // Has the largest burst of the zone's limits, once the whole configuration is read. The rates are the
+    // configured ones, or the live ones that this process has read last.
     Policy policy;
     RateList configured;   // of rate=
     ngx_str_t redis_name;  // empty for a zone in memory
-    RedisServer* redis;    // of that name, once the whole configuration is read
-    ngx_msec_t sync;       // sync=; 0 if each request asks Redis
+    RedisServer* redis;    // of redis_name; set once the whole configuration is read
+    ngx_msec_t sync;       // sync=, in milliseconds; 0 if Redis decides each request
     ngx_shm_zone_t* shm;
     ZoneSharedState* shared;
-    bool shadow;                 // a candidate: rate_limit_shadow has it
-    std::uint64_t live_version;  // of the board's rate, as this process last saw it
-    bool is_live;                // whether there was one
-    RateList live;               // if so
-    ngx_shm_zone_t*
-        replaces;     // on reload: the zone of the old configuration, if its memory has another layout
-    RateMemo* rates;  // what `rate` was found to say in this worker
-    ngx_str_t file;   // where the directive stands
+    bool shadow;                 // used by rate_limit_shadow
+    std::uint64_t live_version;  // of the live rate that this process has read last
+    bool is_live;                // whether this process uses a live rate
+    RateList live;               // only if is_live
+    ngx_shm_zone_t* replaces;  // on reload: memory in the old configuration, if its layout differs; else null
+    RateMemo* rates;           // parsed values of `rate`, cached in this worker
+    ngx_str_t file;            // position of the directive
     ngx_uint_t line;
 };
 
-// A rate_limit directive. Its zone is found once the whole configuration is read.
+// A rate_limit or rate_limit_shadow directive. `zone` is set once the whole configuration is read.
 struct AppliedLimit {
     ngx_str_t zone_name;
     Zone* zone;
@@ -51,16 +50,17 @@ struct AppliedLimit {
     bool has_delay;  // nodelay or delay=
     std::uint32_t burst;
     std::uint32_t delay;
-    void** context;  // what all modules have configured where the directive stands
-    bool warned;     // of a variable in the key that is set too late
-    ngx_str_t file;  // where the directive stands
+    void** context;  // location configurations of all modules at the directive
+    bool warned;     // that the key has a variable that is set too late
+    ngx_str_t file;  // position of the directive
     ngx_uint_t line;
 };
 
-// Adds the memory of a zone to the configuration that is being read.
+// Adds the memory of a zone, `size` bytes, to the configuration that is being read. False after an error.
 bool zone_add_memory(ngx_conf_t* cf, Zone* zone, std::size_t size);
 
-// Who the client of a request is to a zone, empty for nobody; false if there is no memory.
+// The key of a request in a zone; empty if the zone does not apply to the request. False if memory is
+// exhausted.
 inline bool zone_key(ngx_http_request_t* r, Zone& zone, ngx_str_t* key) {
     if (zone.key_variable == NGX_ERROR) {
         return ngx_http_complex_value(r, &zone.key, key) == NGX_OK;
@@ -72,41 +72,41 @@ inline bool zone_key(ngx_http_request_t* r, Zone& zone, ngx_str_t* key) {
 // Whether Redis decides each request of a zone.
 inline bool asks_redis(const Zone& zone) { return zone.redis_name.len != 0 && zone.sync == 0; }
 
-// Whether a zone's memory holds a table, whether that has unsent counts of what Redis is to be told, and
-// whether it holds denials.
+// Whether the memory of a zone holds a table of clients, unsent counts for Redis in this table, and denials
+// by Redis.
 inline bool needs_table(const Zone& zone) { return !asks_redis(zone) || zone.on_error == OnError::kLocal; }
 inline bool needs_unsent_counts(const Zone& zone) { return zone.redis_name.len != 0 && needs_table(zone); }
 inline bool needs_denials(const Zone& zone) { return asks_redis(zone) && zone.deny_for != 0; }
 
-// The least size of a zone's memory, as zone= takes it.
+// The smallest size of a zone's memory that zone= accepts, in bytes.
 std::size_t zone_least_size(const Zone& zone);
 
-// Called once the configuration is read: gives a zone memory of its own if that of the old configuration has
-// another layout.
+// Called once the configuration is read. Makes nginx allocate new memory for a zone if the memory of the
+// running configuration has another layout.
 void zone_plan_memory(Zone* zone);
 
-// Called once the new configuration stands: nginx may free the memory that was replaced, and keeps the new
-// one.
+// Called once the new configuration is in effect. Lets nginx free the replaced memory, and keep the new
+// memory on the next reload.
 void zone_replace_memory(ngx_cycle_t* cycle);
 
-// Sees whether the zone's rate was changed while nginx runs. A request need not, while the board's version is
-// 0.
+// Reads the live rate of a zone if the rate has changed since the last call. The request path may skip the
+// call while the version of the live rate is 0.
 void zone_follow(Zone* zone);
 
-// What a rate would be if the zone had it, without a full stop, if it has no room for it; null if it has.
+// The reason, without a full stop, why a zone has no room for these rates; null if the zone has room.
 const char* zone_objection(const Zone& zone, const RateList& rates);
 
-// The rates in force, as text in `at`, which has room for kLongestRates bytes, or as configured if that is a
-// variable.
+// The rates in force as text: the live rates, printed to `at`, which has room for kLongestRates bytes, or the
+// text of rate=, which may be a variable.
 std::string_view zone_rate_text(const Zone& zone, char* at);
 
-// This process, as the tables need to know it.
+// The interface to this process for code that uses shared memory.
 const Process& this_process();
 
-// Connects a zone to its Redis, once in each worker. False if there is no memory.
+// Connects a zone to its Redis, once in each worker. False if memory is exhausted.
 bool zone_connect(Zone* zone);
 
-// A limit of a client in a zone. False if there is no memory. The arguments must outlive the limit.
+// Makes a limit of a client in a zone. False if memory is exhausted. The arguments must outlive the limit.
 inline bool make_limit(Zone* zone, const Policy& policy, std::string_view client, std::uint32_t cost,
                        Limit* limit) {
     if (asks_redis(*zone) && zone->batcher == nullptr && !zone_connect(zone)) {
