@@ -2,6 +2,11 @@
 #include "endpoints/api.h"
 
 #include "directives/options.h"
+#include "endpoints/api_answer.h"
+#include "endpoints/api_arguments.h"
+#include "endpoints/api_check.h"
+#include "endpoints/api_write.h"
+#include "endpoints/api_zones.h"
 #include "nginx/headers.h"
 #include "nginx/request.h"
 #include "nginx/shared_state.h"

@@ -1,9 +1,10 @@
 // Responses of the API: JSON, problem documents and headers.
+#include "endpoints/api_answer.h"
+
 #include <jansson.h>
 
 #include <cstdlib>
 
-#include "endpoints/api.h"
 #include "nginx/headers.h"
 
 namespace rate_limit {

@@ -1,6 +1,8 @@
 // Reads the arguments of API calls.
-#include "core/rate.h"
-#include "endpoints/api.h"
+#include "endpoints/api_arguments.h"
+
+#include <algorithm>
+
 #include "identity/address.h"
 #include "nginx/log.h"
 

@@ -1,10 +1,12 @@
 // The API calls check and remaining: decide the limit of a client like that of a request.
+#include "endpoints/api_check.h"
+
 #include <jansson.h>
 
 #include <algorithm>
 #include <new>
 
-#include "endpoints/api.h"
+#include "endpoints/api_answer.h"
 #include "nginx/clock.h"
 #include "nginx/counters.h"
 #include "nginx/effective_policy.h"

@@ -1,11 +1,16 @@
 // The API calls that change a rate, reset a client or find out whether a client is known, in this instance or
 // on the whole fleet.
+#include "endpoints/api_write.h"
+
 #include <jansson.h>
 
 #include <memory>
 
 #include "directives/configuration.h"
 #include "endpoints/api.h"
+#include "endpoints/api_answer.h"
+#include "endpoints/api_check.h"
+#include "endpoints/api_zones.h"
 #include "nginx/background.h"
 #include "nginx/event_loop.h"
 #include "nginx/log.h"

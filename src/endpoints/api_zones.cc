@@ -1,8 +1,12 @@
 // The JSON of the calls zones and health.
+#include "endpoints/api_zones.h"
+
 #include <jansson.h>
 
 #include "directives/configuration.h"
 #include "endpoints/api.h"
+#include "endpoints/api_answer.h"
+#include "endpoints/api_arguments.h"
 #include "nginx/clock.h"
 #include "nginx/collections.h"
 #include "nginx/counters.h"

@@ -1,6 +1,7 @@
 // The dashboard: a page, and the API calls that the page makes.
 #include "directives/configuration.h"
 #include "endpoints/api.h"
+#include "endpoints/api_answer.h"
 #include "endpoints/dashboard_text.h"
 #include "nginx/headers.h"
 
