@@ -26,22 +26,6 @@ inline bool same_letters(std::string_view a, std::string_view b) {
     return a.size() == b.size() && ngx_strncasecmp(ngx_str(a).data, ngx_str(b).data, a.size()) == 0;
 }
 
-// Writes a number so that it ends at `end`, before which there is room for kLongestNumber bytes. Returns
-// where it begins.
-constexpr std::size_t kLongestNumber = NGX_INT64_LEN;
-u_char* print_number(uint64_t number, u_char* end);
-
-// A number as text in the pool; without data if there is no memory.
-inline ngx_str_t pool_number(ngx_pool_t* pool, uint64_t number) {
-    auto* room = static_cast<u_char*>(ngx_pnalloc(pool, kLongestNumber));
-    if (room == nullptr) {
-        return {0, nullptr};
-    }
-    u_char* const end = room + kLongestNumber;
-    u_char* text = print_number(number, end);
-    return {static_cast<std::size_t>(end - text), text};
-}
-
 // The value of a variable; empty if the variable is not set. A variable that may have changed is evaluated
 // again.
 inline std::string_view variable_value(ngx_http_request_t* r, ngx_int_t index) {

@@ -2,6 +2,7 @@
 #include "nginx/variables.h"
 
 #include "nginx/clock.h"
+#include "nginx/headers.h"
 #include "nginx/jwt.h"
 #include "nginx/request.h"
 
@@ -15,6 +16,17 @@ ngx_int_t set_text(ngx_http_variable_value_t* value, std::string_view text) {
     value->len = static_cast<unsigned>(text.size());
     value->data = ngx_str(text).data;
     return NGX_OK;
+}
+
+// A number as text in the pool; without data if memory is exhausted.
+ngx_str_t pool_number(ngx_pool_t* pool, uint64_t number) {
+    auto* room = static_cast<u_char*>(ngx_pnalloc(pool, kLongestNumber));
+    if (room == nullptr) {
+        return {0, nullptr};
+    }
+    u_char* const end = room + kLongestNumber;
+    u_char* text = print_number(number, end);
+    return {static_cast<std::size_t>(end - text), text};
 }
 
 ngx_int_t set_number(ngx_http_request_t* r, ngx_http_variable_value_t* value, Micros number) {
