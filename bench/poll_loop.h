@@ -10,7 +10,7 @@
 #include <memory>
 #include <vector>
 
-#include "redis/loop.h"
+#include "connection/loop.h"
 
 namespace rate_limit::redis {
 

@@ -36,10 +36,10 @@
 #include <vector>
 
 #include "client.h"
+#include "cluster/cluster.h"
 #include "poll_loop.h"
 #include "protocol/script_text.h"
 #include "redis/client.h"
-#include "redis/cluster.h"
 #include "store/check_batcher.h"
 
 namespace rate_limit {

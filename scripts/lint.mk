@@ -8,7 +8,7 @@ MAKEFLAGS += --no-builtin-rules
 out := build/lint
 headers := $(wildcard src/*/*.h)
 # The C shim, and the header that it shares with C++, follow nginx's own style.
-shared := $(addprefix src/,$(shell sed -n 's/^\#include "\(.*\)"/\1/p' src/nginx/*.c))
+shared := $(addprefix src/,$(shell sed -n 's/^\#include "\(.*\)"/\1/p' src/module/*.c))
 formatted := $(filter-out $(shared),$(wildcard \
     $(foreach folder,src/* unit unit/* bench bench/*,$(folder)/*.cc $(folder)/*.h)))
 shell := $(shell grep -lE -d skip '^\#!.*\b(ba)?sh$$' .ci/* scripts/* bench/*)

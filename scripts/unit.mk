@@ -1,6 +1,7 @@
-# Builds the programs that are linked with src/ without src/nginx: unit/FOLDER/NAME_test.cc, unit/fuzz/NAME_fuzz.cc,
-# bench/NAME_bench.cc, bench/simulate.cc, bench/accuracy.cc and bench/redis_load.cc; and bench/load.cc, which uses
-# nothing of src/. The goal is `programs` (the tests), `fuzzers`, `benchmarks`, or the files of some programs.
+# Builds the programs that are linked with the part of src/ that needs no nginx: unit/FOLDER/NAME_test.cc,
+# unit/fuzz/NAME_fuzz.cc, bench/NAME_bench.cc, bench/simulate.cc, bench/accuracy.cc and bench/redis_load.cc; and
+# bench/load.cc, which uses nothing of src/. The goal is `programs` (the tests), `fuzzers`, `benchmarks`, or the files
+# of some programs.
 #
 # OUT is the folder of the programs. HIREDIS and LIBJWT are the folders of the two libraries; see scripts/libraries. CXX
 # is the compiler. FLAGS are its flags for src/, and TEST_FLAGS those for the other files: with less optimization,
@@ -19,7 +20,8 @@ CXXFLAGS := -std=c++17 -Wall -Wextra -Werror -Isrc -Iunit -Ibench -Ibuild/genera
 linked := $(shell $(find_libraries) libs)
 libraries := $(filter %.a,$(linked))
 script := build/generated/protocol/script_text.h
-sources := $(filter-out src/nginx/% src/directives/% src/endpoints/%,$(wildcard src/*/*.cc))
+with_nginx := nginx request directives endpoints module
+sources := $(filter-out $(foreach folder,$(with_nginx),src/$(folder)/%),$(wildcard src/*/*.cc))
 objects := $(sources:%.cc=$(OUT)/%.o)
 precompiled := $(OUT)/precompiled.h
 support := $(patsubst %.cc,$(OUT)/%.o,$(wildcard unit/*.cc))
@@ -66,7 +68,7 @@ $(OUT)/%_test: $(objects) $(OUT)/unit/%_test.o $(OUT)/support.a $(libraries)
 	$(call link,-lrapidcheck -lcmocka)
 
 # This test uses the simulation.
-$(OUT)/store/overshoot_test: $(simulation)
+$(OUT)/fleet/overshoot_test: $(simulation)
 
 $(OUT)/%_fuzz: $(objects) $(OUT)/unit/fuzz/%_fuzz.o $(libraries)
 	$(call link)

@@ -1,7 +1,7 @@
 // Instances of nginx that count locally and exchange counts with Redis, in virtual time.
 //
 // Each instance has a real table with unsent counts and a real SyncLedger. It makes calls like
-// store/sync_sender.h: at intervals, one at a time, of at most kClientsInCall clients. The durations of calls
+// fleet/sync_sender.h: at intervals, one at a time, of at most kClientsInCall clients. The durations of calls
 // are random.
 #pragma once
 
@@ -11,11 +11,11 @@
 #include <string>
 #include <vector>
 
+#include "fleet/sync_ledger.h"
 #include "memory/table.h"
 #include "simulation/arrivals.h"
 #include "simulation/ledger.h"
 #include "simulation/scenario.h"
-#include "store/sync_ledger.h"
 
 namespace rate_limit::simulation {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/check.h"
-#include "store/sync_ledger.h"
+#include "fleet/sync_ledger.h"
 
 namespace rate_limit::simulation {
 

@@ -8,7 +8,7 @@
 #include "directives/options.h"
 #include "identity/verifier.h"
 #include "nginx/collections.h"
-#include "nginx/jwt.h"
+#include "request/jwt.h"
 
 namespace rate_limit {
 namespace {

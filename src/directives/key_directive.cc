@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "nginx/collections.h"
-#include "nginx/key.h"
+#include "request/key.h"
 
 namespace rate_limit {
 namespace {

@@ -3,14 +3,14 @@
 
 #include <algorithm>
 
+#include "connection/command.h"
+#include "connection/resolver.h"
+#include "connection/tls.h"
 #include "directives/file.h"
 #include "directives/options.h"
 #include "nginx/collections.h"
 #include "nginx/shared_state.h"
 #include "protocol/script_text.h"
-#include "redis/command.h"
-#include "redis/resolver.h"
-#include "redis/tls.h"
 
 namespace rate_limit {
 namespace {

@@ -12,7 +12,7 @@
 #include "directives/configuration.h"
 #include "nginx/api_settings.h"
 #include "nginx/collections.h"
-#include "nginx/key.h"
+#include "request/key.h"
 
 namespace rate_limit {
 namespace {

@@ -7,9 +7,9 @@
 #include "endpoints/api_check.h"
 #include "endpoints/api_write.h"
 #include "endpoints/api_zones.h"
-#include "nginx/headers.h"
-#include "nginx/request.h"
 #include "nginx/shared_state.h"
+#include "request/headers.h"
+#include "request/request.h"
 
 namespace rate_limit {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <cstdlib>
 
-#include "nginx/headers.h"
+#include "request/headers.h"
 
 namespace rate_limit {
 namespace {

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "identity/address.h"
-#include "nginx/log.h"
+#include "request/log.h"
 
 namespace rate_limit {
 namespace {

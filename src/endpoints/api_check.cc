@@ -8,10 +8,10 @@
 
 #include "endpoints/api_answer.h"
 #include "nginx/clock.h"
-#include "nginx/counters.h"
-#include "nginx/effective_policy.h"
-#include "nginx/log.h"
 #include "nginx/suspend.h"
+#include "request/counters.h"
+#include "request/effective_policy.h"
+#include "request/log.h"
 
 namespace rate_limit {
 namespace {

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "endpoints/api_arguments.h"
+#include "fleet/fleet_operations.h"
 #include "nginx/zone.h"
-#include "store/fleet_operations.h"
 
 namespace rate_limit {
 

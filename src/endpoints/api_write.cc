@@ -11,11 +11,11 @@
 #include "endpoints/api_answer.h"
 #include "endpoints/api_check.h"
 #include "endpoints/api_zones.h"
+#include "fleet/fleet_operations.h"
 #include "nginx/background.h"
 #include "nginx/event_loop.h"
-#include "nginx/log.h"
 #include "nginx/suspend.h"
-#include "store/fleet_operations.h"
+#include "request/log.h"
 
 namespace rate_limit {
 namespace {

@@ -9,8 +9,8 @@
 #include "endpoints/api_arguments.h"
 #include "nginx/clock.h"
 #include "nginx/collections.h"
-#include "nginx/counters.h"
 #include "nginx/shared_state.h"
+#include "request/counters.h"
 
 namespace rate_limit {
 namespace {

@@ -3,7 +3,7 @@
 #include "endpoints/api.h"
 #include "endpoints/api_answer.h"
 #include "endpoints/dashboard_text.h"
-#include "nginx/headers.h"
+#include "request/headers.h"
 
 namespace rate_limit {
 namespace {

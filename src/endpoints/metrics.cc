@@ -4,7 +4,7 @@
 
 #include "directives/configuration.h"
 #include "nginx/collections.h"
-#include "nginx/counters.h"
+#include "request/counters.h"
 
 namespace rate_limit {
 namespace {

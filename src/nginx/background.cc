@@ -4,9 +4,9 @@
 #include <memory>
 #include <vector>
 
+#include "fleet/sync_sender.h"
 #include "nginx/clock.h"
 #include "nginx/event_loop.h"
-#include "store/sync_sender.h"
 
 namespace rate_limit {
 

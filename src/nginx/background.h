@@ -1,8 +1,8 @@
 // The background tasks of a worker: sync, heartbeat and fleet changes.
 #pragma once
 
+#include "fleet/fleet_zone.h"
 #include "nginx/zone.h"
-#include "store/fleet_zone.h"
 
 namespace rate_limit {
 

@@ -1,7 +1,7 @@
 // nginx's event loop, as the Redis client uses it.
 #pragma once
 
-#include "redis/loop.h"
+#include "connection/loop.h"
 
 namespace rate_limit {
 

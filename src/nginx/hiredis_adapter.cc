@@ -4,9 +4,9 @@
 
 #include <vector>
 
+#include "connection/tls.h"
 #include "nginx/event_loop.h"
 #include "nginx/ngx.h"
-#include "redis/tls.h"
 
 namespace rate_limit {
 namespace {

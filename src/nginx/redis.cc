@@ -4,14 +4,13 @@
 #include <algorithm>
 #include <new>
 
+#include "cluster/cluster.h"
+#include "cluster/sentinels.h"
+#include "connection/tls.h"
 #include "nginx/background.h"
 #include "nginx/collections.h"
 #include "nginx/event_loop.h"
-#include "nginx/shadow.h"
 #include "redis/client.h"
-#include "redis/cluster.h"
-#include "redis/sentinels.h"
-#include "redis/tls.h"
 
 namespace rate_limit {
 namespace {

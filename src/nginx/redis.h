@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "connection/connection.h"
 #include "nginx/module.h"
-#include "redis/connection.h"
 #include "store/check_batcher.h"
 #include "store/shared_state.h"
 

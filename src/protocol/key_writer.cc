@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "connection/command.h"
 #include "core/client_name.h"
-#include "redis/command.h"
 
 namespace rate_limit {
 

@@ -7,8 +7,8 @@
 #include <string_view>
 #include <utility>
 
+#include "connection/buffer.h"
 #include "core/policy.h"
-#include "redis/buffer.h"
 
 namespace rate_limit {
 

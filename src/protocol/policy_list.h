@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <string_view>
 
+#include "connection/buffer.h"
 #include "core/policy.h"
 #include "protocol/wire.h"
-#include "redis/buffer.h"
 
 namespace rate_limit {
 

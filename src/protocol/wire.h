@@ -81,9 +81,9 @@
 #include <cstdint>
 #include <string_view>
 
+#include "connection/buffer.h"
 #include "core/check.h"
 #include "core/constants.h"
-#include "redis/buffer.h"
 
 namespace rate_limit {
 

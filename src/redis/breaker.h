@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "redis/loop.h"
+#include "connection/loop.h"
 
 namespace rate_limit::redis {
 

@@ -10,12 +10,12 @@
 #include <string_view>
 #include <vector>
 
-#include "redis/buffer.h"
-#include "redis/connection.h"
+#include "connection/buffer.h"
+#include "connection/connection.h"
+#include "connection/endpoint.h"
+#include "connection/error.h"
+#include "connection/loop.h"
 #include "redis/connector.h"
-#include "redis/endpoint.h"
-#include "redis/error.h"
-#include "redis/loop.h"
 #include "redis/router.h"
 #include "redis/tracked_connection.h"
 

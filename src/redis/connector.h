@@ -7,11 +7,11 @@
 #include <string>
 #include <string_view>
 
+#include "connection/endpoint.h"
+#include "connection/error.h"
+#include "connection/journal.h"
+#include "connection/loop.h"
 #include "redis/breaker.h"
-#include "redis/endpoint.h"
-#include "redis/error.h"
-#include "redis/journal.h"
-#include "redis/loop.h"
 #include "redis/tracked_connection.h"
 
 namespace rate_limit::redis {

@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "redis/address.h"
-#include "redis/endpoint.h"
-#include "redis/resolver.h"
+#include "connection/address.h"
+#include "connection/endpoint.h"
+#include "connection/resolver.h"
 
 namespace rate_limit::redis {
 

@@ -6,8 +6,8 @@
 #include <string>
 #include <string_view>
 
-#include "redis/connection.h"
-#include "redis/loop.h"
+#include "connection/connection.h"
+#include "connection/loop.h"
 
 namespace rate_limit::redis {
 

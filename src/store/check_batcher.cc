@@ -3,10 +3,10 @@
 
 #include <new>
 
+#include "connection/command.h"
 #include "protocol/policy_list.h"
 #include "protocol/script_text.h"
 #include "protocol/wire.h"
-#include "redis/command.h"
 #include "store/redis_statistics.h"
 
 namespace rate_limit {

@@ -5,10 +5,10 @@
 #include <string_view>
 
 #include "core/check.h"
+#include "fleet/heartbeat.h"
 #include "memory/decided_by.h"
 #include "memory/denials.h"
 #include "memory/table.h"
-#include "store/heartbeat.h"
 #include "store/reason.h"
 
 namespace rate_limit {

@@ -1,8 +1,8 @@
 // Why a limit was decided by the fallback, or not at all.
 #pragma once
 
+#include "connection/error.h"
 #include "memory/decided_by.h"
-#include "redis/error.h"
 
 namespace rate_limit {
 

@@ -5,10 +5,10 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "connection/call_observer.h"
+#include "connection/error.h"
 #include "memory/process.h"
 #include "memory/statistics.h"
-#include "redis/call_observer.h"
-#include "redis/error.h"
 
 namespace rate_limit {
 

@@ -1,12 +1,12 @@
 // What the processes of an instance share about a zone or a Redis, except for the states of clients.
 #pragma once
 
+#include "fleet/fleet_changes.h"
+#include "fleet/heartbeat.h"
 #include "memory/live_rate.h"
 #include "memory/reminder.h"
 #include "memory/statistics.h"
 #include "memory/top_clients.h"
-#include "store/fleet_changes.h"
-#include "store/heartbeat.h"
 #include "store/redis_statistics.h"
 
 namespace rate_limit {

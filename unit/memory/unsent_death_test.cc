@@ -2,8 +2,8 @@
 // once.
 #if defined(__x86_64__)
 
+#include "fleet/ledger.h"
 #include "stepper.h"
-#include "store/ledger.h"
 
 namespace rate_limit {
 namespace {

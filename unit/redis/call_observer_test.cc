@@ -1,5 +1,5 @@
 // The observer gets each round trip, each error, and each change of the breaker once.
-#include "redis/call_observer.h"
+#include "connection/call_observer.h"
 
 #include "calls.h"
 

@@ -1,7 +1,7 @@
 // Each log line has the name of the Redis, the address, the event and the consequence for
 // requests; and never a password.
-#include "fake_cluster.h"
-#include "redis/sentinels.h"
+#include "cluster/fake_cluster.h"
+#include "cluster/sentinels.h"
 
 namespace rate_limit::redis {
 namespace {

@@ -1,8 +1,8 @@
 // Connecting before the first call, so that no call waits for a handshake.
 #include <list>
 
-#include "fake_cluster.h"
-#include "redis/sentinels.h"
+#include "cluster/fake_cluster.h"
+#include "cluster/sentinels.h"
 
 namespace rate_limit::redis {
 namespace {

@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "redis/loop.h"
+#include "connection/loop.h"
 #include "test.h"
 
 namespace rate_limit::redis {

@@ -4,7 +4,7 @@
 #include <numeric>
 #include <random>
 
-#include "ledger.h"
+#include "fleet/ledger.h"
 #include "memory/processes.h"
 
 namespace rate_limit {

@@ -2,10 +2,10 @@
 // later.
 #include <deque>
 
+#include "fleet/heartbeat.h"
 #include "memory/unsent.h"
 #include "redis/real_server.h"
 #include "requests.h"
-#include "store/heartbeat.h"
 
 namespace rate_limit {
 namespace {

@@ -1,0 +1,41 @@
+// Writes commands in RESP.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "connection/buffer.h"
+
+namespace rate_limit::redis {
+
+// A complete command.
+std::string format_command(std::initializer_list<std::string_view> words);
+
+// EVAL with the whole text of a script.
+std::string format_eval(std::string_view script, const std::vector<std::string_view>& keys,
+                        const std::vector<std::string_view>& arguments);
+
+// The following append parts of a command. If there is no memory, buffer->failed() becomes true.
+
+// The beginning of EVALSHA. The caller appends so many keys, and then so many arguments.
+void append_evalsha(std::string_view sha1, std::size_t keys, std::size_t arguments, Buffer* buffer);
+
+// The digits of a number.
+void append_decimal(std::uint64_t number, Buffer* buffer);
+
+// "$SIZE\r\n", which precedes a bulk string.
+void append_bulk_header(std::size_t size, Buffer* buffer);
+
+// A complete bulk string.
+void append_bulk(std::string_view text, Buffer* buffer);
+void append_bulk_number(std::uint64_t number, Buffer* buffer);
+
+// A bulk string of `size` bytes whose content the caller writes to the returned address; null if there is no
+// memory.
+char* append_bulk_room(std::size_t size, Buffer* buffer);
+
+}  // namespace rate_limit::redis

@@ -1,0 +1,68 @@
+// The hooks of the module's life cycle, in the order in which nginx calls them.
+#include "nginx/background.h"
+#include "request/access.h"
+#include "request/headers.h"
+#include "request/shadow.h"
+#include "request/variables.h"
+
+extern "C" {
+
+// Before the http block is read.
+ngx_int_t ngx_http_rate_limit_add_variables(ngx_conf_t* cf) {
+    return rate_limit::add_variables(cf) ? NGX_OK : NGX_ERROR;
+}
+
+// After the http block was read.
+ngx_int_t ngx_http_rate_limit_init(ngx_conf_t* cf) {
+    if (ngx_http_rate_limit_check_configuration(cf) != NGX_OK) {
+        return NGX_ERROR;
+    }
+    auto* cmcf =
+        static_cast<ngx_http_core_main_conf_t*>(ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module));
+    auto* handler =
+        static_cast<ngx_http_handler_pt*>(ngx_array_push(&cmcf->phases[NGX_HTTP_ACCESS_PHASE].handlers));
+    if (handler == nullptr) {
+        return NGX_ERROR;
+    }
+    *handler = rate_limit::handle_access;
+    rate_limit::add_header_filter();
+    return NGX_OK;
+}
+
+// In the master, once the new configuration is in force.
+ngx_int_t ngx_http_rate_limit_init_module(ngx_cycle_t* cycle) {
+    if (ngx_process == NGX_PROCESS_SINGLE) {
+        // Without workers, this process would continue the background tasks of zones that are gone.
+        rate_limit::stop_background(const_cast<ngx_cycle_t*>(ngx_cycle));
+    }
+    rate_limit::zone_replace_memory(cycle);
+    return NGX_OK;
+}
+
+// In each worker, before it accepts connections.
+ngx_int_t ngx_http_rate_limit_init_process(ngx_cycle_t* cycle) {
+    auto* conf = static_cast<ngx_http_rate_limit_main_conf_t*>(
+        ngx_http_cycle_get_module_main_conf(cycle, ngx_http_rate_limit_module));
+    const bool serves = ngx_process == NGX_PROCESS_WORKER || ngx_process == NGX_PROCESS_SINGLE;
+    if (conf == nullptr || !serves) {
+        return NGX_OK;
+    }
+    if (!rate_limit::start_background(conf)) {
+        return NGX_ERROR;
+    }
+    rate_limit::open_redis(conf);
+    return NGX_OK;
+}
+
+// In each worker, before it exits. nginx reports sockets that are still open then.
+void ngx_http_rate_limit_exit_process(ngx_cycle_t* cycle) {
+    auto* conf = static_cast<ngx_http_rate_limit_main_conf_t*>(
+        ngx_http_cycle_get_module_main_conf(cycle, ngx_http_rate_limit_module));
+    if (conf == nullptr) {
+        return;
+    }
+    rate_limit::stop_background(cycle);
+    rate_limit::end_shadows();
+    rate_limit::close_redis(conf);
+}
+}
