@@ -211,6 +211,7 @@ subtest 'a node of a Cluster is down' => sub {
     my ($other) = grep { $_ != $keeper } $cluster->masters;
     for my $node ($keeper, $other) {
         wait_until_known(@both);
+        wait_for_redis($_) for @both;
         my $title = $node == $keeper ? 'the node with the list of instances' : 'another';
         my ($gone, $there) = map { $cluster->key_of($cluster->first_slot($_)) =~ /{(.*)}/ } $node, $node == $keeper ? $other : $keeper;
         ask($both[0], $_, $gone) for @names;
