@@ -188,16 +188,13 @@ class Load {
         settings_.probe_key = "rate_limit:probe";
         redis::Router* router = nullptr;
         if (options.cluster != 0) {
-            router = redis::Cluster::make(settings_, {{"127.0.0.1", settings_.address.port, {"127.0.0.1"}}},
-                                          &loop_);
+            router =
+                new redis::Cluster(settings_, {{"127.0.0.1", settings_.address.port, {"127.0.0.1"}}}, &loop_);
         } else {
             router = redis::Client::make(settings_, {"127.0.0.1"}, &loop_);
         }
-        batcher_.reset(
-            CheckBatcher::make(router, {"rate_limit:", static_cast<std::uint32_t>(options.batch)}, &loop_));
-        if (batcher_ == nullptr) {
-            fail("there is no memory");
-        }
+        batcher_ = std::make_unique<CheckBatcher>(
+            router, CheckBatcher::Options{"rate_limit:", static_cast<std::uint32_t>(options.batch)}, &loop_);
         zone_.label = "api";
         zone_.layout = layout_of(policy_);
         for (std::uint64_t i = 0; i < options.clients; i++) {

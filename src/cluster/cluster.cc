@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
-#include <new>
+#include <memory>
 #include <utility>
 
 #include "connection/command.h"
@@ -55,8 +55,6 @@ class Cluster::Member final : public Endpoint {
     ~Member() override { delete timer_; }
     Member(const Member&) = delete;
     Member& operator=(const Member&) = delete;
-
-    bool is_valid() const { return timer_ != nullptr; }
 
     void set_owner(Owner* owner) override { owner_ = owner; }
     Target target() override {
@@ -159,32 +157,20 @@ struct Cluster::Node {
 };
 
 Cluster::Cluster(const Settings& settings, const std::vector<Seed>& seeds, Loop* loop)
-    : settings_(settings), topology_settings_(settings), seeds_(seeds), loop_(loop) {
+    : settings_(settings),
+      topology_settings_(settings),
+      seeds_(seeds),
+      loop_(loop),
+      timer_(loop->make_timer([](void* self) { static_cast<Cluster*>(self)->on_timer(); }, this, false)),
+      node_loop_(std::make_unique<NodeLoop>(loop)) {
     topology_settings_.script = {};
     topology_settings_.most_elements = kSlots;
     topology_settings_.most_reply = kMapReply;
+    topology_.reset(new Topology(topology_settings_, loop, this));
+    auto lobby = std::make_unique<Lobby>(this);
+    lobby_endpoint_ = lobby.get();
+    lobby_.reset(Client::make_with(settings, std::move(lobby), loop));
     owners_.fill(kNoNode);
-}
-
-Cluster* Cluster::make(const Settings& settings, const std::vector<Seed>& seeds, Loop* loop) {
-    auto* cluster = new (std::nothrow) Cluster(settings, seeds, loop);
-    if (cluster != nullptr && !cluster->prepare()) {
-        delete cluster;
-        return nullptr;
-    }
-    return cluster;
-}
-
-bool Cluster::prepare() {
-    timer_ = loop_->make_timer([](void* self) { static_cast<Cluster*>(self)->on_timer(); }, this, false);
-    node_loop_.reset(new (std::nothrow) NodeLoop(loop_));
-    topology_.reset(Topology::make(topology_settings_, loop_, this));
-    auto* lobby = new (std::nothrow) Lobby(this);
-    lobby_endpoint_ = lobby;
-    if (lobby != nullptr) {
-        lobby_.reset(Client::make_with(settings_, std::unique_ptr<Endpoint>(lobby), loop_));
-    }
-    return timer_ != nullptr && node_loop_ != nullptr && topology_ != nullptr && lobby_ != nullptr;
 }
 
 Cluster::~Cluster() {
@@ -269,13 +255,16 @@ bool Cluster::is_known(const std::string& host, std::uint16_t port) const {
     return indices_.find(address_key(host, port)) != indices_.end();
 }
 
-// The client of a node, which is created at the first call; null if there is no memory.
+// The client of a node, which is created at the first call.
 Client* Cluster::client_at(std::uint16_t index) {
     Node* node = nodes_[index].get();
-    return node->client != nullptr || make_client(node) ? node->client.get() : nullptr;
+    if (node->client == nullptr) {
+        make_client(node);
+    }
+    return node->client.get();
 }
 
-bool Cluster::make_client(Node* node) {
+void Cluster::make_client(Node* node) {
     std::string probe = std::move(node->settings.probe);
     node->settings = settings_;
     if (node->probes) {
@@ -285,21 +274,13 @@ bool Cluster::make_client(Node* node) {
     node->settings.address.host = node->host;
     node->settings.address.port = node->port;
     node->settings.server_name = node->name;
-    std::unique_ptr<Member> member(new (std::nothrow) Member(node->settings.address, this));
-    Member* const added = member.get();
-    if (member != nullptr && member->is_valid()) {
-        node->client.reset(Client::make_with(node->settings, std::move(member), node_loop_.get()));
-    }
-    if (node->client == nullptr) {
-        return false;
-    }
-    node->member = added;
+    auto member = std::make_unique<Member>(node->settings.address, this);
+    node->member = member.get();
+    node->client.reset(Client::make_with(node->settings, std::move(member), node_loop_.get()));
     node->client->set_redirector(this);
-    return true;
 }
 
-// The index of a node in nodes_; a new node is added. kNoNode if there is no memory, or there are too many
-// nodes.
+// The index of a node in nodes_; a new node is added. kNoNode if there are too many nodes.
 std::uint16_t Cluster::node_at(const std::string& host, std::uint16_t port, const std::string& name) {
     const std::string key = address_key(host, port);
     const auto known = indices_.find(key);
@@ -309,10 +290,7 @@ std::uint16_t Cluster::node_at(const std::string& host, std::uint16_t port, cons
     if (free_.empty() && nodes_.size() == kMostNodes) {
         return kNoNode;
     }
-    std::unique_ptr<Node> node(new (std::nothrow) Node);
-    if (node == nullptr) {
-        return kNoNode;
-    }
+    auto node = std::make_unique<Node>();
     node->host = host;
     node->port = port;
     node->name = settings_.server_name.empty() ? name : settings_.server_name;
@@ -349,10 +327,7 @@ void Cluster::adopt(const std::vector<SlotRange>& ranges) {
     for (std::size_t i = 0; warm_ && i < nodes_.size(); i++) {
         const bool serves = nodes_[i] != nullptr && nodes_[i]->slots != 0;
         if (serves && opened++ < kMostOpened) {
-            Client* client = client_at(static_cast<std::uint16_t>(i));
-            if (client != nullptr) {
-                client->open();
-            }
+            client_at(static_cast<std::uint16_t>(i))->open();
         }
     }
 }

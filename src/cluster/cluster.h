@@ -26,9 +26,8 @@ namespace rate_limit::redis {
 // when a node answers that a slot has moved, when a node fails, and while a slot has no node that answers.
 class Cluster final : public Router, private Topology::Owner, private Redirector {
   public:
-    // `settings` apply to each node, except for the address, and must outlive this object. Null if there is
-    // no memory.
-    static Cluster* make(const Settings& settings, const std::vector<Seed>& seeds, Loop* loop);
+    // `settings` apply to each node, except for the address, and must outlive this object.
+    Cluster(const Settings& settings, const std::vector<Seed>& seeds, Loop* loop);
     ~Cluster() override;
     Cluster(const Cluster&) = delete;
     Cluster& operator=(const Cluster&) = delete;
@@ -49,9 +48,6 @@ class Cluster final : public Router, private Topology::Owner, private Redirector
 
     static constexpr std::uint16_t kNoNode = 0xffff;  // a slot without a node
 
-    Cluster(const Settings& settings, const std::vector<Seed>& seeds, Loop* loop);
-    bool prepare();
-
     void on_ranges(const std::vector<SlotRange>& ranges) override;
     void on_no_ranges(const std::string& where, Error error, std::string_view line) override;
     Client* redirect(const Client& from, Error error, std::string_view text) override;
@@ -66,7 +62,7 @@ class Cluster final : public Router, private Topology::Owner, private Redirector
     std::uint16_t node_at(const std::string& host, std::uint16_t port, const std::string& name);
     bool is_known(const std::string& host, std::uint16_t port) const;
     Client* client_at(std::uint16_t index);
-    bool make_client(Node* node);
+    void make_client(Node* node);
     void set_probes();
     void adopt(const std::vector<SlotRange>& ranges);
     void leave_lobby();
@@ -79,7 +75,7 @@ class Cluster final : public Router, private Topology::Owner, private Redirector
     Seeds seeds_;
     Loop* loop_;
     std::unique_ptr<Topology> topology_;
-    Alarm* timer_ = nullptr;           // until the map is loaded again
+    Alarm* timer_;                     // until the map is loaded again
     Lobby* lobby_endpoint_ = nullptr;  // of lobby_, which owns it
     std::unique_ptr<Client> lobby_;    // null once a map was loaded
     bool warm_ = false;                // connects to nodes before the first call

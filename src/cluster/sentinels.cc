@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <new>
 
 #include "connection/command.h"
 
@@ -31,24 +30,13 @@ std::string_view take_word(std::string_view* text) {
 
 Sentinels::Sentinels(const Settings& settings, const std::vector<Seed>& seeds, std::string_view primary,
                      Loop* loop)
-    : settings_(settings), seeds_(seeds), primary_(primary), loop_(loop), connection_(settings, loop, this) {}
-
-Sentinels* Sentinels::make(const Settings& settings, const std::vector<Seed>& seeds, std::string_view primary,
-                           Loop* loop) {
-    auto* sentinels = new (std::nothrow) Sentinels(settings, seeds, primary, loop);
-    if (sentinels == nullptr) {
-        return nullptr;
-    }
-    sentinels->timer_ =
-        loop->make_timer([](void* self) { static_cast<Sentinels*>(self)->on_timer(); }, sentinels, false);
-    if (sentinels->timer_ == nullptr) {
-        delete sentinels;
-        return nullptr;
-    }
-    // Distributes the workers over the Sentinels.
-    sentinels->next_ = loop->random() % seeds.size();
-    return sentinels;
-}
+    : settings_(settings),
+      seeds_(seeds),
+      primary_(primary),
+      loop_(loop),
+      connection_(settings, loop, this),
+      timer_(loop->make_timer([](void* self) { static_cast<Sentinels*>(self)->on_timer(); }, this, false)),
+      next_(loop->random() % seeds.size()) {}
 
 Sentinels::~Sentinels() {
     connection_.close();

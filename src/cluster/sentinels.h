@@ -21,9 +21,8 @@ namespace rate_limit::redis {
 class Sentinels final : public Endpoint, private Connection::Owner {
   public:
     // `settings` are for the Sentinels, not for the servers that they monitor, and must outlive this object.
-    // `seeds` must not be empty. Null if there is no memory.
-    static Sentinels* make(const Settings& settings, const std::vector<Seed>& seeds, std::string_view primary,
-                           Loop* loop);
+    // `seeds` must not be empty.
+    Sentinels(const Settings& settings, const std::vector<Seed>& seeds, std::string_view primary, Loop* loop);
     ~Sentinels() override;
     Sentinels(const Sentinels&) = delete;
     Sentinels& operator=(const Sentinels&) = delete;
@@ -34,8 +33,6 @@ class Sentinels final : public Endpoint, private Connection::Owner {
     bool wants_primary() const override { return true; }
 
   private:
-    Sentinels(const Settings& settings, const std::vector<Seed>& seeds, std::string_view primary, Loop* loop);
-
     static void on_primary(redisAsyncContext* context, void* answer, void* self_pointer);
     static void on_message(redisAsyncContext* context, void* answer, void* self_pointer);
     void on_ready() override;
@@ -57,8 +54,8 @@ class Sentinels final : public Endpoint, private Connection::Owner {
     Loop* loop_;
     Connection connection_;
     Endpoint::Owner* owner_ = nullptr;
-    Alarm* timer_ = nullptr;  // timeout of the Sentinel, pause before the next one, or poll of lookup_
-    std::size_t next_ = 0;
+    Alarm* timer_;           // timeout of the Sentinel, pause before the next one, or poll of lookup_
+    std::size_t next_;       // in seeds_, modulo their number; starts at random, to distribute the workers
     unsigned failures_ = 0;  // in a row
     bool asking_ = false;    // a Sentinel has not yet answered
     Milliseconds asked_at_ = 0;

@@ -3,7 +3,6 @@
 
 #include <hiredis/async.h>
 
-#include <new>
 #include <utility>
 
 #include "connection/command.h"
@@ -42,19 +41,11 @@ bool read_range(const redisReply& reply, const Endpoint::Target& asked, SlotRang
 
 }  // namespace
 
-Topology* Topology::make(const Settings& settings, Loop* loop, Owner* owner) {
-    auto* topology = new (std::nothrow) Topology(settings, loop, owner);
-    if (topology == nullptr) {
-        return nullptr;
-    }
-    topology->timer_ =
-        loop->make_timer([](void* self) { static_cast<Topology*>(self)->on_timer(); }, topology, false);
-    if (topology->timer_ == nullptr) {
-        delete topology;
-        return nullptr;
-    }
-    return topology;
-}
+Topology::Topology(const Settings& settings, Loop* loop, Owner* owner)
+    : settings_(settings),
+      connection_(settings, loop, this),
+      owner_(owner),
+      timer_(loop->make_timer([](void* self) { static_cast<Topology*>(self)->on_timer(); }, this, false)) {}
 
 Topology::~Topology() {
     connection_.close();

@@ -39,8 +39,8 @@ class Topology final : private Connection::Owner {
         ~Owner() = default;
     };
 
-    // `settings` have no script, and must outlive this object. Null if there is no memory.
-    static Topology* make(const Settings& settings, Loop* loop, Owner* owner);
+    // `settings` have no script, and must outlive this object.
+    Topology(const Settings& settings, Loop* loop, Owner* owner);
     ~Topology();
     Topology(const Topology&) = delete;
     Topology& operator=(const Topology&) = delete;
@@ -51,9 +51,6 @@ class Topology final : private Connection::Owner {
     bool asking() const { return !nodes_.empty(); }
 
   private:
-    Topology(const Settings& settings, Loop* loop, Owner* owner)
-        : settings_(settings), connection_(settings, loop, this), owner_(owner) {}
-
     static void on_slots(redisAsyncContext* context, void* answer, void* self_pointer);
     void on_ready() override;
     void on_lost(Error error, std::string_view line) override;
@@ -64,7 +61,7 @@ class Topology final : private Connection::Owner {
     const Settings& settings_;
     Connection connection_;
     Owner* owner_;
-    Alarm* timer_ = nullptr;  // timeout of a node while connected, else the start of the next attempt
+    Alarm* timer_;  // timeout of a node while connected, else the start of the next attempt
     std::vector<Endpoint::Target> nodes_;  // empty while not asking
     std::size_t next_ = 0;                 // in nodes_
 };

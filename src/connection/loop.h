@@ -31,11 +31,10 @@ class Loop {
 
     virtual ~Loop() = default;
 
-    // A timer. `holds`: a process that shuts down waits for it. Null if there is no memory.
+    // A timer. `holds`: a process that shuts down waits for it.
     virtual Alarm* make_timer(Handler handler, void* self, bool holds) = 0;
 
     // A task, which is called at the end of the turn of the loop in which it was armed, whatever the time.
-    // Null if there is no memory.
     virtual Alarm* make_task(Handler handler, void* self) = 0;
 
     // Calls redisAsyncHandleRead and redisAsyncHandleWrite when the socket of the context is ready, until

@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <new>
 
 namespace rate_limit::redis {
 
@@ -137,12 +136,8 @@ bool is_host(std::string_view text) {
 }
 
 Lookup* Lookup::start(const std::string& host) {
-    auto* shared = new (std::nothrow) Shared;
-    auto* lookup = shared != nullptr ? new (std::nothrow) Lookup(shared) : nullptr;
-    if (lookup == nullptr) {
-        delete shared;
-        return nullptr;
-    }
+    auto* shared = new Shared;
+    auto* lookup = new Lookup(shared);
     shared->host = host;
     const Lock lock;
     shared->enqueue();

@@ -24,7 +24,7 @@ class Lookup {
   public:
     static constexpr unsigned kMostThreads = 4;
 
-    // Starts a lookup. Null if there is no memory, or no thread can be started.
+    // Starts a lookup. Null if no thread can be started.
     static Lookup* start(const std::string& host);
 
     bool done() const;

@@ -18,15 +18,16 @@ constexpr char kKeyForm[] = "ALGORITHM FILE [leeway=TIME] or jwks FILE [leeway=T
 
 void destroy_verifier(void* verifier) { delete static_cast<identity::Verifier*>(verifier); }
 
-// The verifier of this level of the configuration; null if there is no memory.
+// The verifier of this level of the configuration; null if the pool is exhausted.
 identity::Verifier* verifier_of(ngx_conf_t* cf, ngx_http_rate_limit_srv_conf_t* conf) {
     if (conf->verifier == nullptr) {
         ngx_pool_cleanup_t* cleanup = ngx_pool_cleanup_add(cf->pool, 0);
-        conf->verifier = cleanup != nullptr ? new (std::nothrow) identity::Verifier : nullptr;
-        if (conf->verifier != nullptr) {
-            cleanup->handler = destroy_verifier;
-            cleanup->data = conf->verifier;
+        if (cleanup == nullptr) {
+            return nullptr;
         }
+        conf->verifier = new identity::Verifier;
+        cleanup->handler = destroy_verifier;
+        cleanup->data = conf->verifier;
     }
     return static_cast<identity::Verifier*>(conf->verifier);
 }

@@ -404,14 +404,15 @@ bool is_name(std::string_view text) {
 
 void destroy_server(void* server) { delete static_cast<RedisServer*>(server); }
 
-// Makes a server that lives as long as the configuration; null if there is no memory.
+// Makes a server that lives as long as the configuration; null if the pool is exhausted.
 RedisServer* make_server(ngx_conf_t* cf) {
     ngx_pool_cleanup_t* cleanup = ngx_pool_cleanup_add(cf->pool, 0);
-    auto* server = cleanup != nullptr ? new (std::nothrow) RedisServer : nullptr;
-    if (server != nullptr) {
-        cleanup->handler = destroy_server;
-        cleanup->data = server;
+    if (cleanup == nullptr) {
+        return nullptr;
     }
+    auto* server = new RedisServer;
+    cleanup->handler = destroy_server;
+    cleanup->data = server;
     return server;
 }
 

@@ -184,9 +184,7 @@ Decided* make_decided(ngx_http_request_t* r, Zone* zone, const ApiArguments& arg
     decided->permits = permits;
     decided->policy = zone->policy;
     decided->policy.rates = rates;
-    if (!make_limit(zone, decided->policy, key, permits, &decided->limit)) {
-        return nullptr;
-    }
+    make_limit(zone, decided->policy, key, permits, &decided->limit);
     decided->limit.is_short = true;
     return decided;
 }

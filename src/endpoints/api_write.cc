@@ -160,8 +160,8 @@ void leave(void* self) {
 ngx_int_t start(ngx_http_request_t* r, Change* made) {
     std::unique_ptr<Change> change(made);
     change->router = background_router(change->zone->redis);
-    change->task = change->router != nullptr ? nginx_loop()->make_task(finish, change.get()) : nullptr;
-    change->cleanup = change->task != nullptr ? suspend(r, leave, change.get()) : nullptr;
+    change->task = nginx_loop()->make_task(finish, change.get());
+    change->cleanup = suspend(r, leave, change.get());
     if (change->cleanup == nullptr) {
         delete change->task;
         return NGX_HTTP_INTERNAL_SERVER_ERROR;

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <memory>
 #include <utility>
 
 #include "core/bytes.h"
@@ -58,15 +57,12 @@ FleetChanges::FleetChanges(FleetChangesState* state, std::vector<FleetZone> zone
 FleetChanges* FleetChanges::make(FleetChangesState* state, std::vector<FleetZone> zones,
                                  const Options& options, redis::Router* router, redis::Loop* loop,
                                  const Process& process) {
-    std::unique_ptr<FleetChanges> fleet_changes(
-        new FleetChanges(state, std::move(zones), options, router, loop, process));
-    if (!fleet_changes->start(options.after)) {
-        return nullptr;
-    }
+    auto* fleet_changes = new FleetChanges(state, std::move(zones), options, router, loop, process);
+    fleet_changes->start(options.after);
     if (state->heard() == 0) {
         state->set_heard(process.clock());
     }
-    return fleet_changes.release();
+    return fleet_changes;
 }
 
 // The client of the server that has the key of the rates; null if there is none at present.

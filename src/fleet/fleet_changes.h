@@ -57,8 +57,7 @@ class FleetChanges final : public PeriodicTask {
         void* self = nullptr;
     };
 
-    // Null if memory is exhausted. Lifetimes are those of PeriodicTask; the state must outlive the
-    // FleetChanges.
+    // Lifetimes are those of PeriodicTask; the state must outlive the FleetChanges.
     static FleetChanges* make(FleetChangesState* state, std::vector<FleetZone> zones, const Options& options,
                               redis::Router* router, redis::Loop* loop, const Process& process);
 

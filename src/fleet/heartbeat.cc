@@ -2,7 +2,6 @@
 #include "fleet/heartbeat.h"
 
 #include <charconv>
-#include <memory>
 
 #include "connection/command.h"
 #include "core/client_name.h"
@@ -46,8 +45,9 @@ Heartbeat::Heartbeat(Membership* membership, std::string_view prefix, redis::Rou
 
 Heartbeat* Heartbeat::make(Membership* membership, std::string_view prefix, redis::Router* router,
                            redis::Loop* loop, const Process& process, redis::Milliseconds after) {
-    std::unique_ptr<Heartbeat> heartbeat(new Heartbeat(membership, prefix, router, loop, process));
-    return heartbeat->start(after) ? heartbeat.release() : nullptr;
+    auto* heartbeat = new Heartbeat(membership, prefix, router, loop, process);
+    heartbeat->start(after);
+    return heartbeat;
 }
 
 void Heartbeat::run() {

@@ -58,8 +58,8 @@ class Heartbeat final : public PeriodicTask {
   public:
     static constexpr redis::Milliseconds kEvery = 1000;
 
-    // The first heartbeat is `after` milliseconds from now. Null if memory is exhausted. Lifetimes are those
-    // of PeriodicTask; the Membership must outlive the Heartbeat.
+    // The first heartbeat is `after` milliseconds from now. Lifetimes are those of PeriodicTask; the
+    // Membership must outlive the Heartbeat.
     static Heartbeat* make(Membership* membership, std::string_view prefix, redis::Router* router,
                            redis::Loop* loop, const Process& process, redis::Milliseconds after = 0);
 

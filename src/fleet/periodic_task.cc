@@ -5,21 +5,19 @@ namespace rate_limit {
 
 PeriodicTask::PeriodicTask(Leader* leader, redis::Milliseconds every, redis::Router* router,
                            redis::Loop* loop, const Process& process)
-    : leader_(leader), every_(every), router_(router), loop_(loop), process_(&process) {}
+    : leader_(leader),
+      every_(every),
+      router_(router),
+      loop_(loop),
+      process_(&process),
+      timer_(loop->make_timer([](void* self) { static_cast<PeriodicTask*>(self)->tick(); }, this, false)) {}
 
 PeriodicTask::~PeriodicTask() {
     resign();
     delete timer_;
 }
 
-bool PeriodicTask::start(redis::Milliseconds after) {
-    timer_ = loop_->make_timer([](void* self) { static_cast<PeriodicTask*>(self)->tick(); }, this, false);
-    if (timer_ == nullptr) {
-        return false;
-    }
-    timer_->arm(after);
-    return true;
-}
+void PeriodicTask::start(redis::Milliseconds after) { timer_->arm(after); }
 
 void PeriodicTask::run_again(redis::Milliseconds after) { timer_->arm(after); }
 

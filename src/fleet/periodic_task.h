@@ -32,8 +32,8 @@ class PeriodicTask {
     PeriodicTask(Leader* leader, redis::Milliseconds every, redis::Router* router, redis::Loop* loop,
                  const Process& process);
 
-    // Starts the timer; the first run is `after` milliseconds from now. False if memory is exhausted.
-    bool start(redis::Milliseconds after);
+    // Starts the timer; the first run is `after` milliseconds from now.
+    void start(redis::Milliseconds after);
 
     // The next run is `after` milliseconds from now, instead of a whole interval.
     void run_again(redis::Milliseconds after);
@@ -66,7 +66,7 @@ class PeriodicTask {
     redis::Router* router_;
     redis::Loop* loop_;
     const Process* process_;
-    redis::Alarm* timer_ = nullptr;
+    redis::Alarm* timer_;
     bool ended_ = false;
 };
 

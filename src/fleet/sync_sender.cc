@@ -34,9 +34,9 @@ SyncSender::SyncSender(Table* table, const Policy& policy, const Options& option
 SyncSender* SyncSender::make(Table* table, const Policy& policy, const Options& options,
                              redis::Router* router, redis::Loop* loop, const Process& process,
                              Micros (*wall)()) {
-    std::unique_ptr<SyncSender> sync_sender(
-        new SyncSender(table, policy, options, router, loop, process, wall));
-    return sync_sender->start(options.every + options.later) ? sync_sender.release() : nullptr;
+    auto* sync_sender = new SyncSender(table, policy, options, router, loop, process, wall);
+    sync_sender->start(options.every + options.later);
+    return sync_sender;
 }
 
 // Sends the last counts, for no longer than a second. The lead ends with the last reply.

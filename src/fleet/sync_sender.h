@@ -28,9 +28,8 @@ class SyncSender final : public PeriodicTask {
                                         // same worker leads all zones
     };
 
-    // The table has unsent counts. The router loads kSyncScript. `wall` reads the time of day. Null if memory
-    // is exhausted. Lifetimes are those of PeriodicTask; the table and the policy must outlive the
-    // SyncSender.
+    // The table has unsent counts. The router loads kSyncScript. `wall` reads the time of day. Lifetimes
+    // are those of PeriodicTask; the table and the policy must outlive the SyncSender.
     static SyncSender* make(Table* table, const Policy& policy, const Options& options, redis::Router* router,
                             redis::Loop* loop, const Process& process, Micros (*wall)());
 

@@ -23,15 +23,10 @@ namespace {
 constexpr redis::Milliseconds kBetweenWorkers = 50;
 constexpr redis::Milliseconds kFallbackEvery = 200;  // for requests that the fallback has admitted
 
-// Null if memory is exhausted.
 Background* background_of(RedisServer* server) {
     if (server->work == nullptr) {
-        auto work = std::make_unique<Background>();
-        work->router.reset(make_redis_router(*server, server->background));
-        if (work->router == nullptr) {
-            return nullptr;
-        }
-        server->work = work.release();
+        server->work = new Background;
+        server->work->router.reset(make_redis_router(*server, server->background));
     }
     return server->work;
 }
@@ -43,14 +38,6 @@ void end_watch(ngx_http_rate_limit_main_conf_t* conf) {
         conf->watch->fd = static_cast<ngx_socket_t>(-1);
         conf->watch = nullptr;
     }
-}
-
-// Adds a task that was just made; false if `task` is null, because memory is exhausted.
-bool add_task(Background* work, PeriodicTask* task) {
-    if (task != nullptr) {
-        work->tasks.emplace_back(task);
-    }
-    return task != nullptr;
 }
 
 // A worker that shuts down gracefully may still run for hours, with an old configuration. Other workers take
@@ -95,7 +82,7 @@ void follow_all(void* work) {
 }
 
 // Starts to read changes of rates and resets of clients for the zones of a server, if it has any.
-bool start_following(const ngx_http_rate_limit_main_conf_t& conf, RedisServer* server) {
+void start_following(const ngx_http_rate_limit_main_conf_t& conf, RedisServer* server) {
     std::vector<FleetZone> followed;
     std::vector<Zone*> zones;
     auto** all = static_cast<Zone**>(conf.zones.elts);
@@ -106,10 +93,10 @@ bool start_following(const ngx_http_rate_limit_main_conf_t& conf, RedisServer* s
             followed.push_back(fleet_zone(*zone));
         }
     }
-    Background* work = zones.empty() ? nullptr : background_of(server);
-    if (work == nullptr) {
-        return zones.empty();
+    if (zones.empty()) {
+        return;
     }
+    Background* work = background_of(server);
     work->zones = std::move(zones);
     FleetChanges::Options options;
     options.prefix = server->options.prefix;
@@ -117,16 +104,17 @@ bool start_following(const ngx_http_rate_limit_main_conf_t& conf, RedisServer* s
     options.after = kBetweenWorkers * ngx_worker;
     options.each_time = follow_all;
     options.self = work;
-    return add_task(work, FleetChanges::make(&server->shared->changes, std::move(followed), options,
-                                             work->router.get(), nginx_loop(), this_process()));
+    work->tasks.emplace_back(FleetChanges::make(&server->shared->changes, std::move(followed), options,
+                                                work->router.get(), nginx_loop(), this_process()));
 }
 
 bool start_servers(ngx_http_rate_limit_main_conf_t* conf) {
     auto** servers = static_cast<RedisServer**>(conf->servers.elts);
     for (ngx_uint_t i = 0; i < conf->servers.nelts; i++) {
-        if (!watch_for_end(conf) || !start_following(*conf, servers[i])) {
+        if (!watch_for_end(conf)) {
             return false;
         }
+        start_following(*conf, servers[i]);
     }
     return true;
 }
@@ -134,36 +122,35 @@ bool start_servers(ngx_http_rate_limit_main_conf_t* conf) {
 bool start_zones(ngx_http_rate_limit_main_conf_t* conf) {
     auto** zones = static_cast<Zone**>(conf->zones.elts);
     for (ngx_uint_t i = 0; i < conf->zones.nelts; i++) {
-        if (needs_unsent_counts(*zones[i]) && (!watch_for_end(conf) || !start_background(zones[i]))) {
+        if (!needs_unsent_counts(*zones[i])) {
+            continue;
+        }
+        if (!watch_for_end(conf)) {
             return false;
         }
+        start_background(zones[i]);
     }
     return true;
 }
 
 }  // namespace
 
-bool start_background(Zone* zone) {
+void start_background(Zone* zone) {
     Background* work = background_of(zone->redis);
-    if (work == nullptr) {
-        return false;
-    }
     SyncSender::Options options;
     options.zone = view(zone->name);
     options.prefix = zone->redis->options.prefix;
     options.every = zone->sync != 0 ? zone->sync : kFallbackEvery;
     options.later = kBetweenWorkers * ngx_worker;
     options.mode = zone->sync != 0 ? SyncLedger::Mode::kSync : SyncLedger::Mode::kFallback;
-    if (!add_task(work, SyncSender::make(zone->table, zone->policy, options, work->router.get(), nginx_loop(),
-                                         this_process(), wall_clock))) {
-        return false;
+    work->tasks.emplace_back(SyncSender::make(zone->table, zone->policy, options, work->router.get(),
+                                              nginx_loop(), this_process(), wall_clock));
+    if (zone->redis->counts_instances && !work->has_heartbeat) {
+        work->has_heartbeat = true;
+        work->tasks.emplace_back(Heartbeat::make(zone->redis->membership(), options.prefix,
+                                                 work->router.get(), nginx_loop(), this_process(),
+                                                 options.later));
     }
-    if (!zone->redis->counts_instances || work->has_heartbeat) {
-        return true;
-    }
-    work->has_heartbeat = true;
-    return add_task(work, Heartbeat::make(zone->redis->membership(), options.prefix, work->router.get(),
-                                          nginx_loop(), this_process(), options.later));
 }
 
 FleetZone fleet_zone(const Zone& zone) {
@@ -176,10 +163,7 @@ FleetZone fleet_zone(const Zone& zone) {
             zone.denials};
 }
 
-redis::Router* background_router(RedisServer* server) {
-    Background* work = background_of(server);
-    return work != nullptr ? work->router.get() : nullptr;
-}
+redis::Router* background_router(RedisServer* server) { return background_of(server)->router.get(); }
 
 void stop_background(ngx_cycle_t* cycle) {
     auto* conf = cycle->conf_ctx != nullptr

@@ -6,13 +6,13 @@
 
 namespace rate_limit {
 
-// Starts the background tasks of a zone; one elected worker runs them. False if memory is exhausted.
-bool start_background(Zone* zone);
+// Starts the background tasks of a zone; one elected worker runs them.
+void start_background(Zone* zone);
 
-// Starts the background tasks of all zones and servers; false if memory is exhausted.
+// Starts the background tasks of all zones and servers; false if nginx has no connection left.
 bool start_background(ngx_http_rate_limit_main_conf_t* conf);
 
-// This worker's router to a server for background tasks and API calls; null if memory is exhausted.
+// This worker's router to a server for background tasks and API calls.
 redis::Router* background_router(RedisServer* server);
 
 // A zone as the fleet's operations need it. The zone has its memory.

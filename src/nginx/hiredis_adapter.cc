@@ -273,11 +273,11 @@ bool poll_all() {
 class NginxLoop final : public redis::Loop {
   public:
     redis::Alarm* make_timer(Handler handler, void* self, bool holds) override {
-        return new (std::nothrow) NginxAlarm(handler, self, true, holds);
+        return new NginxAlarm(handler, self, true, holds);
     }
 
     redis::Alarm* make_task(Handler handler, void* self) override {
-        return new (std::nothrow) NginxAlarm(handler, self, false, true);
+        return new NginxAlarm(handler, self, false, true);
     }
 
     bool attach(redisAsyncContext* context) override {

@@ -2,7 +2,6 @@
 #include "nginx/redis.h"
 
 #include <algorithm>
-#include <new>
 
 #include "cluster/cluster.h"
 #include "cluster/sentinels.h"
@@ -61,13 +60,12 @@ redis::Router* make_redis_router(const RedisServer& server, const redis::Setting
         return redis::Client::make(settings, server.addresses, nginx_loop());
     }
     if (address.primary.empty()) {
-        return redis::Cluster::make(settings, address.seeds, nginx_loop());
+        return new redis::Cluster(settings, address.seeds, nginx_loop());
     }
     const redis::Settings& speaking = settings.quiet ? server.background_sentinels : server.sentinels;
-    auto* sentinels = redis::Sentinels::make(speaking, address.seeds, address.primary, nginx_loop());
-    return sentinels != nullptr
-               ? redis::Client::make_with(settings, std::unique_ptr<redis::Endpoint>(sentinels), nginx_loop())
-               : nullptr;
+    auto sentinels =
+        std::make_unique<redis::Sentinels>(speaking, address.seeds, address.primary, nginx_loop());
+    return redis::Client::make_with(settings, std::move(sentinels), nginx_loop());
 }
 
 CheckBatcher* redis_batcher(RedisServer* server) {
@@ -77,27 +75,21 @@ CheckBatcher* redis_batcher(RedisServer* server) {
             server->options.on_reply = debug_reply;
         }
         if (server->observed && server->counter == nullptr) {
-            server->counter.reset(new (std::nothrow) RedisCounter(
-                &server->shared->statistics, static_cast<unsigned>(ngx_worker), this_process()));
+            server->counter = std::make_unique<RedisCounter>(
+                &server->shared->statistics, static_cast<unsigned>(ngx_worker), this_process());
             server->settings.observer = server->counter.get();
             server->options.counter = server->counter.get();
         }
-        redis::Router* router = make_redis_router(*server, server->settings);
-        if (router != nullptr) {
-            server->batcher = CheckBatcher::make(router, server->options, nginx_loop());
-            if (server->batcher == nullptr) {
-                delete router;
-            }
-        }
+        server->batcher =
+            new CheckBatcher(make_redis_router(*server, server->settings), server->options, nginx_loop());
     }
     return server->batcher;
 }
 
 void open_redis(ngx_http_rate_limit_main_conf_t* conf) {
     for (const Zone* zone : pointers<Zone>(conf->zones)) {
-        CheckBatcher* batcher = asks_redis(*zone) ? redis_batcher(zone->redis) : nullptr;
-        if (batcher != nullptr) {
-            batcher->router().open();
+        if (asks_redis(*zone)) {
+            redis_batcher(zone->redis)->router().open();
         }
     }
     run_nginx_loop(kOpenWithin, is_opening, conf);

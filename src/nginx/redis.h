@@ -53,7 +53,7 @@ RedisServer* find_redis(const ngx_http_rate_limit_main_conf_t* conf, const ngx_s
 // must be resolved.
 void describe_consequence(const ngx_http_rate_limit_main_conf_t& conf, RedisServer* server);
 
-// This worker's batcher of a server; null if memory is exhausted.
+// This worker's batcher of a server. The first call creates it.
 CheckBatcher* redis_batcher(RedisServer* server);
 
 // Connects to every server that decides requests of a zone. Waits for their answers, but only for a short
@@ -63,8 +63,7 @@ void open_redis(ngx_http_rate_limit_main_conf_t* conf);
 // Closes the connections of this worker.
 void close_redis(ngx_http_rate_limit_main_conf_t* conf);
 
-// Creates another client of a server, with settings derived from those of the server. Null if memory is
-// exhausted.
+// Creates another client of a server, with settings derived from those of the server.
 redis::Router* make_redis_router(const RedisServer& server, const redis::Settings& settings);
 
 }  // namespace rate_limit

@@ -183,10 +183,9 @@ void zone_plan_memory(Zone* zone) {
     zone->shm->noreuse = 1;
 }
 
-bool zone_connect(Zone* zone) {
+void zone_connect(Zone* zone) {
     zone->batcher = redis_batcher(zone->redis);
     zone->membership = zone->redis->membership();
-    return zone->batcher != nullptr;
 }
 
 const char* zone_objection(const Zone& zone, const RateList& rates) {

@@ -103,14 +103,14 @@ std::string_view zone_rate_text(const Zone& zone, char* at);
 // The interface to this process for code that uses shared memory.
 const Process& this_process();
 
-// Connects a zone to its Redis, once in each worker. False if memory is exhausted.
-bool zone_connect(Zone* zone);
+// Connects a zone to its Redis, once in each worker.
+void zone_connect(Zone* zone);
 
-// Makes a limit of a client in a zone. False if memory is exhausted. The arguments must outlive the limit.
-inline bool make_limit(Zone* zone, const Policy& policy, std::string_view client, std::uint32_t cost,
+// Makes a limit of a client in a zone. The arguments must outlive the limit.
+inline void make_limit(Zone* zone, const Policy& policy, std::string_view client, std::uint32_t cost,
                        Limit* limit) {
-    if (asks_redis(*zone) && zone->batcher == nullptr && !zone_connect(zone)) {
-        return false;
+    if (asks_redis(*zone) && zone->batcher == nullptr) {
+        zone_connect(zone);
     }
     limit->zone = zone;
     limit->policy = &policy;
@@ -118,7 +118,6 @@ inline bool make_limit(Zone* zone, const Policy& policy, std::string_view client
     limit->cost = cost;
     limit->is_short = false;
     limit->is_single = false;
-    return true;
 }
 
 // The zone of a limit that make_limit made.

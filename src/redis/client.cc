@@ -11,25 +11,18 @@
 namespace rate_limit::redis {
 
 Client::Client(const Settings& settings, std::unique_ptr<Endpoint> endpoint, Loop* loop)
-    : settings_(settings), loop_(loop), connector_(settings, std::move(endpoint), loop, this) {}
+    : settings_(settings),
+      loop_(loop),
+      connector_(settings, std::move(endpoint), loop, this),
+      deadline_(loop->make_timer([](void* self) { static_cast<Client*>(self)->on_deadline(); }, this, true)) {
+}
 
 Client* Client::make(const Settings& settings, const std::vector<std::string>& addresses, Loop* loop) {
-    auto* endpoint = new (std::nothrow) NamedEndpoint(settings.address, addresses);
-    return endpoint != nullptr ? make_with(settings, std::unique_ptr<Endpoint>(endpoint), loop) : nullptr;
+    return make_with(settings, std::make_unique<NamedEndpoint>(settings.address, addresses), loop);
 }
 
 Client* Client::make_with(const Settings& settings, std::unique_ptr<Endpoint> endpoint, Loop* loop) {
-    auto* client = new (std::nothrow) Client(settings, std::move(endpoint), loop);
-    if (client == nullptr) {
-        return nullptr;
-    }
-    client->deadline_ =
-        loop->make_timer([](void* self) { static_cast<Client*>(self)->on_deadline(); }, client, true);
-    if (client->deadline_ == nullptr || !client->connector_.prepare()) {
-        delete client;
-        return nullptr;
-    }
-    return client;
+    return new Client(settings, std::move(endpoint), loop);
 }
 
 Client::~Client() {

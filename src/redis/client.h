@@ -78,7 +78,7 @@ class Client final : public Router, private Connector::Owner {
     static constexpr unsigned kMostMoves = 5;  // of a call
 
     // Takes ownership of `endpoint`, which knows the address of the server. `settings` and `loop` must
-    // outlive the client. Null if there is no memory.
+    // outlive the client.
     static Client* make_with(const Settings& settings, std::unique_ptr<Endpoint> endpoint, Loop* loop);
 
     // The same for the host of the settings. `addresses` are its numeric addresses as known so far.
@@ -166,7 +166,7 @@ class Client final : public Router, private Connector::Owner {
     Loop* loop_;
     Connector connector_;
     Counts counts_;
-    Alarm* deadline_ = nullptr;
+    Alarm* deadline_;
     Milliseconds watched_ = 0;  // the time of deadline_, if it is armed
     Redirector* redirector_ = nullptr;
     bool lacks_rights_ = false;  // see lacks_rights()

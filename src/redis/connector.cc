@@ -30,17 +30,13 @@ Connector::Connector(const Settings& settings, std::unique_ptr<Endpoint> endpoin
       owner_(owner),
       endpoint_(std::move(endpoint)),
       connections_{{settings, loop, this}, {settings, loop, this}},
+      retry_(loop->make_timer([](void* self) { static_cast<Connector*>(self)->on_retry(); }, this, false)),
       patience_(mean_patience()),
       where_(configured_target(settings.address)) {
     endpoint_->set_owner(this);
 }
 
 Connector::~Connector() { delete retry_; }
-
-bool Connector::prepare() {
-    retry_ = loop_->make_timer([](void* self) { static_cast<Connector*>(self)->on_retry(); }, this, false);
-    return retry_ != nullptr;
-}
 
 void Connector::open() {
     if (available() && !owner_->has_calls() && !has_connection() && !retry_->armed()) {

@@ -48,9 +48,6 @@ class Connector final : private TrackedConnection::Owner, private Endpoint::Owne
     Connector(const Connector&) = delete;
     Connector& operator=(const Connector&) = delete;
 
-    // Must be called first. False if there is no memory.
-    bool prepare();
-
     // Connects before the first call, unless there is a connection or an attempt. A failure is neither logged
     // nor counted: the first call connects again.
     void open();
@@ -163,7 +160,7 @@ class Connector final : private TrackedConnection::Owner, private Endpoint::Owne
     TrackedConnection connections_[2];          // the second only with settings_.spare
     TrackedConnection* active_ = connections_;  // by which calls leave
     Breaker breaker_;                           // open in kFailing and kUnreachable
-    Alarm* retry_ = nullptr;                    // until the next attempt, or until one must have succeeded
+    Alarm* retry_;                              // until the next attempt, or until one must have succeeded
     Phase phase_ = Phase::kServing;
     bool spare_helped_ = false;         // Redis has answered by one connection while the other was silent
     Milliseconds heard_at_ = 0;         // when Redis last answered by any connection

@@ -75,9 +75,7 @@ enum class Collected : std::uint8_t {
     if (policy->rates.size == 0) {
         return bypass(r, zone, Bypass::kRateOff, state);
     }
-    if (!make_limit(zone, *policy, view(key), cost_of(r, applied), limit)) {
-        return Collected::kNoMemory;
-    }
+    make_limit(zone, *policy, view(key), cost_of(r, applied), limit);
     limit->is_single = applied.single && policy == &applied.policy;
     return Collected::kLimit;
 }

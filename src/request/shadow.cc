@@ -148,9 +148,7 @@ void check_shadow(ngx_http_request_t* r, const AppliedLimit& applied, RequestSta
         return;
     }
     Limit limit;
-    if (!make_limit(zone, *policy, view(key), cost_of(r, applied), &limit)) {
-        return;
-    }
+    make_limit(zone, *policy, view(key), cost_of(r, applied), &limit);
     if (asks_redis(*zone)) {
         ask_redis(limit, admitted);
     } else {

@@ -84,23 +84,18 @@ struct CheckBatcher::Node {
     bool must_wait() const { return open->groups < on_way; }
 };
 
-CheckBatcher* CheckBatcher::make(redis::Router* router, const Options& options, redis::Loop* loop) {
-    auto* batcher = new (std::nothrow) CheckBatcher(router, options, loop);
-    if (batcher == nullptr) {
-        return nullptr;
+CheckBatcher::CheckBatcher(redis::Router* router, const Options& options, redis::Loop* loop)
+    : router_(router),
+      sharded_(router->sharded()),
+      options_(options),
+      keys_(options.prefix),
+      loop_(loop),
+      flush_(loop->make_task([](void* self) { static_cast<CheckBatcher*>(self)->flush(); }, this)),
+      wake_(loop->make_task([](void* self) { static_cast<CheckBatcher*>(self)->wake(); }, this)),
+      hold_(loop->make_timer([](void* self) { static_cast<CheckBatcher*>(self)->flush(); }, this, false)) {
+    if (!sharded_) {
+        whole_ = nodes_[0] = new Node{};
     }
-    batcher->flush_ = loop->make_task([](void* self) { static_cast<CheckBatcher*>(self)->flush(); }, batcher);
-    batcher->wake_ = loop->make_task([](void* self) { static_cast<CheckBatcher*>(self)->wake(); }, batcher);
-    batcher->hold_ =
-        loop->make_timer([](void* self) { static_cast<CheckBatcher*>(self)->flush(); }, batcher, false);
-    batcher->whole_ = batcher->sharded_ ? nullptr : batcher->node_of(nullptr);
-    if (batcher->flush_ == nullptr || batcher->wake_ == nullptr || batcher->hold_ == nullptr ||
-        batcher->sharded_ != (batcher->whole_ == nullptr)) {
-        batcher->router_ = nullptr;
-        delete batcher;
-        return nullptr;
-    }
-    return batcher;
 }
 
 CheckBatcher::~CheckBatcher() {

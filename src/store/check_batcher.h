@@ -50,8 +50,8 @@ class CheckBatcher {
         void (*on_reply)(std::size_t groups, redis::Error error) = nullptr;
     };
 
-    // Takes ownership of the router, unless it returns null: there is no memory.
-    static CheckBatcher* make(redis::Router* router, const Options& options, redis::Loop* loop);
+    // Takes ownership of the router.
+    CheckBatcher(redis::Router* router, const Options& options, redis::Loop* loop);
     ~CheckBatcher();
     CheckBatcher(const CheckBatcher&) = delete;
     CheckBatcher& operator=(const CheckBatcher&) = delete;
@@ -89,13 +89,6 @@ class CheckBatcher {
     struct Batch;
     struct Node;
 
-    CheckBatcher(redis::Router* router, const Options& options, redis::Loop* loop)
-        : router_(router),
-          sharded_(router->sharded()),
-          options_(options),
-          keys_(options.prefix),
-          loop_(loop) {}
-
     static void on_answer(void* self, redis::Error error, std::string_view reply);
     bool add(const Limit* limits, const std::uint8_t* indices, std::size_t count, bool refund,
              Question* question);
@@ -127,14 +120,14 @@ class CheckBatcher {
     Options options_;
     KeyWriter keys_;
     redis::Loop* loop_;
-    redis::Alarm* flush_ = nullptr;
-    redis::Alarm* wake_ = nullptr;
-    redis::Alarm* hold_ = nullptr;  // until a held batch is sent without waiting for a reply
-    Node* whole_ = nullptr;         // the only node if the router is not sharded, else null
-    Node* nodes_[kLists] = {};      // hash table by client
-    Node* first_open_ = nullptr;    // list of the nodes with an open batch
-    Batch* open_[kLists] = {};      // open batches without a node: hash table by slot
-    std::uint64_t filled_ = 0;      // bit i is set if list i of open_ may not be empty
+    redis::Alarm* flush_;
+    redis::Alarm* wake_;
+    redis::Alarm* hold_;          // until a held batch is sent without waiting for a reply
+    Node* whole_ = nullptr;       // the only node if the router is not sharded, else null
+    Node* nodes_[kLists] = {};    // hash table by client
+    Node* first_open_ = nullptr;  // list of the nodes with an open batch
+    Batch* open_[kLists] = {};    // open batches without a node: hash table by slot
+    std::uint64_t filled_ = 0;    // bit i is set if list i of open_ may not be empty
     redis::Buffer key_;
     Batch* free_batches_ = nullptr;
     Waiting* free_waiting_ = nullptr;

@@ -317,38 +317,6 @@ void test_probes_write_a_key_of_the_node(void**) {
     }
 }
 
-void test_without_memory_there_is_no_cluster(void**) {
-    TestLoop loop;
-    FakeNode node(&loop);
-    const Settings settings = cluster_settings();
-    for (int alarms = 0; alarms < 4; alarms++) {
-        loop.more_alarms = alarms;
-        assert_null(Cluster::make(settings, {seed_of(node)}, &loop));
-    }
-    loop.more_alarms = 4;
-    delete Cluster::make(settings, {seed_of(node)}, &loop);
-}
-
-void test_without_memory_for_a_node_its_slots_have_no_client(void**) {
-    for (int alarms = 4; alarms < 10; alarms++) {
-        TestLoop loop;
-        FakeNode left(&loop);
-        FakeNode right(&loop);
-        left.map = array({left.range(0, 8191), right.range(8192, 16383)});
-        loop.more_alarms = alarms;
-        TestCluster cluster(&loop, {seed_of(left)});
-        cluster.send(kLeft);
-        cluster.send(kRight);
-        assert_true(cluster.await());
-        assert_int_equal(cluster.available(kLeft), alarms >= 7);
-        assert_false(cluster.available(kRight));
-        loop.more_alarms = 1000;
-        assert_true(cluster.await_available(kRight));
-        assert_int_equal(cluster.ask(kRight).error, Error::kNone);
-        assert_int_equal(cluster.ask(kLeft).error, Error::kNone);
-    }
-}
-
 // Deletes the cluster after any number of turns: while the map is loaded, or calls wait for the map, nodes or
 // replies.
 void test_a_cluster_may_be_deleted_at_any_time(void**) {
@@ -399,8 +367,6 @@ int main() {
         cmocka_unit_test(test_nodes_without_slots_are_dropped),
         cmocka_unit_test(test_nodes_with_unanswered_calls_are_not_dropped),
         cmocka_unit_test(test_probes_write_a_key_of_the_node),
-        cmocka_unit_test(test_without_memory_there_is_no_cluster),
-        cmocka_unit_test(test_without_memory_for_a_node_its_slots_have_no_client),
         cmocka_unit_test(test_a_cluster_may_be_deleted_at_any_time),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -83,7 +83,7 @@ struct SlotAsked {
 class TestCluster {
   public:
     TestCluster(TestLoop* loop, const std::vector<Seed>& seeds, const Settings& settings = cluster_settings())
-        : loop_(loop), settings_(settings), cluster_(Cluster::make(settings_, seeds, loop)) {
+        : loop_(loop), settings_(settings), cluster_(new Cluster(settings_, seeds, loop)) {
         assert_non_null(cluster_.get());
         loop->real = true;
     }

@@ -31,7 +31,6 @@ std::string map_of_many(unsigned version, const FakeNode& seed) {
 void test_a_large_map_that_always_changes_costs_little(void**) {
     constexpr unsigned kMaps = 10;
     TestLoop loop;
-    loop.more_alarms = 1'000'000;
     FakeNode seed(&loop);
     std::vector<std::string> maps;
     for (unsigned version = 0; version <= kMaps; version++) {
@@ -81,7 +80,6 @@ void test_each_node_is_probed_with_its_own_key(void**) {
 
 void test_redirections_to_random_nodes_are_limited_and_so_is_their_log(void**) {
     Pair pair;
-    pair.loop.more_alarms = 1'000'000;
     unsigned number = 0;
     const auto anywhere = [&](const Words&) {
         number++;

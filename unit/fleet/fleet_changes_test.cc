@@ -374,16 +374,6 @@ void test_a_missing_right_is_logged_each_time_it_is_lost(void**) {
     }
 }
 
-void test_without_memory_there_is_none(void**) {
-    redis::TestLoop loop;
-    redis::FakeServer server(&loop);
-    FleetChangesState state;
-    const redis::Settings settings = settings_of(server.path());
-    const std::unique_ptr<redis::Client> client(redis::Client::make(settings, {}, &loop));
-    loop.more_alarms = 0;
-    assert_null(FleetChanges::make(&state, {}, {}, client.get(), &loop, this_process()));
-}
-
 }  // namespace
 }  // namespace rate_limit
 
@@ -403,7 +393,6 @@ int main() {
         cmocka_unit_test(test_a_user_without_the_right_calls_seldom),
         cmocka_unit_test(test_after_a_wrong_password_rates_are_followed_at_once),
         cmocka_unit_test(test_a_missing_right_is_logged_each_time_it_is_lost),
-        cmocka_unit_test(test_without_memory_there_is_none),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

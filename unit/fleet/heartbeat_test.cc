@@ -361,16 +361,6 @@ void test_a_heartbeat_may_be_destroyed_while_a_call_is_in_flight(void**) {
     assert_int_equal(server.count("EVAL"), 1);
 }
 
-void test_without_memory_there_are_none(void**) {
-    redis::TestLoop loop;
-    redis::FakeServer server(&loop);
-    Membership membership(1);
-    const redis::Settings settings = settings_of(server.path());
-    const std::unique_ptr<redis::Client> client(redis::Client::make(settings, {}, &loop));
-    loop.more_alarms = 0;
-    assert_null(Heartbeat::make(&membership, "", client.get(), &loop, this_process()));
-}
-
 }  // namespace
 }  // namespace rate_limit
 
@@ -390,7 +380,6 @@ int main() {
         cmocka_unit_test(test_one_call_is_in_flight_at_a_time_and_a_late_reply_is_ignored),
         cmocka_unit_test(test_a_heartbeat_has_the_key_and_the_id),
         cmocka_unit_test(test_a_heartbeat_may_be_destroyed_while_a_call_is_in_flight),
-        cmocka_unit_test(test_without_memory_there_are_none),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

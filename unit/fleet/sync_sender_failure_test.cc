@@ -384,17 +384,6 @@ void test_the_clock_follows_the_replies(void**) {
     }
 }
 
-void test_without_memory_there_is_no_sync_sender(void**) {
-    redis::TestLoop loop;
-    SyncServer server(&loop);
-    const Place place(kPolicy);
-    const redis::Settings settings = sync_settings(server.server.path());
-    const std::unique_ptr<redis::Client> client(redis::Client::make(settings, {}, &loop));
-    loop.more_alarms = 0;
-    assert_null(SyncSender::make(&place.zone.table(), kPolicy, every(10), client.get(), &loop, this_process(),
-                                 nginx_clock));
-}
-
 }  // namespace
 }  // namespace rate_limit
 
@@ -415,7 +404,6 @@ int main() {
         cmocka_unit_test(test_a_process_that_ends_does_not_try_for_long),
         cmocka_unit_test(test_a_process_that_ends_while_redis_is_down_resigns_at_once),
         cmocka_unit_test(test_the_clock_follows_the_replies),
-        cmocka_unit_test(test_without_memory_there_is_no_sync_sender),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

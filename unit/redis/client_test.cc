@@ -212,15 +212,6 @@ void test_a_client_may_be_deleted_during_a_lookup(void**) {
     loop.run_for(20);
 }
 
-void test_without_memory_for_timers_there_is_no_client(void**) {
-    TestLoop loop;
-    const Settings settings = settings_for("/nowhere");
-    for (const int alarms : {0, 1}) {
-        loop.more_alarms = alarms;
-        assert_null(Client::make(settings, {}, &loop));
-    }
-}
-
 // The heap of the process, in bytes.
 std::size_t heap() { return mallinfo2().uordblks; }
 
@@ -276,7 +267,6 @@ int main() {
         cmocka_unit_test(test_a_full_socket_never_blocks_and_loses_nothing),
         cmocka_unit_test(test_a_client_that_is_deleted_answers_each_call_once),
         cmocka_unit_test(test_a_client_may_be_deleted_during_a_lookup),
-        cmocka_unit_test(test_without_memory_for_timers_there_is_no_client),
         cmocka_unit_test(test_ten_thousand_calls_leak_no_memory),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -229,7 +229,7 @@ void test_the_log_names_the_sentinel_and_the_known_primary(void**) {
     const std::string where = "redis \"fleet\" Sentinel " + place_of(sentinel);
     sentinel.refuse();
     const std::unique_ptr<Sentinels> sentinels(
-        Sentinels::make(settings, {{"sentinel", sentinel.port(), {"127.0.0.1"}}}, "limits", &loop));
+        new Sentinels(settings, {{"sentinel", sentinel.port(), {"127.0.0.1"}}}, "limits", &loop));
     sentinels->set_owner(&owner);
     sentinels->target();
     assert_true(loop.run_until([&] { return loop.lines.size() == 1; }));

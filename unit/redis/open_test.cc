@@ -90,7 +90,7 @@ void test_open_connects_to_the_primary_of_sentinels(void**) {
     Settings speaking;
     speaking.name = "fleet";
     speaking.address.path = "unix";
-    auto* sentinels = Sentinels::make(speaking, {{"sentinel", 26379, {sentinel.path()}}}, "limits", &loop);
+    auto* sentinels = new Sentinels(speaking, {{"sentinel", 26379, {sentinel.path()}}}, "limits", &loop);
     Calls calls(settings_for(""), &loop, std::unique_ptr<Endpoint>(sentinels));
     calls->open();
     assert_true(loop.run_until([&] { return !calls->opening(); }));

@@ -129,8 +129,8 @@ struct Servers {
     Servers()
         : first(&loop, real[0].path(), 64, kLong),
           second(&loop, real[1].path(), 64, kLong),
-          cluster(CheckBatcher::make(new ShardedRouter(&loop, real[2].path(), real[3].path(), kLong),
-                                     {"rate_limit:", 64}, &loop)) {
+          cluster(new CheckBatcher(new ShardedRouter(&loop, real[2].path(), real[3].path(), kLong),
+                                   {"rate_limit:", 64}, &loop)) {
         for (CheckBatcher* batcher : {first.get(), second.get(), cluster.get()}) {
             for (const bool left : {true, false}) {
                 connect(batcher, name_where([&](const std::string& name) { return is_left(name) == left; }));

@@ -120,18 +120,6 @@ void test_a_refused_connection_is_reported_in_a_later_turn(void**) {
     assert_false(batcher->available(0));
 }
 
-void test_no_batcher_is_made_without_memory_for_its_tasks(void**) {
-    redis::TestLoop loop;
-    const redis::Settings settings = script_settings("/nowhere");
-    for (const int alarms : {0, 1}) {
-        redis::Client* client = redis::Client::make(settings, {}, &loop);
-        loop.more_alarms = alarms;
-        assert_null(CheckBatcher::make(client, {"rate_limit:", 64}, &loop));
-        loop.more_alarms = 1000;
-        delete client;
-    }
-}
-
 void test_a_batcher_may_be_destroyed_with_questions_at_any_stage(void**) {
     for (unsigned stage = 0; stage < 4; stage++) {
         redis::TestLoop loop;
@@ -183,7 +171,6 @@ int main() {
         cmocka_unit_test(test_a_decision_with_an_unknown_rate_is_an_error),
         cmocka_unit_test(test_five_malformed_replies_open_the_breaker),
         cmocka_unit_test(test_a_refused_connection_is_reported_in_a_later_turn),
-        cmocka_unit_test(test_no_batcher_is_made_without_memory_for_its_tasks),
         cmocka_unit_test(test_a_batcher_may_be_destroyed_with_questions_at_any_stage),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

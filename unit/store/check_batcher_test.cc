@@ -451,7 +451,7 @@ void test_sizes_of_batches_are_counted(void**) {
     options.batch = 4;
     options.counter = &counter;
     const std::unique_ptr<CheckBatcher> batcher(
-        CheckBatcher::make(redis::Client::make(settings, {}, &loop), options, &loop));
+        new CheckBatcher(redis::Client::make(settings, {}, &loop), options, &loop));
     Asking asking[7];
     for (Asking& one : asking) {
         assert_true(batcher->ask(&one.question));

@@ -127,8 +127,7 @@ class TestRemote {
     TestRemote(redis::TestLoop* loop, const std::string& path, std::uint32_t batch = 64,
                redis::Milliseconds timeout = 2000)
         : settings_(script_settings(path, timeout)),
-          batcher_(
-              CheckBatcher::make(redis::Client::make(settings_, {}, loop), {"rate_limit:", batch}, loop)) {
+          batcher_(new CheckBatcher(redis::Client::make(settings_, {}, loop), {"rate_limit:", batch}, loop)) {
         assert_non_null(batcher_);
     }
     ~TestRemote() { end(); }

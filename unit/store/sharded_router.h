@@ -53,7 +53,7 @@ struct SplitScene {
         : left(&loop),
           right(&loop),
           router(new ShardedRouter(&loop, left.server.path(), right.server.path(), timeout)),
-          batcher(CheckBatcher::make(router, {"rate_limit:", batch}, &loop)),
+          batcher(new CheckBatcher(router, {"rate_limit:", batch}, &loop)),
           zone(kPolicy) {
         for (const std::string* client : {&lefty, &righty}) {
             const Request request({of(*client)});

@@ -435,7 +435,7 @@ void test_with_two_real_servers_each_limit_holds_and_no_rejected_request_is_char
     const redis::RealServer left;
     const redis::RealServer right;
     const std::unique_ptr<CheckBatcher> batcher(
-        CheckBatcher::make(new ShardedRouter(&loop, left.path(), right.path()), {"rate_limit:", 64}, &loop));
+        new CheckBatcher(new ShardedRouter(&loop, left.path(), right.path()), {"rate_limit:", 64}, &loop));
     const std::string narrow = name_where(is_left);
     const std::string wide = name_where([](const std::string& name) { return !is_left(name); });
     for (const Algorithm algorithm : kEveryAlgorithm) {
