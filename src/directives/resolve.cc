@@ -6,6 +6,7 @@
 #include "directives/warnings.h"
 #include "memory/table_check.h"
 #include "nginx/collections.h"
+#include "nginx/consequence.h"
 #include "request/shadow.h"
 
 namespace rate_limit {

@@ -1,4 +1,6 @@
-// The consequence of a Redis that cannot be asked, for log lines.
+// Lists the zones of a server by what happens to their requests.
+#include "nginx/consequence.h"
+
 #include <algorithm>
 #include <functional>
 

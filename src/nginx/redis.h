@@ -49,10 +49,6 @@ struct RedisServer {
 // The server of this name; null if there is none.
 RedisServer* find_redis(const ngx_http_rate_limit_main_conf_t* conf, const ngx_str_t& name);
 
-// Sets the text that log lines have if a server cannot be asked: the consequence for its zones. All zones
-// must be resolved.
-void describe_consequence(const ngx_http_rate_limit_main_conf_t& conf, RedisServer* server);
-
 // This worker's batcher of a server. The first call creates it.
 CheckBatcher* redis_batcher(RedisServer* server);
 

@@ -1,11 +1,12 @@
 // Connects hiredis to nginx's events. No other file includes both.
+#include "nginx/event_loop.h"
+
 #include <hiredis/async.h>
 #include <poll.h>
 
 #include <vector>
 
 #include "connection/tls.h"
-#include "nginx/event_loop.h"
 #include "nginx/ngx.h"
 
 namespace rate_limit {
