@@ -247,7 +247,7 @@ class Load {
 };
 
 void Load::on_done(Question* question) {
-    auto* wave = static_cast<Wave*>(question->asker);
+    auto* wave = static_cast<Wave*>(question->data);
     Load* load = wave->load;
     if (question->error != redis::Error::kNone) {
         fail("Redis has not decided a check");
@@ -268,7 +268,7 @@ void Load::ask(Wave* wave) {
         wave->questions[i].indices[0] = 0;
         wave->questions[i].count = 1;
         wave->questions[i].done = on_done;
-        wave->questions[i].asker = wave;
+        wave->questions[i].data = wave;
         if (!batcher_->ask(&wave->questions[i])) {
             fail("there is no memory");
         }

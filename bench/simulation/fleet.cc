@@ -48,7 +48,7 @@ struct Fleet::Instance {
     Micros phase;  // the time of its first round
     Micros last_arrival = 0;
     bool round_planned = false;
-    bool under_way = false;
+    bool in_flight = false;
 };
 
 Fleet::Fleet(const Scenario& scenario)
@@ -107,7 +107,7 @@ void Fleet::plan_round(std::uint32_t number, Micros now) {
 // Runs the last of the skipped rounds.
 void Fleet::make_up_rounds(Instance* instance, Micros now) {
     const Micros since = now - instance->phase;
-    if (instance->round_planned || instance->under_way || since < 0) {
+    if (instance->round_planned || instance->in_flight || since < 0) {
         return;
     }
     SyncBatch none;
@@ -129,7 +129,7 @@ void Fleet::happen(const Event& event) {
     if (event.kind == Kind::kArrive) {
         ledger_.apply(trip.batch, event.at, &trip.answer);
     } else {
-        instances_[trip.instance]->under_way = false;
+        instances_[trip.instance]->in_flight = false;
         if (event.kind == Kind::kAnswer) {
             take_in(trip);
         } else {
@@ -145,7 +145,7 @@ void Fleet::happen(const Event& event) {
 
 void Fleet::send(std::uint32_t number, Micros now) {
     Instance& instance = *instances_[number];
-    if (instance.under_way) {
+    if (instance.in_flight) {
         return;
     }
     const std::uint32_t index = new_trip();
@@ -155,7 +155,7 @@ void Fleet::send(std::uint32_t number, Micros now) {
         return;
     }
     trip.instance = number;
-    instance.under_way = true;
+    instance.in_flight = true;
     calls_++;
     charges_ += trip.batch.entries.size();
     travel(index, now);

@@ -149,12 +149,12 @@ void FleetChanges::follow(std::string_view reply) {
 
 // Reads a rate that Redis has for a zone. Returns why the zone cannot use it; null if it can.
 const char* FleetChanges::objection(const FleetZone& zone, std::string_view text, RateList* rates) {
-    Policy candidate = *zone.policy;
-    const char* wrong = parse_rates(text, &candidate.rates);
-    if (wrong == nullptr && !holds(zone.layout, candidate)) {
+    Policy changed = *zone.policy;
+    const char* wrong = parse_rates(text, &changed.rates);
+    if (wrong == nullptr && !holds(zone.layout, changed)) {
         wrong = "the zone has no room for it";
     }
-    *rates = candidate.rates;
+    *rates = changed.rates;
     return wrong;
 }
 

@@ -9,7 +9,7 @@ namespace {
 // What happens to the state of each limit once all limits of a request are decided.
 enum class Ending : std::uint8_t {
     kCharge,  // the request is admitted
-    kRefuse,
+    kReject,
     kLeave,  // Redis has to decide first: nothing changes
 };
 
@@ -99,7 +99,7 @@ Verdict check_one(TableLimit* limit, Micros now, const Process& process, Ending 
         return Verdict::kBusy;
     }
     const bool allowed = limit->decision.allowed;
-    held.give_back(allowed ? if_allowed : Ending::kRefuse, now, process);
+    held.give_back(allowed ? if_allowed : Ending::kReject, now, process);
     return allowed ? Verdict::kAdmitted : Verdict::kRejected;
 }
 
@@ -126,7 +126,7 @@ Verdict check_all(TableLimit* limits, std::size_t count, Micros now, const Proce
         allowed = allowed && ordered[i]->decision.allowed;
     }
     for (std::size_t i = 0; i < count; i++) {
-        held[i].give_back(allowed ? if_allowed : Ending::kRefuse, now, process);
+        held[i].give_back(allowed ? if_allowed : Ending::kReject, now, process);
     }
     return allowed ? Verdict::kAdmitted : Verdict::kRejected;
 }
@@ -151,8 +151,8 @@ Verdict precheck(TableLimit* limits, std::size_t count, Micros now, const Proces
     return check_all(limits, count, now, process, Ending::kLeave);
 }
 
-Verdict note_refusal(TableLimit* limits, std::size_t count, Micros now, const Process& process) {
-    return check_all(limits, count, now, process, Ending::kRefuse);
+Verdict note_rejection(TableLimit* limits, std::size_t count, Micros now, const Process& process) {
+    return check_all(limits, count, now, process, Ending::kReject);
 }
 
 bool follow_redis(TableLimit* limit, const Decision& said, std::uint32_t left, Micros back_at, Micros now,
@@ -163,10 +163,10 @@ bool follow_redis(TableLimit* limit, const Decision& said, std::uint32_t left, M
     if (slot.state == nullptr) {
         return true;
     }
-    const std::uint64_t owed = !slot.fresh && table.has_unsent_counts() ? table.unsent_of(slot).total() : 0;
+    const std::uint64_t unsent = !slot.fresh && table.has_unsent_counts() ? table.unsent_of(slot).total() : 0;
     const Micros alone_at =
         std::max(back_at, table.has_unsent_counts() ? table.unsent_counts().alone_at() : 0);
-    const bool settled = owed == 0 && (alone_at == 0 || process.clock() - alone_at >= kSettling);
+    const bool settled = unsent == 0 && (alone_at == 0 || process.clock() - alone_at >= kSettling);
     Check check;
     const auto evaluate = [&](std::uint32_t cost) {
         return check.evaluate(policy, table.layout(), slot.state, now, cost);
@@ -176,7 +176,7 @@ bool follow_redis(TableLimit* limit, const Decision& said, std::uint32_t left, M
         Table::keep(slot, process);
         return false;
     }
-    left -= static_cast<std::uint32_t>(std::min<std::uint64_t>(left, owed));
+    left -= static_cast<std::uint32_t>(std::min<std::uint64_t>(left, unsent));
     const Decision own = evaluate(0);
     if (own.rate == said.rate && own.remaining > left) {
         evaluate(own.remaining - left);

@@ -86,8 +86,8 @@ Verdict check_by_name(Table* table, const Policy& policy, std::string_view clien
     if (cost == 0 || !is_short_name(client)) {
         return check_by_name(table, policy, client, cost, now, process, decision);
     }
-    const bool owes = table->has_unsent_counts();
-    now += owes ? table->unsent_counts().ahead() : 0;
+    const bool has_unsent = table->has_unsent_counts();
+    now += has_unsent ? table->unsent_counts().ahead() : 0;
     table->note_time(now, policy, process);
     const Slot slot = table->acquire(table->hash(client), policy, now, process);
     if (slot.state == nullptr) {
@@ -98,7 +98,7 @@ Verdict check_by_name(Table* table, const Policy& policy, std::string_view clien
         Table::drop(slot, process);
         return Verdict::kRejected;
     }
-    if (owes && decision->allowed) {
+    if (has_unsent && decision->allowed) {
         table->add_unsent(slot, cost, client, policy.rates);
     }
     Table::keep(slot, process);
@@ -124,6 +124,6 @@ void give_back(TableLimit* limits, std::size_t count, Micros now, const Process&
 
 // Decides the limits for a request that another limit has rejected, and counts the request where rejected
 // requests count.
-Verdict note_refusal(TableLimit* limits, std::size_t count, Micros now, const Process& process);
+Verdict note_rejection(TableLimit* limits, std::size_t count, Micros now, const Process& process);
 
 }  // namespace rate_limit

@@ -171,9 +171,9 @@ void zone_plan_memory(Zone* zone) {
         return;
     }
     const Zone& old = *zone_of(running);
-    const bool had_accounts = old.table != nullptr && old.table->has_unsent_counts();
+    const bool had_unsent_counts = old.table != nullptr && old.table->has_unsent_counts();
     const bool same_parts = (old.table != nullptr) == needs_table(*zone) &&
-                            had_accounts == needs_unsent_counts(*zone) &&
+                            had_unsent_counts == needs_unsent_counts(*zone) &&
                             (old.denials != nullptr) == needs_denials(*zone);
     if (same_parts && (old.table == nullptr || old.table->layout() == zone->layout)) {
         return;
@@ -189,9 +189,9 @@ void zone_connect(Zone* zone) {
 }
 
 const char* zone_objection(const Zone& zone, const RateList& rates) {
-    Policy candidate = zone.policy;
-    candidate.rates = rates;
-    if (holds(zone.layout, candidate)) {
+    Policy changed = zone.policy;
+    changed.rates = rates;
+    if (holds(zone.layout, changed)) {
         return nullptr;
     }
     if (has_state<StateKind::kLog>(zone.policy.algorithm)) {

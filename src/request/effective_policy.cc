@@ -7,7 +7,7 @@
 namespace rate_limit {
 namespace {
 
-constexpr Micros kComplainEvery = 60 * kSecond;
+constexpr Micros kWarnEvery = 60 * kSecond;
 
 // A copy of a policy with other rates, in the pool of the request; null if memory is exhausted.
 const Policy* with_rates(ngx_http_request_t* r, const Policy& policy, const RateList& rates) {
@@ -46,7 +46,7 @@ std::uint32_t told_cost(ngx_http_request_t* r, const AppliedLimit& applied) {
     std::uint64_t cost = 1;
     if (ngx_http_complex_value(r, applied.cost, &text) == NGX_OK &&
         !parse_number(view(text), kMaxCost, &cost)) {
-        if (applied.zone->shared->bad_cost.is_due(wall_clock(), kComplainEvery)) {
+        if (applied.zone->shared->bad_cost.is_due(wall_clock(), kWarnEvery)) {
             const LogText word(text);
             ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
                           "cost \"%V\" for zone \"%V\" is not a number from 0 to %uD: it counts as 1",
@@ -65,7 +65,7 @@ const Policy* told_policy(ngx_http_request_t* r, const AppliedLimit& applied) {
         return &applied.policy;
     }
     if (rates == nullptr) {
-        if (zone->shared->bad_rate.is_due(wall_clock(), kComplainEvery)) {
+        if (zone->shared->bad_rate.is_due(wall_clock(), kWarnEvery)) {
             const LogText word(text);
             ngx_log_error(
                 NGX_LOG_ERR, r->connection->log, 0,

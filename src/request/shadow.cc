@@ -22,27 +22,29 @@ struct ShadowCheck {
     std::unique_ptr<char[]> long_name;
     char short_name[kShort];
     Limit limit;
-    std::aligned_storage_t<sizeof(RequestCheck), alignof(RequestCheck)> group;
+    std::aligned_storage_t<sizeof(RequestCheck), alignof(RequestCheck)> request_check;
     ShadowCheck* next;
     ShadowCheck* previous;
 };
 
-ShadowCheck* under_way = nullptr;  // in flight, of this process
+ShadowCheck* in_flight = nullptr;  // the checks that Redis has not answered, of this process
 ShadowCheck* free_checks = nullptr;
 
-RequestCheck* group_of(ShadowCheck* check) { return reinterpret_cast<RequestCheck*>(&check->group); }
+RequestCheck* request_check_of(ShadowCheck* check) {
+    return reinterpret_cast<RequestCheck*>(&check->request_check);
+}
 
 void enlist(ShadowCheck* check) {
     check->previous = nullptr;
-    check->next = under_way;
-    if (under_way != nullptr) {
-        under_way->previous = check;
+    check->next = in_flight;
+    if (in_flight != nullptr) {
+        in_flight->previous = check;
     }
-    under_way = check;
+    in_flight = check;
 }
 
 void unlist(ShadowCheck* check) {
-    (check->previous != nullptr ? check->previous->next : under_way) = check->next;
+    (check->previous != nullptr ? check->previous->next : in_flight) = check->next;
     if (check->next != nullptr) {
         check->next->previous = check->previous;
     }
@@ -113,7 +115,7 @@ void ask_redis(const Limit& limit, bool admitted) {
     check->limit.policy = &check->policy;
     check->limit.client = {name, limit.client.size()};
     const Waiter waiter = {
-        [](void* data, std::size_t) -> void* { return &static_cast<ShadowCheck*>(data)->group; },
+        [](void* data, std::size_t) -> void* { return &static_cast<ShadowCheck*>(data)->request_check; },
         [](RequestCheck* done) { conclude(static_cast<ShadowCheck*>(done->data), done->outcome()); }};
     const RequestOutcome outcome = decide(&check->limit, 1, this_process(), wall_clock, waiter, check);
     if (outcome.progress != Progress::kWaiting) {
@@ -170,9 +172,9 @@ void check_shadows(ngx_http_request_t* r, RequestState* state, bool admitted) {
 }
 
 void end_shadows() {
-    while (under_way != nullptr) {
-        group_of(under_way)->forget();
-        recycle(under_way);
+    while (in_flight != nullptr) {
+        request_check_of(in_flight)->forget();
+        recycle(in_flight);
     }
     while (free_checks != nullptr) {
         delete std::exchange(free_checks, free_checks->next);

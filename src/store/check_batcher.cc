@@ -12,8 +12,8 @@
 namespace rate_limit {
 namespace {
 
-constexpr std::size_t kMaxKeys = 1024;        // in a call; Lua's stack holds a few thousand
-constexpr redis::Milliseconds kApart = 1000;  // how long a node gets a call per client
+constexpr std::size_t kMaxKeys = 1024;           // in a call; Lua's stack holds a few thousand
+constexpr redis::Milliseconds kSplitFor = 1000;  // how long a node gets a call per client
 
 // True if a node has decided nothing, because it does not serve all slots of the call.
 bool is_elsewhere(redis::Error error, std::string_view reply) {
@@ -73,15 +73,15 @@ struct CheckBatcher::Batch {
 struct CheckBatcher::Node {
     const redis::Client* client;      // identifies the server; may be dangling
     Batch* open;                      // the batch that is being filled; may be null
-    std::size_t on_way;               // groups in flight
-    redis::Milliseconds apart_until;  // until then, each client gets its own batch
+    std::size_t in_flight;            // groups in flight
+    redis::Milliseconds split_until;  // until then, each client gets its own batch
     Node* next;
     Node* next_open;
 
     // True while more groups are in flight than have been collected: sending now would only queue behind
     // them, so the next reply triggers one larger call. A batch that is as large as those in flight is sent
     // at once, so several batches are in flight, and neither Redis nor the worker is idle.
-    bool must_wait() const { return open->groups < on_way; }
+    bool must_wait() const { return open->groups < in_flight; }
 };
 
 CheckBatcher::CheckBatcher(redis::Router* router, const Options& options, redis::Loop* loop)
@@ -201,7 +201,7 @@ CheckBatcher::Node* CheckBatcher::node_of(const redis::Client* client) {
         if (node->client == client) {
             return node;
         }
-        if (node->open == nullptr && node->on_way == 0 && loop_->now() >= node->apart_until) {
+        if (node->open == nullptr && node->in_flight == 0 && loop_->now() >= node->split_until) {
             idle = node;
         }
     }
@@ -223,7 +223,7 @@ CheckBatcher::Batch* CheckBatcher::batch_for(const Limit& limit) {
     const redis::Client* client = router_->client_of(slot);
     // Until the slot map is loaded, every slot maps to one placeholder client that is not connected.
     Node* node = client != nullptr && client->connected() ? node_of(client) : nullptr;
-    const bool together = node != nullptr && loop_->now() >= node->apart_until;
+    const bool together = node != nullptr && loop_->now() >= node->split_until;
     return together ? batch_of_node(node, slot) : batch_of_client(limit.client, slot);
 }
 
@@ -395,7 +395,7 @@ void CheckBatcher::flush() {
 void CheckBatcher::leave(Batch* batch) {
     const bool follows = sharded_ && batch->node != nullptr;
     if (follows && router_->client_of(batch->slot) != batch->node->client) {
-        ask_apart(batch);
+        send_split(batch);
     } else {
         send(batch);
     }
@@ -427,7 +427,7 @@ void CheckBatcher::send(Batch* batch) {
     command.append(undeclared ? batch->key_texts.view() : std::string_view());
     call->slot = batch->slot;
     if (batch->node != nullptr) {
-        batch->node->on_way += batch->groups;
+        batch->node->in_flight += batch->groups;
     }
     if (options_.counter != nullptr) {
         options_.counter->on_batch(batch->groups);
@@ -446,14 +446,14 @@ void CheckBatcher::on_answer(void* self, redis::Error error, std::string_view re
         batcher->options_.on_reply(batch->groups, error);
     }
     if (node != nullptr) {
-        node->on_way -= batch->groups;
+        node->in_flight -= batch->groups;
         if (node->open != nullptr) {
             batcher->flush_->arm(0);
         }
     }
     if (batcher->sharded_ && node != nullptr && is_elsewhere(error, reply)) {
-        node->apart_until = batcher->loop_->now() + kApart;
-        batcher->ask_apart(batch);
+        node->split_until = batcher->loop_->now() + kSplitFor;
+        batcher->send_split(batch);
         return;
     }
     batcher->finish(batch, error, reply);
@@ -461,7 +461,7 @@ void CheckBatcher::on_answer(void* self, redis::Error error, std::string_view re
 
 // Sends each group of a batch in a call of its own, with the deadline of the batch. The node does not serve
 // all slots of the batch, and nothing has been charged. Redis redirects each of these calls if necessary.
-void CheckBatcher::ask_apart(Batch* batch) {
+void CheckBatcher::send_split(Batch* batch) {
     if (batch->key_texts.failed() || batch->group_texts.failed()) {
         finish(batch, redis::Error::kOutOfMemory, {});
         return;

@@ -26,7 +26,7 @@ struct Question {
     std::uint8_t indices[kMaxLimits];  // of the limits in this group
     std::size_t count = 0;             // of `indices`
     void (*done)(Question* question) = nullptr;
-    void* asker = nullptr;                     // for the caller, who sets `done`
+    void* data = nullptr;                      // of the caller, for `done` and `lost`
     redis::Error error = redis::Error::kNone;  // if not kNone, nothing was decided
     Micros time = 0;                           // of the decision, by Redis's clock
     Waiting* waiting = nullptr;                // while the question is in flight
@@ -105,7 +105,7 @@ class CheckBatcher {
     bool holds(const Node& node);
     void leave(Batch* batch);
     void send(Batch* batch);
-    void ask_apart(Batch* batch);
+    void send_split(Batch* batch);
     static bool is_whole(const Batch& batch, std::string_view reply);
     void finish(Batch* batch, redis::Error error, std::string_view reply);
     void wake();

@@ -37,7 +37,7 @@ RequestCheck::RequestCheck(Limit* limits, std::size_t count, const Process& proc
     : limits_(limits), count_(count), process_(process), wall_(wall), done_(done) {
     question_.limits = limits;
     question_.done = on_answer;
-    question_.asker = this;
+    question_.data = this;
     for (std::size_t i = 0; i < count_; i++) {
         const StoreZone& zone = *limits_[i].zone;
         limits_[i].decided_by = DecidedBy::kNobody;
@@ -124,8 +124,8 @@ RequestCheck* RequestCheck::copy() const {
         text = std::copy(limit.client.begin(), limit.client.end(), text);
     }
     copy->question_.limits = copy->limits_;
-    copy->question_.asker = copy;
-    copy->question_.lost = [](Question* question) { ::operator delete(question->asker); };
+    copy->question_.data = copy;
+    copy->question_.lost = [](Question* question) { ::operator delete(question->data); };
     copy->done_ = end_copy;
     copy->data = nullptr;
     return copy;
@@ -190,7 +190,7 @@ Progress RequestCheck::look_at_memory() {
         const Verdict verdict = precheck(memory.limits.data(), memory.limits.size(), decided_at_, process_);
         if (verdict == Verdict::kRejected) {
             copy_decisions(memory);
-            note_rejection();
+            count_rejection();
             return Progress::kRejected;
         }
     }
@@ -245,7 +245,7 @@ Progress RequestCheck::ask_next() {
 }
 
 void RequestCheck::on_answer(Question* question) {
-    auto* check = static_cast<RequestCheck*>(question->asker);
+    auto* check = static_cast<RequestCheck*>(question->data);
     check->progress_ = check->take_answer();
     if (check->progress_ != Progress::kWaiting) {
         check->done_(check);
@@ -378,18 +378,18 @@ Progress RequestCheck::leave_memory_out(const MemoryLimits& memory) {
 // requests count.
 Progress RequestCheck::reject() {
     give_back();
-    note_rejection();
+    count_rejection();
     MemoryLimits memory;
     gather_memory(count_, &memory);
     if (memory.limits.size() != 0 &&
-        note_refusal(memory.limits.data(), memory.limits.size(), wall_(), process_) != Verdict::kBusy) {
+        note_rejection(memory.limits.data(), memory.limits.size(), wall_(), process_) != Verdict::kBusy) {
         copy_decisions(memory);
     }
     return Progress::kRejected;
 }
 
 // Counts the rejected request in each Redis that was not asked, where rejected requests count.
-void RequestCheck::note_rejection() {
+void RequestCheck::count_rejection() {
     for (std::size_t i = 0; i < count_; i++) {
         const Limit& limit = limits_[i];
         if (limit.zone->batcher != nullptr && !tried_[i] && limit.policy->count_all && limit.cost != 0) {

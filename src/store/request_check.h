@@ -92,7 +92,7 @@ class RequestCheck {
     Progress charge_memory(std::size_t end);
     Progress leave_memory_out(const MemoryLimits& memory);
     Progress reject();
-    void note_rejection();
+    void count_rejection();
     bool is_refundable(std::size_t index) const;
     void give_back();
     void give_back_to_memory();

@@ -9,29 +9,29 @@ namespace rate_limit {
 namespace {
 
 const Policy kPolicy;
-const StateLayout kShape = layout_of(kPolicy, 2, 0);
+const StateLayout kLayout = layout_of(kPolicy, 2, 0);
 
 void test_each_value_is_parsed_once(void**) {
     RateMemo memo;
     for (int round = 0; round < 100; round++) {
-        const RateList* rates = memo.read("100r/m,1000r/h", kPolicy, kShape);
+        const RateList* rates = memo.read("100r/m,1000r/h", kPolicy, kLayout);
         assert_non_null(rates);
         assert_int_equal(rates->size, 2);
         assert_int_equal(rates->rates[1].count, 1000);
-        const RateList* off = memo.read("off", kPolicy, kShape);
+        const RateList* off = memo.read("off", kPolicy, kLayout);
         assert_non_null(off);
         assert_int_equal(off->size, 0);
-        assert_null(memo.read("many", kPolicy, kShape));
-        assert_null(memo.read("1r/s,2r/m,3r/h", kPolicy, kShape));  // more than the zone has room for
+        assert_null(memo.read("many", kPolicy, kLayout));
+        assert_null(memo.read("1r/s,2r/m,3r/h", kPolicy, kLayout));  // more than the zone has room for
     }
     assert_int_equal(memo.parsed(), 4);
 }
 
 void test_what_says_nothing_is_no_rate(void**) {
     RateMemo memo;
-    assert_null(memo.read("", kPolicy, kShape));
-    assert_null(memo.read(std::string(RateMemo::kLongest + 1, '1'), kPolicy, kShape));
-    assert_null(memo.read(std::string(RateMemo::kLongest, '1'), kPolicy, kShape));
+    assert_null(memo.read("", kPolicy, kLayout));
+    assert_null(memo.read(std::string(RateMemo::kLongest + 1, '1'), kPolicy, kLayout));
+    assert_null(memo.read(std::string(RateMemo::kLongest, '1'), kPolicy, kLayout));
     assert_int_equal(memo.parsed(), 1);
 }
 
@@ -42,7 +42,7 @@ void test_twenty_values_stay_known(void**) {
         for (int round = 0; round < 3; round++) {
             for (int i = 1; i <= 20; i++) {
                 const std::string text = std::to_string(1000 * shift + i) + "r/s";
-                const RateList* rates = memo.read(text, kPolicy, kShape);
+                const RateList* rates = memo.read(text, kPolicy, kLayout);
                 assert_non_null(rates);
                 assert_int_equal(rates->rates[0].count, 1000 * shift + i);
             }
@@ -56,7 +56,7 @@ void test_more_values_than_entries_stay_right(void**) {
     RateMemo memo;
     for (int round = 0; round < 2; round++) {
         for (int i = 1; i <= 5000; i++) {
-            const RateList* rates = memo.read(std::to_string(i) + "r/s", kPolicy, kShape);
+            const RateList* rates = memo.read(std::to_string(i) + "r/s", kPolicy, kLayout);
             assert_non_null(rates);
             assert_int_equal(rates->rates[0].count, i);
         }

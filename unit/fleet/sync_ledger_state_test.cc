@@ -25,9 +25,9 @@ void test_a_table_gets_the_state_of_redis_and_keeps_its_unsent_count(void**) {
         use(scene.zone, "alice", 7);
         scene.confirm_all();
         assert_int_equal(scene.zone.used(scene.zone->hash("alice")), 42);
-        assert_int_equal(owed_by(scene.zone, "alice").unsent, 7);
-        assert_int_equal(owed_by(scene.zone, "alice").sending, 0);
-        assert_true(owed_by(scene.zone, "alice").marked);
+        assert_int_equal(unsent_of(scene.zone, "alice").unsent, 7);
+        assert_int_equal(unsent_of(scene.zone, "alice").sending, 0);
+        assert_true(unsent_of(scene.zone, "alice").marked);
         sync(&scene.sync_ledger, &scene.ledger);
         assert_int_equal(scene.zone.used(scene.zone->hash("alice")), 42);
         assert_int_equal(scene.ledger.charged("alice"), 42);
@@ -66,7 +66,7 @@ void test_a_client_without_a_state_in_redis_starts_anew(void**) {
     use(scene.zone, "alice", 2);
     scene.sync_ledger.confirm(scene.batch, 0, nullptr, kNow, 0);
     assert_int_equal(scene.zone.used(scene.zone->hash("alice")), 2);
-    assert_int_equal(owed_by(scene.zone, "alice").unsent, 2);
+    assert_int_equal(unsent_of(scene.zone, "alice").unsent, 2);
 }
 
 void test_a_fallback_keeps_its_own_state(void**) {
@@ -77,8 +77,8 @@ void test_a_fallback_keeps_its_own_state(void**) {
     use(scene.zone, "alice", 2);
     scene.sync_ledger.confirm(scene.batch, 0, nullptr, 0, 0);
     assert_int_equal(scene.zone.used(scene.zone->hash("alice")), 7);
-    assert_int_equal(owed_by(scene.zone, "alice").unsent, 2);
-    assert_int_equal(owed_by(scene.zone, "alice").sending, 0);
+    assert_int_equal(unsent_of(scene.zone, "alice").unsent, 2);
+    assert_int_equal(unsent_of(scene.zone, "alice").sending, 0);
     assert_true(scene.begin());
     assert_content(scene.batch, "alice=2 ");
     scene.sync_ledger.confirm(scene.batch, 0, nullptr, 0, 0);
@@ -145,14 +145,14 @@ void test_requests_that_have_left_their_window_are_not_sent(void**) {
             for (unsigned i = 0; i < 8; i++) {
                 use(scene.zone, "alice", 4, kNow + i * kMinute);
             }
-            const std::uint32_t owed = owed_by(scene.zone, "alice").unsent;
-            assert_true(owed >= 28);
+            const std::uint32_t unsent = unsent_of(scene.zone, "alice").unsent;
+            assert_true(unsent >= 28);
             const Micros now = kNow + 7 * kMinute;
             const std::uint32_t counts = scene.zone.used(scene.zone->hash("alice"), now);
             assert_in_range(counts, 4, 10);
             assert_true(scene.begin(kMany, now));
             assert_int_equal(scene.batch.entries[0].amount, counts);
-            assert_int_equal(owed_by(scene.zone, "alice").unsent, 0);
+            assert_int_equal(unsent_of(scene.zone, "alice").unsent, 0);
             scene.confirm_all(now);
             // The window is over. A bucket that has drained here may not have drained elsewhere.
             use(scene.zone, "alice", 1, now + kMinute);
@@ -164,7 +164,7 @@ void test_requests_that_have_left_their_window_are_not_sent(void**) {
                 assert_int_equal(scene.ledger.peek("alice", now + 4 * kMinute, 0).remaining,
                                  capacity_of(policy, policy.rates.rates[0]));
             }
-            assert_int_equal(owed_by(scene.zone, "alice").unsent, 0);
+            assert_int_equal(unsent_of(scene.zone, "alice").unsent, 0);
             assert_int_equal(marks(scene.zone.table()), 0);
         }
     }

@@ -40,11 +40,11 @@ void test_a_batch_has_clients_and_amounts(void**) {
         assert_int_equal(policy.rates.rates[0].period, kHour);
         assert_true(policy.debt);
     }
-    assert_int_equal(owed_by(scene.zone, "alice").unsent, 0);
-    assert_int_equal(owed_by(scene.zone, "alice").sending, 7);
-    assert_true(owed_by(scene.zone, "alice").marked);
+    assert_int_equal(unsent_of(scene.zone, "alice").unsent, 0);
+    assert_int_equal(unsent_of(scene.zone, "alice").sending, 7);
+    assert_true(unsent_of(scene.zone, "alice").marked);
     scene.confirm_all();
-    assert_int_equal(owed_by(scene.zone, "alice").sending, 0);
+    assert_int_equal(unsent_of(scene.zone, "alice").sending, 0);
     assert_int_equal(marks(scene.zone.table()), 0);
     assert_false(scene.next());
     assert_false(scene.begin());
@@ -273,13 +273,13 @@ void test_a_client_that_is_evicted_while_in_flight_does_no_harm(void**) {
     assert_true(scene.begin());
     const Ledger::Answer answer = scene.ledger.apply(scene.batch, kNow);
     forget_all(scene.zone, 100);
-    assert_false(owed_by(scene.zone, "alice").known);
+    assert_false(unsent_of(scene.zone, "alice").known);
     assert_int_equal(scene.zone->evictions(), 2);
     // One client comes back, in a slot that another client had.
     use(scene.zone, "alice", 200);
     confirm(&scene.sync_ledger, scene.batch, answer, kNow);
-    assert_false(owed_by(scene.zone, "bob").known);
-    assert_int_equal(owed_by(scene.zone, "alice").unsent, 200);
+    assert_false(unsent_of(scene.zone, "bob").known);
+    assert_int_equal(unsent_of(scene.zone, "alice").unsent, 200);
     assert_int_equal(scene.zone.used(scene.zone->hash("alice")), 200);
     sync(&scene.sync_ledger, &scene.ledger);
     assert_int_equal(scene.ledger.charged("alice"), 203);
@@ -296,12 +296,12 @@ void test_a_late_reply_to_an_older_batch_changes_nothing(void**) {
     use(scene.zone, "alice", 4);
     assert_true(scene.begin());
     confirm(&scene.sync_ledger, first, early, kNow);
-    assert_int_equal(owed_by(scene.zone, "alice").sending, 4);
+    assert_int_equal(unsent_of(scene.zone, "alice").sending, 4);
     assert_int_equal(scene.zone.used(scene.zone->hash("alice")), 7);
     SyncBatch foreign = scene.batch;
     foreign.sender++;
     confirm(&scene.sync_ledger, foreign, early, kNow);
-    assert_int_equal(owed_by(scene.zone, "alice").sending, 4);
+    assert_int_equal(unsent_of(scene.zone, "alice").sending, 4);
 }
 
 void test_a_reply_reaches_a_client_that_has_moved_to_another_slot(void**) {
@@ -315,11 +315,11 @@ void test_a_reply_reaches_a_client_that_has_moved_to_another_slot(void**) {
     std::swap(scene.batch.entries[0].slot, scene.batch.entries[1].slot);
     scene.sync_ledger.confirm(scene.batch, 0, answer[0].data(), kNow, 0);
     const bool alice_first = scene.batch.entries[0].name() == "alice";
-    assert_int_equal(owed_by(scene.zone, "alice").sending, alice_first ? 0 : 3);
-    assert_int_equal(owed_by(scene.zone, "bob").sending, alice_first ? 5 : 0);
+    assert_int_equal(unsent_of(scene.zone, "alice").sending, alice_first ? 0 : 3);
+    assert_int_equal(unsent_of(scene.zone, "bob").sending, alice_first ? 5 : 0);
     scene.sync_ledger.confirm(scene.batch, 1, answer[1].data(), kNow, 0);
-    assert_int_equal(owed_by(scene.zone, "alice").sending, 0);
-    assert_int_equal(owed_by(scene.zone, "bob").sending, 0);
+    assert_int_equal(unsent_of(scene.zone, "alice").sending, 0);
+    assert_int_equal(unsent_of(scene.zone, "bob").sending, 0);
     assert_int_equal(scene.zone.used(scene.zone->hash("alice")), 3);
     assert_int_equal(scene.zone.used(scene.zone->hash("bob")), 5);
 }
@@ -347,7 +347,7 @@ void test_a_retry_leaves_out_clients_that_are_in_another_batch(void**) {
     scene.sync_ledger.begin_round();
     while (scene.next()) {
     }
-    assert_int_equal(owed_by(scene.zone, "alice").sending, 200);
+    assert_int_equal(unsent_of(scene.zone, "alice").sending, 200);
     scene.sync_ledger.failed(first);
     assert_false(scene.begin());
 }

@@ -15,10 +15,10 @@ struct Scene {
     explicit Scene(redis::Milliseconds timeout = 2000, const SyncSender::Options& options = every(10),
                    const Policy& policy = kPolicy)
         : server(&loop),
-          place(policy, 128),
+          instance(policy, 128),
           settings(sync_settings(server.server.path(), timeout)),
           client(redis::Client::make(settings, {}, &loop)),
-          sync_sender(start(place, client.get(), &loop, process, options)) {
+          sync_sender(start(instance, client.get(), &loop, process, options)) {
         nginx_loop = &loop;
     }
     ~Scene() {
@@ -28,7 +28,7 @@ struct Scene {
     }
 
     bool deliver() {
-        return loop.run_until([&] { return !place.any(); });
+        return loop.run_until([&] { return !instance.any(); });
     }
     bool await_calls(std::size_t count) {
         return loop.run_until([&] { return server.calls.size() >= count; });
@@ -39,7 +39,7 @@ struct Scene {
 
     redis::TestLoop loop;
     SyncServer server;
-    Place place;
+    InstanceZone instance;
     Process process = this_process();
     redis::Settings settings;
     std::unique_ptr<redis::Client> client;
@@ -48,8 +48,8 @@ struct Scene {
 
 void test_a_call_has_clients_amounts_and_a_sequence_number(void**) {
     Scene scene;
-    scene.place.admitted("alice", 3);
-    scene.place.admitted("bob", 1, 5);
+    scene.instance.admitted("alice", 3);
+    scene.instance.admitted("bob", 1, 5);
     assert_true(scene.deliver());
     assert_int_equal(scene.server.calls.size(), 1);
     const SeenCall call = scene.server.calls[0];
@@ -59,9 +59,9 @@ void test_a_call_has_clients_amounts_and_a_sequence_number(void**) {
     assert_int_equal(call.policies.size(), 1);
     assert_string_equal(call.sequence.c_str(), "1");
     char sender[17];
-    std::snprintf(sender, sizeof sender, "%016lx", scene.place.unsent_counts().sender());
+    std::snprintf(sender, sizeof sender, "%016lx", scene.instance.unsent_counts().sender());
     assert_string_equal(call.guard.c_str(), (std::string("rate_limit:sync:api:") + sender).c_str());
-    scene.place.admitted("bob");
+    scene.instance.admitted("bob");
     assert_true(scene.deliver());
     assert_int_equal(scene.server.calls.size(), 2);
     assert_string_equal(scene.server.calls[1].sequence.c_str(), "2");
@@ -72,16 +72,16 @@ void test_a_call_has_clients_amounts_and_a_sequence_number(void**) {
 // The largest possible age of a request in the call: the time since the SyncSender last collected counts.
 void test_a_call_has_the_largest_possible_age_of_its_requests(void**) {
     Scene scene(60, every(100));
-    scene.place.admitted("alice");
+    scene.instance.admitted("alice");
     assert_true(scene.deliver());
     assert_int_equal(scene.server.calls[0].age, 0);
     scene.loop.run_for(250);
-    scene.place.admitted("alice");
+    scene.instance.admitted("alice");
     assert_true(scene.deliver());
     assert_in_range(scene.server.calls[1].age, 90'000, 150'000);
     // The age of a retry has grown.
     scene.server.send = [](const std::string&) { return ""; };
-    scene.place.admitted("alice");
+    scene.instance.admitted("alice");
     assert_true(scene.await_calls(3));
     scene.loop.run_for(300);
     scene.server.send = redis::bulk;
@@ -95,18 +95,18 @@ void test_clients_of_the_same_rates_share_a_policy(void**) {
     const StateLayout layout = layout_of(policy, 1, 0);
     redis::TestLoop loop;
     SyncServer server(&loop);
-    const Place place(policy, layout, 64);
+    const InstanceZone instance(policy, layout, 64);
     const Process process = this_process();
     const redis::Settings settings = sync_settings(server.server.path());
     const std::unique_ptr<redis::Client> client(redis::Client::make(settings, {}, &loop));
-    const auto sync_sender = start(place, client.get(), &loop, process);
+    const auto sync_sender = start(instance, client.get(), &loop, process);
     const Policy policies[] = {with_debt(policy_of(Algorithm::kFixedWindow, "7r/d")),
                                with_debt(policy_of(Algorithm::kFixedWindow, "8r/d")),
                                with_debt(policy_of(Algorithm::kFixedWindow, "9r/h"))};
     for (unsigned i = 0; i < 30; i++) {
-        place.admitted(name_of(i), 1, 1, &policies[i % 3]);
+        instance.admitted(name_of(i), 1, 1, &policies[i % 3]);
     }
-    assert_true(loop.run_until([&] { return !place.any(); }));
+    assert_true(loop.run_until([&] { return !instance.any(); }));
     const SeenCall& call = server.calls[0];
     assert_int_equal(call.keys.size(), 30);
     assert_int_equal(call.policies.size(), 3);
@@ -129,14 +129,14 @@ void test_the_state_of_redis_is_taken_over(void**) {
         const bool over = key == key_of("carol");
         return record(over ? 7 : 0, window(nginx_clock(), kPolicy.rates.rates[0], over ? 1007 : 990));
     };
-    scene.place.admitted("alice", 3);
-    scene.place.admitted("bob", 3);
-    scene.place.admitted("carol", 9);
+    scene.instance.admitted("alice", 3);
+    scene.instance.admitted("bob", 3);
+    scene.instance.admitted("carol", 9);
     assert_true(scene.deliver());
-    assert_int_equal(scene.place.remaining("alice"), 10);
-    assert_int_equal(scene.place.remaining("carol"), 0);
-    assert_int_equal(scene.place.remaining("bob"), 1000);  // Redis has no state of bob
-    assert_int_equal(scene.place.unsent_counts().overshoot(), 7);
+    assert_int_equal(scene.instance.remaining("alice"), 10);
+    assert_int_equal(scene.instance.remaining("carol"), 0);
+    assert_int_equal(scene.instance.remaining("bob"), 1000);  // Redis has no state of bob
+    assert_int_equal(scene.instance.unsent_counts().overshoot(), 7);
 }
 
 void test_a_malformed_state_in_redis_is_ignored(void**) {
@@ -144,9 +144,9 @@ void test_a_malformed_state_in_redis_is_ignored(void**) {
     for (const std::string& value : {std::string(1, 'x'), std::string(12, '\0'), std::string(13, '\xff'),
                                      std::string(40, '\x80'), std::string(65535, 'y')}) {
         scene.server.answer = [&](const std::string&) { return record(0, value); };
-        scene.place.admitted("alice", 3);
+        scene.instance.admitted("alice", 3);
         assert_true(scene.deliver());
-        assert_int_equal(scene.place.remaining("alice"), 1000);
+        assert_int_equal(scene.instance.remaining("alice"), 1000);
     }
     assert_int_equal(scene.errors(redis::Error::kShape), 0);
 }
@@ -195,18 +195,19 @@ void test_a_lost_call_is_retried_and_charged_once(void**) {
     for (const Mode mode : {Mode::kSync, Mode::kFallback}) {
         for (const Trouble& trouble : troubles) {
             Scene scene(60, every(10, mode));
-            scene.place.admitted("first");
+            scene.instance.admitted("first");
             assert_true(scene.deliver());
             trouble.begin(&scene);
-            scene.place.admitted("alice", 3);
-            scene.place.admitted("bob", 4);
-            assert_true(scene.loop.run_until([&] { return owed_by(scene.place.zone, "bob").sending != 0; }));
-            scene.place.admitted("alice", 2);
+            scene.instance.admitted("alice", 3);
+            scene.instance.admitted("bob", 4);
+            assert_true(
+                scene.loop.run_until([&] { return unsent_of(scene.instance.zone, "bob").sending != 0; }));
+            scene.instance.admitted("alice", 2);
             scene.loop.run_for(100);
-            const Owed owed = owed_by(scene.place.zone, "alice");
-            if (owed.sending != 3 || owed.unsent != 2 || owed.sequence != 2) {
-                fail_msg("%s: %u on the way, %u unsent, number %lu", trouble.name, owed.sending, owed.unsent,
-                         owed.sequence);
+            const UnsentCopy unsent = unsent_of(scene.instance.zone, "alice");
+            if (unsent.sending != 3 || unsent.unsent != 2 || unsent.sequence != 2) {
+                fail_msg("%s: %u on the way, %u unsent, number %lu", trouble.name, unsent.sending,
+                         unsent.unsent, unsent.sequence);
             }
             trouble.end(&scene);
             assert_true(scene.deliver());
@@ -228,7 +229,7 @@ void test_a_flushed_script_is_loaded_and_the_call_retried(void**) {
     scene.server.send = [&](const std::string& reply) {
         return forgotten++ == 0 ? "-NOSCRIPT No matching script.\r\n" : redis::bulk(reply);
     };
-    scene.place.admitted("alice", 3);
+    scene.instance.admitted("alice", 3);
     assert_true(scene.deliver());
     assert_int_equal(scene.server.server.count("SCRIPT"), 2);
     assert_int_equal(scene.server.calls.size(), 2);
@@ -238,12 +239,12 @@ void test_a_flushed_script_is_loaded_and_the_call_retried(void**) {
 
 void test_no_call_is_made_while_the_server_is_unavailable(void**) {
     Scene scene(60);
-    scene.place.admitted("first");
+    scene.instance.admitted("first");
     assert_true(scene.deliver());
     scene.server.server.refuse();
     scene.server.server.hang_up();
     assert_true(scene.loop.run_until([&] { return scene.loop.attached == 0; }));
-    scene.place.admitted("alice", 3);
+    scene.instance.admitted("alice", 3);
     assert_true(scene.loop.run_until([&] { return !scene.client->available(); }));
     const std::uint64_t calls = scene.client->counts().calls;
     scene.loop.run_for(40);
@@ -256,7 +257,7 @@ void test_no_call_is_made_while_the_server_is_unavailable(void**) {
 void test_one_call_follows_the_other(void**) {
     Scene scene(2000, every(5));
     for (unsigned i = 0; i < 600; i++) {
-        scene.place.admitted(name_of(i));
+        scene.instance.admitted(name_of(i));
     }
     scene.server.send = [](const std::string&) { return ""; };
     assert_true(scene.await_calls(1));
@@ -277,16 +278,16 @@ void test_one_call_follows_the_other(void**) {
 void test_batches_in_flight_are_retried_by_the_next_sync_sender(void**) {
     Scene scene(1000);
     scene.server.send = [](const std::string&) { return ""; };
-    scene.place.admitted("alice", 3);
+    scene.instance.admitted("alice", 3);
     assert_true(scene.await_calls(1));
     // As when a worker exits: destroying the router answers the calls in flight.
     scene.sync_sender->stop();
     scene.client.reset();
     scene.sync_sender.reset();
     scene.server.send = redis::bulk;
-    scene.place.admitted("alice", 2);
+    scene.instance.admitted("alice", 2);
     scene.client.reset(redis::Client::make(scene.settings, {}, &scene.loop));
-    scene.sync_sender = start(scene.place, scene.client.get(), &scene.loop, scene.process);
+    scene.sync_sender = start(scene.instance, scene.client.get(), &scene.loop, scene.process);
     assert_true(scene.deliver());
     assert_int_equal(scene.server.calls.size(), 3);
     assert_string_equal(scene.server.calls[1].sequence.c_str(), "1");
@@ -299,30 +300,30 @@ void test_batches_in_flight_are_retried_by_the_next_sync_sender(void**) {
 void test_a_reply_after_the_stop_is_still_applied(void**) {
     Scene scene;
     scene.server.send = [](const std::string&) { return ""; };
-    scene.place.admitted("alice", 3);
+    scene.instance.admitted("alice", 3);
     assert_true(scene.await_calls(1));
     scene.sync_sender->stop();
-    scene.place.admitted("bob");
+    scene.instance.admitted("bob");
     scene.server.server.say(
         redis::bulk(packed(static_cast<std::uint64_t>(nginx_clock()), 8) + record(0, "")));
-    assert_true(scene.loop.run_until([&] { return owed_by(scene.place.zone, "alice").sending == 0; }));
+    assert_true(scene.loop.run_until([&] { return unsent_of(scene.instance.zone, "alice").sending == 0; }));
     scene.loop.run_for(30);
     assert_int_equal(scene.server.calls.size(), 1);
     // Nor does a malformed reply do harm then.
     Scene other;
     other.server.send = [](const std::string&) { return ""; };
-    other.place.admitted("alice", 3);
+    other.instance.admitted("alice", 3);
     assert_true(other.await_calls(1));
     other.sync_sender->stop();
     other.server.server.say(redis::bulk("nonsense"));
     other.loop.run_for(20);
-    assert_int_equal(owed_by(other.place.zone, "alice").sending, 3);
+    assert_int_equal(unsent_of(other.instance.zone, "alice").sending, 3);
 }
 
 void test_a_process_that_ends_does_not_try_for_long(void**) {
     Scene scene(3000, every(3'600'000));
     for (unsigned i = 0; i < 600; i++) {
-        scene.place.admitted(name_of(i));
+        scene.instance.admitted(name_of(i));
     }
     scene.server.send = [&](const std::string& reply) {
         scene.loop.jump(600);
@@ -331,10 +332,10 @@ void test_a_process_that_ends_does_not_try_for_long(void**) {
     scene.sync_sender->end();
     scene.loop.run_for(100);
     assert_int_equal(scene.server.calls.size(), 2);  // of the six that all counts would take
-    assert_true(scene.place.any());
+    assert_true(scene.instance.any());
     // Another process may send at once.
     const Process other = made_up_process(1);
-    const auto next = start(scene.place, scene.client.get(), &scene.loop, other);
+    const auto next = start(scene.instance, scene.client.get(), &scene.loop, other);
     assert_true(scene.deliver());
     next->stop();
     assert_int_equal(scene.server.total(), 600);
@@ -342,22 +343,22 @@ void test_a_process_that_ends_does_not_try_for_long(void**) {
 
 void test_a_process_that_ends_while_redis_is_down_resigns_at_once(void**) {
     Scene scene(60, every(20));
-    scene.place.admitted("alice");
+    scene.instance.admitted("alice");
     scene.server.server.refuse();
     assert_true(scene.loop.run_until([&] { return !scene.client->available(); }));
     scene.sync_sender->end();
     const Process other = made_up_process(1);
-    assert_int_equal(scene.place.unsent_counts().leader().lead(other), Leader::Lead::kNew);
-    scene.place.unsent_counts().leader().resign(other);
+    assert_int_equal(scene.instance.unsent_counts().leader().lead(other), Leader::Lead::kNew);
+    scene.instance.unsent_counts().leader().resign(other);
 }
 
 void test_the_clock_follows_the_replies(void**) {
     Scene scene;
     Micros ahead = 90 * kSecond;
     scene.server.clock = [&] { return nginx_clock() + ahead; };
-    scene.place.admitted("alice");
+    scene.instance.admitted("alice");
     assert_true(scene.deliver());
-    const Micros first = scene.place.unsent_counts().ahead();
+    const Micros first = scene.instance.unsent_counts().ahead();
     assert_in_range(first, 90 * kSecond - 50'000, 90 * kSecond + 50'000);
     // A difference that the round trip can explain does not change the clock.
     for (const Micros change : {Micros{0}, Micros{10}, Micros{-10}}) {
@@ -369,17 +370,17 @@ void test_the_clock_follows_the_replies(void**) {
             scene.loop.jump(2);
             return redis::bulk(reply);
         };
-        scene.place.admitted("alice");
+        scene.instance.admitted("alice");
         assert_true(scene.deliver());
-        assert_int_equal(scene.place.unsent_counts().ahead(), first);
+        assert_int_equal(scene.instance.unsent_counts().ahead(), first);
     }
     // A larger difference does: a step in either direction.
     for (const Micros step : {Micros{-3600 * kSecond}, Micros{5 * kSecond}, Micros{0}}) {
         ahead = step;
         scene.server.clock = [&] { return nginx_clock() + ahead; };
-        scene.place.admitted("alice");
+        scene.instance.admitted("alice");
         assert_true(scene.deliver());
-        assert_in_range(scene.place.unsent_counts().ahead() - step + kSecond, kSecond - 50'000,
+        assert_in_range(scene.instance.unsent_counts().ahead() - step + kSecond, kSecond - 50'000,
                         kSecond + 50'000);
     }
 }

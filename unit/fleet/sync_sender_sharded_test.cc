@@ -15,17 +15,17 @@ struct Scene {
                    const SyncSender::Options& options = every(10))
         : first(&loop),
           second(&loop),
-          place(kPolicy, sets),
+          instance(kPolicy, sets),
           router(std::make_unique<ShardedRouter>(
               std::vector<std::string>{first.server.path(), second.server.path()}, &loop, timeout)),
-          sync_sender(start(place, router.get(), &loop, process, options)) {}
+          sync_sender(start(instance, router.get(), &loop, process, options)) {}
     ~Scene() {
         sync_sender->stop();
         router.reset();
     }
 
     bool deliver() {
-        return loop.run_until([&] { return !place.any(); });
+        return loop.run_until([&] { return !instance.any(); });
     }
     bool is_of_first(const std::string& client) const { return redis::slot_of(key_of(client)) % 2 == 0; }
 
@@ -34,7 +34,7 @@ struct Scene {
         for (unsigned i = 0; count != 0; i++) {
             const std::string name = prefix + std::to_string(i);
             if (is_of_first(name) == of_first) {
-                assert_int_equal(place.admitted(name), 1);
+                assert_int_equal(instance.admitted(name), 1);
                 count--;
             }
         }
@@ -45,7 +45,7 @@ struct Scene {
     void fill_calls(unsigned clients) {
         first.send = second.send = [](const std::string&) { return ""; };
         for (unsigned i = 0; i < clients; i++) {
-            place.admitted(name_of(i));
+            instance.admitted(name_of(i));
         }
         assert_true(loop.run_until([&] { return first.calls.size() + second.calls.size() == 128; }));
     }
@@ -53,7 +53,7 @@ struct Scene {
     redis::TestLoop loop;
     SyncServer first;
     SyncServer second;
-    Place place;
+    InstanceZone instance;
     Process process = this_process();
     std::unique_ptr<ShardedRouter> router;
     std::unique_ptr<SyncSender> sync_sender;
@@ -63,7 +63,7 @@ void test_each_client_has_a_call_at_its_own_server_with_a_guard_beside_it(void**
     Scene scene;
     const char* const names[] = {"alice", "bob", "a}b", "{", "{}", "a{b}c", "}", "\x7d\x01\x02\x03"};
     for (const char* name : names) {
-        scene.place.admitted(name, 2);
+        scene.instance.admitted(name, 2);
     }
     assert_true(scene.deliver());
     std::map<std::string, unsigned> seen;
@@ -140,7 +140,7 @@ void test_calls_with_lost_replies_are_charged_once(void**) {
     scene.first.send = scene.second.send = lose_some;
     for (unsigned round = 0; round < 5; round++) {
         for (unsigned i = 0; i < 40; i++) {
-            assert_int_equal(scene.place.admitted(name_of(i), 1 + i % 3), 1 + i % 3);
+            assert_int_equal(scene.instance.admitted(name_of(i), 1 + i % 3), 1 + i % 3);
         }
         scene.loop.run_for(20);
     }
@@ -161,7 +161,7 @@ void test_a_sync_sender_may_be_destroyed_while_calls_are_in_flight(void**) {
     scene.first.send = scene.second.send = redis::bulk;
     scene.router = std::make_unique<ShardedRouter>(
         std::vector<std::string>{scene.first.server.path(), scene.second.server.path()}, &scene.loop);
-    scene.sync_sender = start(scene.place, scene.router.get(), &scene.loop, scene.process);
+    scene.sync_sender = start(scene.instance, scene.router.get(), &scene.loop, scene.process);
     assert_true(scene.deliver());
     assert_int_equal(scene.first.total() + scene.second.total(), 300);
 }
@@ -169,16 +169,16 @@ void test_a_sync_sender_may_be_destroyed_while_calls_are_in_flight(void**) {
 void test_a_process_that_ends_waits_for_all_calls_in_flight(void**) {
     Scene scene(2000, 512, every(3'600'000));
     for (unsigned i = 0; i < 300; i++) {
-        scene.place.admitted(name_of(i));
+        scene.instance.admitted(name_of(i));
     }
     const Process other = made_up_process(1);
     scene.sync_sender->end();
-    assert_int_equal(scene.place.unsent_counts().leader().lead(other), Leader::Lead::kNo);
+    assert_int_equal(scene.instance.unsent_counts().leader().lead(other), Leader::Lead::kNo);
     assert_true(scene.deliver());
     scene.loop.run_for(5);
     assert_int_equal(scene.first.total() + scene.second.total(), 300);
-    assert_int_equal(scene.place.unsent_counts().leader().lead(other), Leader::Lead::kNew);
-    scene.place.unsent_counts().leader().resign(other);
+    assert_int_equal(scene.instance.unsent_counts().leader().lead(other), Leader::Lead::kNew);
+    scene.instance.unsent_counts().leader().resign(other);
 }
 
 }  // namespace

@@ -22,13 +22,14 @@ std::string key_of(Algorithm algorithm, const std::string& client) {
 
 // A worker of an instance, with its client of Redis.
 struct Worker {
-    Worker(const Place& place, const redis::RealServer& server, redis::TestLoop* on, const Process& as,
-           const SyncSender::Options& options = every(10), redis::Milliseconds timeout = 2000)
+    Worker(const InstanceZone& instance, const redis::RealServer& server, redis::TestLoop* on,
+           const Process& as, const SyncSender::Options& options = every(10),
+           redis::Milliseconds timeout = 2000)
         : loop(on),
           process(as),
           settings(sync_settings(server.path(), timeout)),
           client(redis::Client::make(settings, {}, loop)),
-          sync_sender(start(place, client.get(), loop, process, options)) {}
+          sync_sender(start(instance, client.get(), loop, process, options)) {}
     ~Worker() {
         sync_sender->stop();
         client.reset();
@@ -41,8 +42,8 @@ struct Worker {
     std::unique_ptr<SyncSender> sync_sender;
 };
 
-bool delivered(const Place& place, redis::TestLoop* loop) {
-    return loop->run_until([&] { return !place.any(); });
+bool delivered(const InstanceZone& instance, redis::TestLoop* loop) {
+    return loop->run_until([&] { return !instance.any(); });
 }
 
 // What a client has used, by its state in Redis.
@@ -66,8 +67,8 @@ void test_counts_reach_redis_and_other_instances(void**) {
     const redis::RealServer server;
     for (const Algorithm algorithm : kTravelling) {
         const Policy policy = with_debt(policy_of(algorithm, "100r/d"));
-        const Place first(policy);
-        const Place second(policy);
+        const InstanceZone first(policy);
+        const InstanceZone second(policy);
         const Worker one(first, server, &loop, made_up_process(1));
         const Worker two(second, server, &loop, made_up_process(2));
         assert_int_equal(first.admitted("alice", 30), 30);
@@ -94,8 +95,8 @@ void test_requests_beyond_the_limit_are_charged_and_counted_as_overshoot(void**)
     const redis::RealServer server;
     for (const Algorithm algorithm : kTravelling) {
         const Policy policy = with_debt(policy_of(algorithm, "10r/d"));
-        const Place first(policy);
-        const Place second(policy);
+        const InstanceZone first(policy);
+        const InstanceZone second(policy);
         const Worker one(first, server, &loop, made_up_process(1));
         const Worker two(second, server, &loop, made_up_process(2));
         assert_int_equal(first.admitted("alice", 20), 10);
@@ -112,13 +113,13 @@ void test_requests_beyond_the_limit_are_charged_and_counted_as_overshoot(void**)
 void test_many_clients_go_in_few_calls(void**) {
     redis::TestLoop loop;
     const redis::RealServer server;
-    const Place place(kPolicy, 256);
-    const Worker worker(place, server, &loop, this_process(), every(30));
+    const InstanceZone instance(kPolicy, 256);
+    const Worker worker(instance, server, &loop, this_process(), every(30));
     constexpr unsigned kClients = 1000;
     for (unsigned i = 0; i < kClients; i++) {
-        assert_int_equal(place.admitted(name_of(i), 1 + i % 7), 1 + i % 7);
+        assert_int_equal(instance.admitted(name_of(i), 1 + i % 7), 1 + i % 7);
     }
-    assert_true(delivered(place, &loop));
+    assert_true(delivered(instance, &loop));
     assert_int_equal(calls(server), 5);
     for (unsigned i = 0; i < kClients; i++) {
         assert_int_equal(used_in(server, kPolicy, name_of(i)), 1 + i % 7);
@@ -134,15 +135,15 @@ void test_each_client_is_charged_by_its_own_rates(void**) {
     Policy policy = with_debt(policy_of(Algorithm::kGcra, "off"));
     policy.burst = 5;
     const StateLayout layout = layout_of(policy, 2, 0);
-    const Place place(policy, layout, 64);
-    const Worker worker(place, server, &loop, this_process());
+    const InstanceZone instance(policy, layout, 64);
+    const Worker worker(instance, server, &loop, this_process());
     constexpr unsigned kClients = 300;
     std::vector<Policy> policies(kClients, policy);
     for (unsigned i = 0; i < kClients; i++) {
         policies[i].rates = rates_of(std::to_string(i % 100 + 1) + "r/h" + (i % 3 == 0 ? ",50r/d" : ""));
-        assert_int_equal(place.admitted(name_of(i), 9, 1, &policies[i]), 6);
+        assert_int_equal(instance.admitted(name_of(i), 9, 1, &policies[i]), 6);
     }
-    assert_true(delivered(place, &loop));
+    assert_true(delivered(instance, &loop));
     assert_int_equal(calls(server), 2);
     std::vector<std::uint64_t> state(words_of(layout));
     for (unsigned i = 0; i < kClients; i++) {
@@ -150,19 +151,19 @@ void test_each_client_is_charged_by_its_own_rates(void**) {
         assert_true(decode_value(policies[i], layout, value, state.data()));
         Check check;
         assert_int_equal(check.evaluate(policies[i], layout, state.data(), nginx_clock(), 0).remaining, 0);
-        assert_int_equal(place.admitted(name_of(i), 1, 1, &policies[i]), 0);
+        assert_int_equal(instance.admitted(name_of(i), 1, 1, &policies[i]), 0);
     }
 }
 
 void test_a_long_name_is_sent_as_its_digest(void**) {
     redis::TestLoop loop;
     const redis::RealServer server;
-    const Place place(kPolicy);
-    const Worker worker(place, server, &loop, this_process());
+    const InstanceZone instance(kPolicy);
+    const Worker worker(instance, server, &loop, this_process());
     const std::string name(200, 'x');
-    place.admitted(name, 3);
-    place.admitted("}", 2);
-    assert_true(delivered(place, &loop));
+    instance.admitted(name, 3);
+    instance.admitted("}", 2);
+    assert_true(delivered(instance, &loop));
     NameRoom room;
     assert_int_equal(used_in(server, kPolicy, std::string(short_name(name, &room))), 3);
     assert_int_equal(used_in(server, kPolicy, std::string(short_name("}", &room))), 2);
@@ -173,18 +174,18 @@ void test_requests_admitted_by_the_fallback_are_charged_and_the_state_stays(void
     const redis::RealServer server;
     for (const Algorithm algorithm : kEveryAlgorithm) {
         const Policy policy = policy_of(algorithm, "10r/d");
-        const Place place(policy);
-        const Place other(policy);
-        const Worker worker(place, server, &loop, made_up_process(1), every(10, Mode::kFallback));
+        const InstanceZone instance(policy);
+        const InstanceZone other(policy);
+        const Worker worker(instance, server, &loop, made_up_process(1), every(10, Mode::kFallback));
         const Worker another(other, server, &loop, made_up_process(2), every(10, Mode::kFallback));
         assert_int_equal(other.admitted("alice", 5), 5);
-        assert_int_equal(place.admitted("alice", 3), 3);
-        assert_true(delivered(other, &loop) && delivered(place, &loop));
+        assert_int_equal(instance.admitted("alice", 3), 3);
+        assert_true(delivered(other, &loop) && delivered(instance, &loop));
         if (algorithm != Algorithm::kSlidingLog) {
             assert_int_equal(used_in(server, policy, "alice"), 8);
         }
-        assert_int_equal(place.remaining("alice"), 7);
-        assert_int_equal(place.unsent_counts().ahead() / kSecond, 0);
+        assert_int_equal(instance.remaining("alice"), 7);
+        assert_int_equal(instance.unsent_counts().ahead() / kSecond, 0);
         server.command({"FLUSHALL"});
     }
 }
@@ -193,15 +194,15 @@ void test_requests_that_no_longer_count_are_not_charged(void**) {
     redis::TestLoop loop;
     redis::RealServer server;
     const Policy policy = policy_of(Algorithm::kSlidingWindow, "10r/s");
-    const Place place(policy);
-    const Worker worker(place, server, &loop, this_process(), every(10, Mode::kFallback), 100);
+    const InstanceZone instance(policy);
+    const Worker worker(instance, server, &loop, this_process(), every(10, Mode::kFallback), 100);
     server.stop();
     nginx_loop = &loop;
-    assert_int_equal(place.admitted("alice", 3), 3);
-    assert_true(loop.run_until([&] { return owed_by(place.zone, "alice").sending == 3; }));
+    assert_int_equal(instance.admitted("alice", 3), 3);
+    assert_true(loop.run_until([&] { return unsent_of(instance.zone, "alice").sending == 3; }));
     loop.run_for(2100);
     server.start();
-    assert_true(delivered(place, &loop));
+    assert_true(delivered(instance, &loop));
     nginx_loop = nullptr;
     assert_string_equal(server.command({"EXISTS", key_of(Algorithm::kSlidingWindow, "alice")}).c_str(), "0");
 }
@@ -212,19 +213,19 @@ void test_the_clock_is_that_of_redis(void**) {
     for (const Micros ahead : {Micros{0}, 3600 * kSecond, -3600 * kSecond, 40 * kMinute + 123456}) {
         nginx_ahead = ahead;
         const Policy policy = with_debt(policy_of(Algorithm::kFixedWindow, "10r/h"));
-        const Place place(policy);
-        const Worker worker(place, server, &loop, this_process());
+        const InstanceZone instance(policy);
+        const Worker worker(instance, server, &loop, this_process());
         const Micros asked_at = nginx_clock();
-        place.admitted("first");
-        assert_true(delivered(place, &loop));
+        instance.admitted("first");
+        assert_true(delivered(instance, &loop));
         // Redis's clock was read between the call and its reply; the difference cannot be known better.
         const Micros suspect = nginx_clock() - asked_at + kSecond / 1000;
-        assert_in_range(place.unsent_counts().ahead() + ahead + kHour, kHour - suspect, kHour + suspect);
+        assert_in_range(instance.unsent_counts().ahead() + ahead + kHour, kHour - suspect, kHour + suspect);
         // From then on the windows of both are the same, and no request is lost.
-        assert_int_equal(place.admitted("alice", 12), 10);
-        assert_true(delivered(place, &loop));
+        assert_int_equal(instance.admitted("alice", 12), 10);
+        assert_true(delivered(instance, &loop));
         assert_int_equal(used_in(server, policy, "alice"), 10);
-        assert_int_equal(place.admitted("alice"), 0);
+        assert_int_equal(instance.admitted("alice"), 0);
         server.command({"FLUSHALL"});
     }
     nginx_ahead = 0;
@@ -233,20 +234,20 @@ void test_the_clock_is_that_of_redis(void**) {
 void test_a_clock_difference_that_may_be_right_stays(void**) {
     redis::TestLoop loop;
     const redis::RealServer server;
-    const Place place(kPolicy);
-    const Worker worker(place, server, &loop, this_process());
+    const InstanceZone instance(kPolicy);
+    const Worker worker(instance, server, &loop, this_process());
     nginx_ahead = 5 * kSecond;
-    place.admitted("alice");
-    assert_true(delivered(place, &loop));
-    const Micros first = place.unsent_counts().ahead();
+    instance.admitted("alice");
+    assert_true(delivered(instance, &loop));
+    const Micros first = instance.unsent_counts().ahead();
     unsigned changes = 0;
     Micros last = first;
     for (unsigned i = 0; i < 50; i++) {
         const Micros asked_at = nginx_clock();
-        place.admitted("alice");
-        assert_true(delivered(place, &loop));
-        changes += place.unsent_counts().ahead() != last ? 1 : 0;
-        last = place.unsent_counts().ahead();
+        instance.admitted("alice");
+        assert_true(delivered(instance, &loop));
+        changes += instance.unsent_counts().ahead() != last ? 1 : 0;
+        last = instance.unsent_counts().ahead();
         const Micros suspect = nginx_clock() - asked_at + kSecond / 1000;
         assert_in_range(last + 5 * kSecond + kHour, kHour - suspect, kHour + suspect);
     }
@@ -258,40 +259,40 @@ void test_a_clock_difference_that_may_be_right_stays(void**) {
 void test_a_server_that_has_forgotten_the_script_gets_it_again(void**) {
     redis::TestLoop loop;
     redis::RealServer server;
-    const Place place(kPolicy);
-    const Worker worker(place, server, &loop, this_process());
-    place.admitted("alice");
-    assert_true(delivered(place, &loop));
+    const InstanceZone instance(kPolicy);
+    const Worker worker(instance, server, &loop, this_process());
+    instance.admitted("alice");
+    assert_true(delivered(instance, &loop));
     server.command({"SCRIPT", "FLUSH"});
-    place.admitted("alice");
-    assert_true(delivered(place, &loop));
+    instance.admitted("alice");
+    assert_true(delivered(instance, &loop));
     assert_int_equal(used_in(server, kPolicy, "alice"), 2);
     // The same with a Redis that has lost its data: it then has only the new counts.
     server.stop();
     server.start();
-    place.admitted("alice", 3);
-    assert_true(delivered(place, &loop));
+    instance.admitted("alice", 3);
+    assert_true(delivered(instance, &loop));
     assert_int_equal(used_in(server, kPolicy, "alice"), 3);
 }
 
 void test_a_reply_that_comes_too_late_does_not_charge_twice(void**) {
     redis::TestLoop loop;
     const redis::RealServer server;
-    const Place place(kPolicy);
-    const Worker worker(place, server, &loop, this_process(), every(20), 100);
-    place.admitted("warm");
-    assert_true(delivered(place, &loop));
+    const InstanceZone instance(kPolicy);
+    const Worker worker(instance, server, &loop, this_process(), every(20), 100);
+    instance.admitted("warm");
+    assert_true(delivered(instance, &loop));
     for (unsigned round = 1; round <= 3; round++) {
         server.signal(SIGSTOP);
-        assert_int_equal(place.admitted("alice", 7), 7);
-        assert_true(loop.run_until([&] { return owed_by(place.zone, "alice").sending != 0; }));
+        assert_int_equal(instance.admitted("alice", 7), 7);
+        assert_true(loop.run_until([&] { return unsent_of(instance.zone, "alice").sending != 0; }));
         loop.run_for(150);
         // Requests admitted meanwhile are a batch of their own.
-        assert_int_equal(place.admitted("alice", 4), 4);
+        assert_int_equal(instance.admitted("alice", 4), 4);
         loop.run_for(50);
-        assert_int_equal(owed_by(place.zone, "alice").unsent, 4);
+        assert_int_equal(unsent_of(instance.zone, "alice").unsent, 4);
         server.signal(SIGCONT);
-        assert_true(delivered(place, &loop));
+        assert_true(delivered(instance, &loop));
         assert_int_equal(used_in(server, kPolicy, "alice"), round * 11);
     }
 }
@@ -299,33 +300,33 @@ void test_a_reply_that_comes_too_late_does_not_charge_twice(void**) {
 void test_of_two_processes_one_sends_and_the_other_after_its_end(void**) {
     redis::TestLoop loop;
     const redis::RealServer server;
-    const Place place(kPolicy);
+    const InstanceZone instance(kPolicy);
     const Memory shared(4096);
     auto* stop = shared.as<std::atomic<int>>();
     Child first([&] {
         redis::TestLoop own;
         const Process self = this_process();
-        const Worker worker(place, server, &own, self);
+        const Worker worker(instance, server, &own, self);
         own.run_until([&] { return stop->load() == 1; }, 60'000);
         return 0;
     });
-    assert_int_equal(place.admitted("alice"), 1);
-    for (unsigned i = 0; i < 1000 && place.any(); i++) {
+    assert_int_equal(instance.admitted("alice"), 1);
+    for (unsigned i = 0; i < 1000 && instance.any(); i++) {
         usleep(10'000);
     }
-    assert_false(place.any());
-    const Worker second(place, server, &loop, this_process());
+    assert_false(instance.any());
+    const Worker second(instance, server, &loop, this_process());
     for (unsigned i = 0; i < 20; i++) {
-        assert_int_equal(place.admitted("alice"), 1);
+        assert_int_equal(instance.admitted("alice"), 1);
         loop.run_for(20);
     }
-    assert_true(delivered(place, &loop));
+    assert_true(delivered(instance, &loop));
     assert_int_equal(used_in(server, kPolicy, "alice"), 21);
     assert_int_equal(second.client->counts().calls, 0);
     first.kill();
     first.wait();
-    assert_int_equal(place.admitted("alice", 5), 5);
-    assert_true(delivered(place, &loop));
+    assert_int_equal(instance.admitted("alice", 5), 5);
+    assert_true(delivered(instance, &loop));
     assert_int_equal(used_in(server, kPolicy, "alice"), 26);
     assert_true(second.client->counts().calls > 0);
 }
@@ -333,22 +334,22 @@ void test_of_two_processes_one_sends_and_the_other_after_its_end(void**) {
 void test_a_process_that_ends_sends_its_counts_and_leaves_the_rest_to_others(void**) {
     redis::TestLoop loop;
     const redis::RealServer server;
-    const Place place(kPolicy);
-    Worker first(place, server, &loop, made_up_process(1), every(3'600'000));
-    const Worker second(place, server, &loop, made_up_process(2), every(3'600'000));
-    assert_int_equal(place.admitted("alice", 5), 5);
+    const InstanceZone instance(kPolicy);
+    Worker first(instance, server, &loop, made_up_process(1), every(3'600'000));
+    const Worker second(instance, server, &loop, made_up_process(2), every(3'600'000));
+    assert_int_equal(instance.admitted("alice", 5), 5);
     loop.run_for(20);
     assert_int_equal(calls(server), 0);
     first.sync_sender->end();
     first.sync_sender->end();
-    assert_int_equal(place.admitted("bob", 3), 3);
-    assert_true(loop.run_until([&] { return owed_by(place.zone, "alice").sending == 0; }));
+    assert_int_equal(instance.admitted("bob", 3), 3);
+    assert_true(loop.run_until([&] { return unsent_of(instance.zone, "alice").sending == 0; }));
     assert_int_equal(used_in(server, kPolicy, "alice"), 5);
     loop.run_for(20);
     assert_int_equal(calls(server), 1);
     assert_int_equal(used_in(server, kPolicy, "bob"), 0);
     second.sync_sender->end();
-    assert_true(delivered(place, &loop));
+    assert_true(delivered(instance, &loop));
     assert_int_equal(used_in(server, kPolicy, "bob"), 3);
 }
 

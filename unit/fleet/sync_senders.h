@@ -141,10 +141,11 @@ class ShardedRouter final : public redis::Router {
 };
 
 // A zone of an instance.
-class Place {
+class InstanceZone {
   public:
-    explicit Place(const Policy& policy, std::size_t sets = 16) : Place(policy, layout_of(policy), sets) {}
-    Place(const Policy& policy, const StateLayout& layout, std::size_t sets)
+    explicit InstanceZone(const Policy& policy, std::size_t sets = 16)
+        : InstanceZone(policy, layout_of(policy), sets) {}
+    InstanceZone(const Policy& policy, const StateLayout& layout, std::size_t sets)
         : zone(policy, layout, size_with_unsent(layout, sets), true, next_key()) {}
 
     // How many of `requests` requests are admitted, at nginx's time.
@@ -186,10 +187,10 @@ inline SyncSender::Options every(redis::Milliseconds time, Mode mode = Mode::kSy
     return {"api", "rate_limit:", time, mode};
 }
 
-inline std::unique_ptr<SyncSender> start(const Place& place, redis::Router* router, redis::TestLoop* loop,
-                                         const Process& process,
+inline std::unique_ptr<SyncSender> start(const InstanceZone& instance, redis::Router* router,
+                                         redis::TestLoop* loop, const Process& process,
                                          const SyncSender::Options& options = every(10)) {
-    std::unique_ptr<SyncSender> sync_sender(SyncSender::make(&place.zone.table(), place.zone.policy(),
+    std::unique_ptr<SyncSender> sync_sender(SyncSender::make(&instance.zone.table(), instance.zone.policy(),
                                                              options, router, loop, process, nginx_clock));
     assert_non_null(sync_sender.get());
     return sync_sender;

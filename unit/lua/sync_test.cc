@@ -28,7 +28,7 @@ struct Answer {
     std::vector<Told> clients;
 };
 
-Policy owing(Algorithm algorithm, std::string_view rates) {
+Policy with_debt(Algorithm algorithm, std::string_view rates) {
     Policy policy = policy_of(algorithm, rates);
     policy.debt = true;
     return policy;
@@ -90,7 +90,7 @@ std::string get(const std::string& key) {
 
 void test_what_was_admitted_elsewhere_counts_for_requests(void**) {
     for (const Algorithm algorithm : kEveryAlgorithm) {
-        const Policy policy = owing(algorithm, "100r/d");
+        const Policy policy = with_debt(algorithm, "100r/d");
         run(charge(policy, "a", 30));
         assert_int_equal(remaining(policy, "a"), 70);
         run(charge(policy, "a", 69));
@@ -105,7 +105,7 @@ void test_what_was_admitted_elsewhere_counts_for_requests(void**) {
 // stays.
 void test_a_level_owes_one_quota_at_most(void**) {
     for (const Algorithm algorithm : {Algorithm::kTokenBucket, Algorithm::kLeakyBucket, Algorithm::kGcra}) {
-        Policy policy = owing(algorithm, "100r/h");
+        Policy policy = with_debt(algorithm, "100r/h");
         Answer answer = run(charge(policy, "a", 150));
         assert_int_equal(integer({"PEXPIRETIME", "a"}), rounded_up(answer.time + 150 * kHour / 100));
         answer = run(charge(policy, "a", 1'000'000));
@@ -121,7 +121,7 @@ void test_a_level_owes_one_quota_at_most(void**) {
 
 void test_a_call_that_comes_again_only_looks(void**) {
     for (const Algorithm algorithm : kEveryAlgorithm) {
-        const Policy policy = owing(algorithm, "10r/d");
+        const Policy policy = with_debt(algorithm, "10r/d");
         const Call call = charge(policy, "a", 4);
         const struct {
             const char* sequence;
@@ -143,7 +143,7 @@ void test_a_call_that_comes_again_only_looks(void**) {
 }
 
 void test_a_number_may_be_as_large_as_any(void**) {
-    const Policy policy = owing(Algorithm::kFixedWindow, "100r/d");
+    const Policy policy = with_debt(Algorithm::kFixedWindow, "100r/d");
     const Call call = charge(policy, "a", 1);
     const struct {
         const char* sequence;
@@ -159,7 +159,7 @@ void test_a_number_may_be_as_large_as_any(void**) {
 }
 
 void test_senders_do_not_guard_against_each_other(void**) {
-    const Policy policy = owing(Algorithm::kFixedWindow, "100r/d");
+    const Policy policy = with_debt(Algorithm::kFixedWindow, "100r/d");
     run(charge(policy, "a", 1), "5", "one");
     run(charge(policy, "a", 1), "5", "other");
     assert_int_equal(remaining(policy, "a"), 98);
@@ -179,7 +179,7 @@ void test_senders_do_not_guard_against_each_other(void**) {
 }
 
 void test_the_guard_lasts_for_a_day_after_the_last_call(void**) {
-    const Policy policy = owing(Algorithm::kGcra, "100r/h");
+    const Policy policy = with_debt(Algorithm::kGcra, "100r/h");
     for (const char* sequence : {"1", "2"}) {
         const Answer answer = run(charge(policy, "a", 1), sequence);
         assert_int_equal(integer({"PEXPIRETIME", "guard"}), rounded_up(answer.time + kDay));
@@ -199,21 +199,21 @@ void test_the_guard_of_one_client_lasts_as_long_as_its_key_matters(void**) {
         Micros lasts;
     } cases[] = {{"10r/s", kMinute}, {"100r/h", 2 * kHour}, {"1r/366d", kDay}};
     for (const auto& each : cases) {
-        const Policy policy = owing(Algorithm::kTokenBucket, each.rate);
+        const Policy policy = with_debt(Algorithm::kTokenBucket, each.rate);
         const std::uint32_t count = policy.rates.rates[0].count;
         const Answer answer = run(charge(policy, "a:{x}", 2 * count), "1", "g:{x}");
         assert_int_equal(integer({"PEXPIRETIME", "g:{x}"}), rounded_up(answer.time + each.lasts));
         forget_all(nullptr);
     }
     // The guard of a call that charges nothing expires soon.
-    const Policy policy = owing(Algorithm::kTokenBucket, "100r/h");
+    const Policy policy = with_debt(Algorithm::kTokenBucket, "100r/h");
     const Answer answer = run(charge(policy, "a:{x}", 0), "1", "g:{x}");
     assert_int_equal(integer({"PEXPIRETIME", "g:{x}"}), rounded_up(answer.time + kMinute));
 }
 
 void test_what_did_not_fit_is_told_once(void**) {
     for (const Algorithm algorithm : kEveryAlgorithm) {
-        const Policy policy = owing(algorithm, "10r/d");
+        const Policy policy = with_debt(algorithm, "10r/d");
         const struct {
             std::uint32_t cost;
             std::uint32_t overshoot;
@@ -225,11 +225,11 @@ void test_what_did_not_fit_is_told_once(void**) {
         forget_all(nullptr);
     }
     // The rate with the largest overshoot counts.
-    const Policy several = owing(Algorithm::kSlidingBuckets, "10r/h,6r/d,8r/w");
+    const Policy several = with_debt(Algorithm::kSlidingBuckets, "10r/h,6r/d,8r/w");
     assert_int_equal(run(charge(several, "a", 7)).clients[0].overshoot, 1);
     assert_int_equal(run(charge(several, "a", 2)).clients[0].overshoot, 2);
     // A violation of min_interval is no overshoot.
-    Policy interval = owing(Algorithm::kFixedWindow, "10r/d");
+    Policy interval = with_debt(Algorithm::kFixedWindow, "10r/d");
     interval.min_interval = kHour;
     assert_int_equal(run(charge(interval, "b", 3)).clients[0].overshoot, 0);
     assert_int_equal(run(charge(interval, "b", 3)).clients[0].overshoot, 0);
@@ -259,7 +259,7 @@ void test_a_client_has_its_value_told_as_it_is(void**) {
 
 void test_a_key_expires_when_it_no_longer_matters(void**) {
     for (const Algorithm algorithm : kEveryAlgorithm) {
-        const Policy policy = owing(algorithm, "100r/h");
+        const Policy policy = with_debt(algorithm, "100r/h");
         const Micros first = run(charge(policy, "a", 1)).time;
         assert_int_equal(integer({"PEXPIRETIME", "a"}), expiry_of(policy, first));
         const Micros second = run(charge(policy, "a", 1)).time;
@@ -274,7 +274,7 @@ void test_a_key_expires_when_it_no_longer_matters(void**) {
 // than the window, after the interval.
 void test_a_key_ends_with_its_window_whatever_it_held_before(void**) {
     for (const Algorithm algorithm : {Algorithm::kFixedWindow, Algorithm::kSlidingWindow}) {
-        const Policy policy = owing(algorithm, "100r/m");
+        const Policy policy = with_debt(algorithm, "100r/m");
         Policy interval = policy;
         interval.min_interval = kHour;
         Answer answer = run(charge(interval, "a", 1));
@@ -291,14 +291,14 @@ void test_a_key_ends_with_its_window_whatever_it_held_before(void**) {
 // changes stays.
 void test_a_key_that_ends_with_the_same_window_keeps_its_expiry(void**) {
     for (const Algorithm algorithm : {Algorithm::kFixedWindow, Algorithm::kSlidingWindow}) {
-        const Policy policy = owing(algorithm, "100r/d");
+        const Policy policy = with_debt(algorithm, "100r/d");
         run(charge(policy, "a", 1));
         const long long changed = integer({"PEXPIRETIME", "a"}) + 5000;
         connection().call({"PEXPIREAT", "a", std::to_string(changed)});
         run(charge(policy, "a", 2));
         assert_int_equal(integer({"PEXPIRETIME", "a"}), changed);
         // With another period the window has another end.
-        const Policy hour = owing(algorithm, "100r/h");
+        const Policy hour = with_debt(algorithm, "100r/h");
         const Answer answer = run(charge(hour, "a", 3));
         assert_int_equal(integer({"PEXPIRETIME", "a"}), expiry_of(hour, answer.time));
         assert_int_equal(request(hour, layout_of(hour), "a", 0).remaining, 94);
@@ -315,7 +315,7 @@ void test_an_old_server_is_told_how_long_and_not_until_when(void**) {
     const std::string modern = sha;
     sha = text_of(*connection().call({"SCRIPT", "LOAD", text}));
     for (const Algorithm algorithm : kEveryAlgorithm) {
-        const Policy policy = owing(algorithm, "5r/h");
+        const Policy policy = with_debt(algorithm, "5r/h");
         const Answer answer = run(charge(policy, "a", 1));
         // Redis adds the duration to its clock, which may have advanced.
         const long long late = integer({"PEXPIRETIME", "a"}) - expiry_of(policy, answer.time);
@@ -330,7 +330,7 @@ void test_an_old_server_is_told_how_long_and_not_until_when(void**) {
 // Eight clients, two of which are only read: one TIME, one MGET, and one SET for each charged client.
 void test_a_call_asks_no_more_of_redis_than_it_must(void**) {
     for (const Algorithm algorithm : kEveryAlgorithm) {
-        const Policy policy = owing(algorithm, "100r/h");
+        const Policy policy = with_debt(algorithm, "100r/h");
         Call call = {{{policy, layout_of(policy)}}, {{false, {}}}};
         for (std::uint32_t i = 0; i < 8; ++i) {
             call.groups[0].limits.push_back({0, "client" + std::to_string(i), i < 6 ? i + 1 : 0});
@@ -350,7 +350,7 @@ void test_a_call_asks_no_more_of_redis_than_it_must(void**) {
 
 // A malformed call changes nothing, even if its first entries are correct.
 void test_all_is_charged_or_nothing(void**) {
-    const Policy policy = owing(Algorithm::kSlidingWindow, "100r/h");
+    const Policy policy = with_debt(Algorithm::kSlidingWindow, "100r/h");
     Call call = {{{policy, layout_of(policy)}}, {{false, {{0, "a", 1}, {0, "b", 1}}}}};
     const std::vector<std::string> good = call.sync_command(sha, "guard", "1");
     std::vector<std::vector<std::string>> bad(6, good);
@@ -371,7 +371,7 @@ void test_all_is_charged_or_nothing(void**) {
 
 void test_a_key_of_another_type_is_a_client_never_seen(void**) {
     for (const Algorithm algorithm : kEveryAlgorithm) {
-        const Policy policy = owing(algorithm, "100r/h");
+        const Policy policy = with_debt(algorithm, "100r/h");
         connection().call({"LPUSH", "a", "x"});
         assert_string_equal(run(charge(policy, "a", 0)).clients[0].value.c_str(), "");
         run(charge(policy, "a", 1));
@@ -404,14 +404,14 @@ void test_no_value_makes_the_script_fail(void**) {
             }
         }
     }
-    const Policy policy = owing(Algorithm::kGcra, "100r/h");
+    const Policy policy = with_debt(Algorithm::kGcra, "100r/h");
     connection().call({"SET", "a", std::string(70'000, 'x')});
     assert_string_equal(run(charge(policy, "a", 0)).clients[0].value.c_str(), "");
 }
 
 // The largest number of clients, with long values.
 void test_the_largest_call_is_answered(void**) {
-    Policy policy = owing(Algorithm::kSlidingBuckets, "100r/h,1000r/d,10000r/w");
+    Policy policy = with_debt(Algorithm::kSlidingBuckets, "100r/h,1000r/d,10000r/w");
     policy.buckets = kMaxBuckets;
     Call call = {{{policy, layout_of(policy)}}, {{false, {}}}};
     for (std::size_t i = 0; i < kMaxEntries; ++i) {

@@ -191,9 +191,9 @@ void test_what_is_owed_stays_owed(void**) {
     scene.pass(6 * kHour);
     scene.set_back(7 * kHour);
     scene.ask("another");
-    const Owed owed = owed_by(scene.zone(), "client");
-    assert_true(owed.marked);
-    assert_int_equal(owed.unsent, 5);
+    const UnsentCopy unsent = unsent_of(scene.zone(), "client");
+    assert_true(unsent.marked);
+    assert_int_equal(unsent.unsent, 5);
 }
 
 void test_a_process_that_was_stopped_opens_nothing(void**) {

@@ -109,14 +109,14 @@ void test_a_read_beside_another_limit_charges_nothing(void**) {
 }
 
 // A request with limits in three zones; the zone at `full` rejects.
-struct RequestCheck {
+struct ThreeZones {
     Zone zones[3] = {
         Zone(policy_of(Algorithm::kTokenBucket, "10r/m")),
         Zone(policy_of(Algorithm::kSlidingLog, "10r/m")),
         Zone(policy_of(Algorithm::kFixedWindow, "10r/m")),
     };
 
-    explicit RequestCheck(unsigned full) { zones[full].request(kClient, kNow, 10); }
+    explicit ThreeZones(unsigned full) { zones[full].request(kClient, kNow, 10); }
 
     // Checks the zones in the order that `turn` gives.
     Verdict request(unsigned turn, std::uint32_t cost) {
@@ -136,7 +136,7 @@ struct RequestCheck {
 void test_a_request_that_one_limit_rejects_is_charged_to_none(void**) {
     for (unsigned full = 0; full < 3; full++) {
         for (unsigned turn = 0; turn < 3; turn++) {
-            RequestCheck check(full);
+            ThreeZones check(full);
             assert_int_equal(check.request(turn, 4), Verdict::kRejected);
             for (unsigned i = 0; i < 3; i++) {
                 assert_int_equal(check.zones[i].used(kClient), i == full ? 10 : 0);
@@ -148,7 +148,7 @@ void test_a_request_that_one_limit_rejects_is_charged_to_none(void**) {
 }
 
 void test_a_rejected_request_does_not_change_the_counts_of_other_limits(void**) {
-    RequestCheck check(1);
+    ThreeZones check(1);
     check.zones[0].request(kClient, kNow, 2);
     check.zones[2].request(kClient, kNow, 3);
     assert_int_equal(check.request(0, 4), Verdict::kRejected);
@@ -158,7 +158,7 @@ void test_a_rejected_request_does_not_change_the_counts_of_other_limits(void**) 
 }
 
 void test_a_rejected_request_counts_where_rejected_requests_count(void**) {
-    RequestCheck check(0);
+    ThreeZones check(0);
     check.zones[2].policy().count_all = true;
     assert_int_equal(check.request(1, 4), Verdict::kRejected);
     assert_int_equal(check.zones[0].used(kClient), 10);
@@ -168,7 +168,7 @@ void test_a_rejected_request_counts_where_rejected_requests_count(void**) {
 }
 
 void test_an_admitted_request_is_charged_to_all_limits(void**) {
-    RequestCheck check(0);
+    ThreeZones check(0);
     assert_int_equal(check.request(2, 0), Verdict::kAdmitted);
     for (Zone& zone : check.zones) {
         zone.clear();

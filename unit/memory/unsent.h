@@ -29,7 +29,7 @@ inline Verdict use(const Zone& zone, std::string_view name, std::uint32_t cost =
 }
 
 // A copy of the unsent count of a client.
-struct Owed {
+struct UnsentCopy {
     bool known = false;
     bool marked = false;
     std::uint32_t unsent = 0;
@@ -40,29 +40,29 @@ struct Owed {
     RateList rates = {};
 };
 
-inline Owed owed_by(Table& table, std::uint64_t client) {
-    Owed owed;
+inline UnsentCopy unsent_of(Table& table, std::uint64_t client) {
+    UnsentCopy unsent;
     const Slot slot = table.find(client, this_process());
     if (slot.state == nullptr) {
-        return owed;
+        return unsent;
     }
     const UnsentCount& counts = table.unsent_of(slot);
-    owed.known = true;
-    owed.unsent = counts.unsent();
-    owed.sending = counts.sending();
-    owed.sender = counts.sender();
-    owed.sequence = counts.sequence();
-    owed.name = counts.name();
-    owed.rates = counts.rates();
+    unsent.known = true;
+    unsent.unsent = counts.unsent();
+    unsent.sending = counts.sending();
+    unsent.sender = counts.sender();
+    unsent.sequence = counts.sequence();
+    unsent.name = counts.name();
+    unsent.rates = counts.rates();
     for (std::uint64_t i = 0; i < table.slots(); i++) {
-        owed.marked |= table.unsent_counts().at(i) == &counts && table.unsent_counts().is_marked(i);
+        unsent.marked |= table.unsent_counts().at(i) == &counts && table.unsent_counts().is_marked(i);
     }
     Table::keep(slot, this_process());
-    return owed;
+    return unsent;
 }
 
-inline Owed owed_by(const Zone& zone, std::string_view name) {
-    return owed_by(zone.table(), zone->hash(name));
+inline UnsentCopy unsent_of(const Zone& zone, std::string_view name) {
+    return unsent_of(zone.table(), zone->hash(name));
 }
 
 inline std::uint64_t marks(Table& table) {

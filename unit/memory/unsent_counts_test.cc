@@ -82,11 +82,11 @@ void test_what_a_client_is_admitted_is_summed_under_its_name(void**) {
         use(zone, "alice");
         use(zone, "bob", 3);
         use(zone, "alice", 5);
-        assert_int_equal(owed_by(zone, "alice").unsent, 6);
-        assert_string_equal(owed_by(zone, "alice").name.c_str(), "alice");
-        assert_int_equal(owed_by(zone, "bob").unsent, 3);
-        assert_string_equal(owed_by(zone, "bob").name.c_str(), "bob");
-        assert_int_equal(owed_by(zone, "bob").sending, 0);
+        assert_int_equal(unsent_of(zone, "alice").unsent, 6);
+        assert_string_equal(unsent_of(zone, "alice").name.c_str(), "alice");
+        assert_int_equal(unsent_of(zone, "bob").unsent, 3);
+        assert_string_equal(unsent_of(zone, "bob").name.c_str(), "bob");
+        assert_int_equal(unsent_of(zone, "bob").sending, 0);
         assert_int_equal(marks(zone.table()), 2);
     }
 }
@@ -95,14 +95,14 @@ void test_a_request_that_is_not_charged_is_not_owed(void**) {
     for (const Algorithm algorithm : kEveryAlgorithm) {
         const Zone zone = zone_with_unsent_counts(policy_of(algorithm, "10r/m"), 8);
         assert_int_equal(use(zone, "alice", 11), Verdict::kRejected);
-        assert_false(owed_by(zone, "alice").known);
+        assert_false(unsent_of(zone, "alice").known);
         use(zone, "alice", 8);
         assert_int_equal(use(zone, "alice", 3), Verdict::kRejected);
         assert_int_equal(use(zone, "alice", 0), Verdict::kAdmitted);
         TableLimit limit = limit_of(zone, "alice");
         assert_int_equal(precheck(&limit, 1, kNow, this_process()), Verdict::kAdmitted);
-        note_refusal(&limit, 1, kNow, this_process());
-        assert_int_equal(owed_by(zone, "alice").unsent, 8);
+        note_rejection(&limit, 1, kNow, this_process());
+        assert_int_equal(unsent_of(zone, "alice").unsent, 8);
         assert_int_equal(use(zone, "bob", 0), Verdict::kAdmitted);
         assert_int_equal(marks(zone.table()), 1);
     }
@@ -115,7 +115,7 @@ void test_of_several_limits_all_owe_or_none(void**) {
         check(limits, 2, kNow, this_process());
     }
     for (const Zone& zone : zones) {
-        assert_int_equal(owed_by(zone, "alice").unsent, 4);
+        assert_int_equal(unsent_of(zone, "alice").unsent, 4);
     }
 }
 
@@ -124,13 +124,13 @@ void test_where_rejected_requests_count_they_are_owed(void**) {
                                       Algorithm::kSlidingBuckets, Algorithm::kSlidingLog}) {
         const Zone zone = zone_with_unsent_counts(counting_all(policy_of(algorithm, "10r/m")), 8);
         assert_int_equal(use(zone, "alice", 11), Verdict::kRejected);
-        assert_int_equal(owed_by(zone, "alice").unsent, 11);
+        assert_int_equal(unsent_of(zone, "alice").unsent, 11);
         assert_int_equal(use(zone, "alice", 2), Verdict::kRejected);
-        assert_int_equal(owed_by(zone, "alice").unsent, 13);
+        assert_int_equal(unsent_of(zone, "alice").unsent, 13);
         TableLimit limit = limit_of(zone, "bob", 3);
-        note_refusal(&limit, 1, kNow, this_process());
-        assert_int_equal(owed_by(zone, "bob").unsent, 3);
-        assert_true(owed_by(zone, "bob").marked);
+        note_rejection(&limit, 1, kNow, this_process());
+        assert_int_equal(unsent_of(zone, "bob").unsent, 3);
+        assert_true(unsent_of(zone, "bob").marked);
     }
 }
 
@@ -139,16 +139,16 @@ void test_a_rejected_request_owes_no_more_than_it_raises_a_level(void**) {
         const Zone zone = zone_with_unsent_counts(counting_all(policy_of(algorithm, "10r/m")), 8);
         use(zone, "alice", 8);
         assert_int_equal(use(zone, "alice", 5), Verdict::kRejected);
-        assert_int_equal(owed_by(zone, "alice").unsent, 10);
+        assert_int_equal(unsent_of(zone, "alice").unsent, 10);
         assert_int_equal(use(zone, "alice", 5), Verdict::kRejected);
-        assert_int_equal(owed_by(zone, "alice").unsent, 10);
+        assert_int_equal(unsent_of(zone, "alice").unsent, 10);
         assert_int_equal(use(zone, "alice", 5, kNow + 12 * kSecond), Verdict::kRejected);
-        assert_int_equal(owed_by(zone, "alice").unsent, 12);
+        assert_int_equal(unsent_of(zone, "alice").unsent, 12);
         // The second rate has room for it.
         const Zone two = zone_with_unsent_counts(counting_all(policy_of(algorithm, "10r/m,1000r/h")), 8);
         use(two, "alice", 10);
         use(two, "alice", 5);
-        assert_int_equal(owed_by(two, "alice").unsent, 15);
+        assert_int_equal(unsent_of(two, "alice").unsent, 15);
     }
 }
 
@@ -158,7 +158,7 @@ void test_a_rejection_for_coming_too_soon_owes_what_it_raises(void**) {
     const Zone zone = zone_with_unsent_counts(policy, 8);
     use(zone, "alice", 2);
     assert_int_equal(use(zone, "alice", 3), Verdict::kRejected);
-    assert_int_equal(owed_by(zone, "alice").unsent, 5);
+    assert_int_equal(unsent_of(zone, "alice").unsent, 5);
 }
 
 void test_what_is_owed_stays_at_the_most_that_it_can_be(void**) {
@@ -181,14 +181,14 @@ void test_a_name_is_entered_once_and_only_if_it_is_short(void**) {
     TableLimit limit = zone.limit(client);
     limit.name = {};
     check(&limit, 1, kNow, this_process());
-    assert_string_equal(owed_by(zone.table(), client).name.c_str(), "");
+    assert_string_equal(unsent_of(zone.table(), client).name.c_str(), "");
     const std::string longest(kLongestName, 'x');
     for (const std::string& name : {longest + "y", longest, std::string("bob")}) {
         limit.name = name;
         check(&limit, 1, kNow, this_process());
-        assert_true(owed_by(zone.table(), client).name == (name.size() > kLongestName ? "" : longest));
+        assert_true(unsent_of(zone.table(), client).name == (name.size() > kLongestName ? "" : longest));
     }
-    assert_int_equal(owed_by(zone.table(), client).unsent, 4);
+    assert_int_equal(unsent_of(zone.table(), client).unsent, 4);
     // Nothing was written after the room for the name, where the next count begins.
     std::uint64_t empty = 0;
     for (std::uint64_t i = 0; i < zone->slots(); i++) {
@@ -215,12 +215,12 @@ void test_where_rates_differ_an_unsent_count_has_the_last_rates_of_its_client(vo
             TableLimit limit = limit_of(zone, "alice");
             limit.policy = &policy;
             check(&limit, 1, kNow, this_process());
-            assert_same_rates(owed_by(zone, "alice").rates, policy.rates);
+            assert_same_rates(unsent_of(zone, "alice").rates, policy.rates);
             // The rates of the client elsewhere.
             const RateList others = rates_of("77r/h,5r/s");
             limit.rates = &others;
             check(&limit, 1, kNow, this_process());
-            assert_same_rates(owed_by(zone, "alice").rates, others);
+            assert_same_rates(unsent_of(zone, "alice").rates, others);
         }
     }
 }
@@ -229,7 +229,7 @@ void test_an_unsent_count_for_one_rate_keeps_no_rates(void**) {
     const Zone zone = zone_with_unsent_counts(kTenAMinute, 2);
     use(zone, "alice");
     assert_int_equal(count_size(zone->layout()), sizeof(UnsentCount));
-    assert_int_equal(owed_by(zone, "alice").rates.size, 0);
+    assert_int_equal(unsent_of(zone, "alice").rates.size, 0);
 }
 
 void test_those_who_owe_are_found_each_once(void**) {
@@ -301,15 +301,15 @@ void test_the_mark_of_a_client_that_was_dropped_goes_when_it_is_found(void**) {
     }
     assert_int_equal(zone->evictions(), 0);
     use(zone, "alice");
-    assert_int_equal(owed_by(zone, "alice").unsent, 1);
+    assert_int_equal(unsent_of(zone, "alice").unsent, 1);
 }
 
-// Fills a zone of one set with clients. Client i has used 1 + i, which is unsent if `owes` returns true.
-template <class Owes>
-void fill(const Zone& zone, Owes owes) {
+// Fills a zone of one set with clients. Client i has used 1 + i, which is unsent if `is_unsent` returns true.
+template <class IsUnsent>
+void fill(const Zone& zone, IsUnsent is_unsent) {
     for (unsigned i = 0; i < 16; i++) {
         use(zone, name_of(i), 1 + i);
-        if (!owes(i)) {
+        if (!is_unsent(i)) {
             confirm(zone, name_of(i));
         }
     }
@@ -328,7 +328,7 @@ void test_who_used_least_gives_way_whether_it_owes_or_not_and_the_loss_is_counte
             assert_int_equal(zone->evictions(), i + 1);
             assert_int_equal(zone->lost(), lost);
             for (unsigned j = 0; j < 16; j++) {
-                assert_int_equal(owed_by(zone, name_of(j)).known, j > i);
+                assert_int_equal(unsent_of(zone, name_of(j)).known, j > i);
             }
         }
     }
@@ -338,7 +338,7 @@ void test_who_used_least_gives_way_whether_it_owes_or_not_and_the_loss_is_counte
 unsigned known(const Zone& zone, unsigned from, unsigned to) {
     unsigned count = 0;
     for (unsigned i = from; i < to; i++) {
-        count += owed_by(zone, name_of(i)).known ? 1 : 0;
+        count += unsent_of(zone, name_of(i)).known ? 1 : 0;
     }
     return count;
 }
@@ -374,11 +374,11 @@ void test_what_is_on_its_way_counts_as_owed(void**) {
     send(zone.table(), zone->hash(name_of(0)), 1, 1);
     for (unsigned i = 0; i < 15; i++) {
         use(zone, name_of(100 + i), 500);
-        assert_true(owed_by(zone, name_of(0)).known);
+        assert_true(unsent_of(zone, name_of(0)).known);
     }
     // The call may have arrived.
     use(zone, name_of(200), 500);
-    assert_false(owed_by(zone, name_of(0)).known);
+    assert_false(unsent_of(zone, name_of(0)).known);
     assert_int_equal(zone->lost(), 0);
 }
 
@@ -393,7 +393,7 @@ void test_who_owes_what_no_longer_counts_gives_way_like_anybody(void**) {
         }
     }
     use(zone, name_of(100), 1, later);
-    assert_false(owed_by(zone, name_of(3)).known);
+    assert_false(unsent_of(zone, name_of(3)).known);
     assert_int_equal(zone->evictions(), 0);
 }
 
@@ -402,10 +402,10 @@ void test_a_client_that_replaces_another_has_no_unsent_count(void**) {
     fill(zone, [](unsigned) { return true; });
     for (unsigned i = 0; i < 100; i++) {
         use(zone, name_of(100 + i), 20 + i);
-        const Owed owed = owed_by(zone, name_of(100 + i));
-        assert_int_equal(owed.unsent, 20 + i);
-        assert_int_equal(owed.sending, 0);
-        assert_true(owed.name == name_of(100 + i));
+        const UnsentCopy unsent = unsent_of(zone, name_of(100 + i));
+        assert_int_equal(unsent.unsent, 20 + i);
+        assert_int_equal(unsent.sending, 0);
+        assert_true(unsent.name == name_of(100 + i));
         assert_int_equal(marks(zone.table()), 16);
         send(zone.table(), zone->hash(name_of(100 + i)), 5, 6);
     }
@@ -437,19 +437,19 @@ void test_what_is_owed_moves_to_a_table_of_another_shape(void**) {
     }
     import(from, to);
     for (unsigned i = 0; i < 100; i++) {
-        const Owed before = owed_by(from, name_of(i));
-        const Owed owed = owed_by(to, name_of(i));
+        const UnsentCopy before = unsent_of(from, name_of(i));
+        const UnsentCopy unsent = unsent_of(to, name_of(i));
         const std::uint32_t later = i % 2 == 0 ? 5 : 0;
-        assert_int_equal(owed.unsent, (i % 3 == 0 ? 0 : 1 + i) + later);
-        assert_int_equal(owed.sending, i % 3 == 0 ? 1 + i : 0);
-        assert_true(owed.name == name_of(i));
-        assert_int_equal(owed.marked, owed.unsent + owed.sending != 0);
+        assert_int_equal(unsent.unsent, (i % 3 == 0 ? 0 : 1 + i) + later);
+        assert_int_equal(unsent.sending, i % 3 == 0 ? 1 + i : 0);
+        assert_true(unsent.name == name_of(i));
+        assert_int_equal(unsent.marked, unsent.unsent + unsent.sending != 0);
         // Both tables send what is in flight with the same number, so it is charged once.
         assert_int_equal(before.unsent, 0);
-        assert_int_equal(before.sending, owed.sending);
-        if (owed.sending != 0) {
-            assert_int_equal(owed.sender, 77);
-            assert_int_equal(owed.sequence, i);
+        assert_int_equal(before.sending, unsent.sending);
+        if (unsent.sending != 0) {
+            assert_int_equal(unsent.sender, 77);
+            assert_int_equal(unsent.sequence, i);
         }
         assert_int_equal(to.used(to->hash(name_of(i))), 1 + i + later);
     }
@@ -472,13 +472,13 @@ void test_rates_are_carried_where_they_differ(void**) {
     const Zone wider(kTenAMinute, layout_of(kTenAMinute, 4, 0), 1 << 16, true);
     use(fixed, "alice");
     import(fixed, varied);
-    assert_same_rates(owed_by(varied, "alice").rates, kTenAMinute.rates);
+    assert_same_rates(unsent_of(varied, "alice").rates, kTenAMinute.rates);
     const Policy other = policy_of(Algorithm::kSlidingWindow, "7r/m,70r/h");
     TableLimit limit = limit_of(varied, "alice");
     limit.policy = &other;
     check(&limit, 1, kNow, this_process());
     import(varied, wider);
-    assert_same_rates(owed_by(wider, "alice").rates, other.rates);
+    assert_same_rates(unsent_of(wider, "alice").rates, other.rates);
 }
 
 void test_a_table_that_takes_over_without_unsent_counts_leaves_them(void**) {
@@ -486,16 +486,16 @@ void test_a_table_that_takes_over_without_unsent_counts_leaves_them(void**) {
     const Zone without(kTenAMinute);
     use(with, "alice", 4);
     import(with, without);
-    assert_int_equal(owed_by(with, "alice").unsent, 4);
+    assert_int_equal(unsent_of(with, "alice").unsent, 4);
     assert_int_equal(without.used(without->hash("alice")), 4);
     const Zone again = zone_with_unsent_counts(kTenAMinute, 4);
     import(without, again);
-    const Owed owed = owed_by(again, "alice");
-    assert_true(owed.known);
-    assert_int_equal(owed.unsent, 0);
-    assert_true(owed.name.empty());
+    const UnsentCopy unsent = unsent_of(again, "alice");
+    assert_true(unsent.known);
+    assert_int_equal(unsent.unsent, 0);
+    assert_true(unsent.name.empty());
     use(again, "alice");
-    assert_string_equal(owed_by(again, "alice").name.c_str(), "alice");
+    assert_string_equal(unsent_of(again, "alice").name.c_str(), "alice");
 }
 
 void test_a_request_allocates_nothing(void**) {

@@ -32,7 +32,7 @@ void test_an_aborted_request_is_charged_to_all_limits(void**) {
         Scene scene;
         ended.clear();
         auto request = std::make_unique<Request>(
-            std::vector<Place>{scene.in_first(), scene.in_second(), scene.in_memory()});
+            std::vector<TestLimit>{scene.in_first(), scene.in_second(), scene.in_memory()});
         assert_int_equal(request->at_once(), Progress::kWaiting);
         for (unsigned i = 0; i < turns && !request->answered(); i++) {
             scene.loop.turn(0);
@@ -54,8 +54,8 @@ void test_an_aborted_request_that_is_rejected_is_refunded(void**) {
     Scene scene;
     ended.clear();
     always_reject(&scene.second_server);
-    auto request =
-        std::make_unique<Request>(std::vector<Place>{scene.in_first(), scene.in_second(), scene.in_memory()});
+    auto request = std::make_unique<Request>(
+        std::vector<TestLimit>{scene.in_first(), scene.in_second(), scene.in_memory()});
     request->leave(count_end);
     request.reset();
     assert_true(scene.loop.run_until([&] { return scene.first_server.refunds().size() == 1; }));
@@ -68,7 +68,7 @@ void test_the_rejection_of_an_aborted_request_is_remembered(void**) {
     ended.clear();
     steady_clock += 10 * kSecond;
     always_reject(&scene.first_server);
-    auto request = std::make_unique<Request>(std::vector<Place>{scene.cached()});
+    auto request = std::make_unique<Request>(std::vector<TestLimit>{scene.cached()});
     request->leave(count_end);
     request.reset();
     assert_true(scene.loop.run_until([&] { return ended_in_all() == 1; }));
@@ -83,7 +83,7 @@ void test_on_error_applies_to_an_aborted_request(void**) {
         const Zone local(kPolicy);
         ended.clear();
         Scene::fail(&scene.second_server);
-        auto request = std::make_unique<Request>(std::vector<Place>{
+        auto request = std::make_unique<Request>(std::vector<TestLimit>{
             scene.in_first(), scene.in_second(on_error, on_error == OnError::kLocal ? &local : nullptr),
             scene.in_memory()});
         request->leave(count_end);
@@ -100,7 +100,7 @@ void test_on_error_applies_to_an_aborted_request(void**) {
 
 void test_an_aborted_request_needs_no_callback(void**) {
     Scene scene;
-    auto request = std::make_unique<Request>(std::vector<Place>{scene.in_first(), scene.in_memory()});
+    auto request = std::make_unique<Request>(std::vector<TestLimit>{scene.in_first(), scene.in_memory()});
     request->leave(nullptr);
     request.reset();
     assert_true(scene.loop.run_until([&] { return scene.zone->clients() == 1; }));
@@ -111,7 +111,7 @@ void test_the_exit_of_the_worker_drops_aborted_requests(void**) {
         Scene scene;
         ended.clear();
         scene.first_server.server.answers = false;
-        auto request = std::make_unique<Request>(std::vector<Place>{scene.in_first(), scene.in_memory()});
+        auto request = std::make_unique<Request>(std::vector<TestLimit>{scene.in_first(), scene.in_memory()});
         if (sent) {
             scene.loop.turn(0);
         }
@@ -142,9 +142,9 @@ struct Servers {
     void connect(CheckBatcher* batcher, const std::string& client) {
         Error error = Error::kUnavailable;
         while (error != Error::kNone) {
-            Place place = {nullptr, batcher};
-            place.client = client.c_str();
-            const Request request({place});
+            TestLimit limit = {nullptr, batcher};
+            limit.client = client.c_str();
+            const Request request({limit});
             error =
                 request.at_once() == Progress::kWaiting && request.in_the_end(&loop) == Progress::kAdmitted
                     ? request.error()
@@ -155,8 +155,8 @@ struct Servers {
 
     redis::TestLoop loop;
     const redis::RealServer real[4];
-    const TestRemote first;
-    const TestRemote second;
+    const TestBatcher first;
+    const TestBatcher second;
     std::unique_ptr<CheckBatcher> cluster;
 };
 
@@ -165,12 +165,12 @@ struct TrialLimit {
     TrialLimit(const Policy& policy, CheckBatcher* batcher, const std::string& client)
         : policy(policy), batcher(batcher), client(client), zone(policy) {}
 
-    Place place(std::uint32_t cost = 1) const {
-        Place place = {batcher == nullptr ? &zone : nullptr, batcher};
-        place.policy = &policy;
-        place.client = client.c_str();
-        place.cost = cost;
-        return place;
+    TestLimit limit(std::uint32_t cost = 1) const {
+        TestLimit limit = {batcher == nullptr ? &zone : nullptr, batcher};
+        limit.policy = &policy;
+        limit.client = client.c_str();
+        limit.cost = cost;
+        return limit;
     }
 
     Policy policy;
@@ -190,38 +190,38 @@ std::deque<TrialLimit> any_limits(const Servers& servers) {
         }
         return name + std::to_string(number);
     };
-    std::vector<std::pair<CheckBatcher*, std::string>> places = {{nullptr, name},
-                                                                 {nullptr, name},
-                                                                 {servers.first.get(), name},
-                                                                 {servers.second.get(), name},
-                                                                 {servers.cluster.get(), of_left(true)},
-                                                                 {servers.cluster.get(), of_left(false)}};
+    std::vector<std::pair<CheckBatcher*, std::string>> choices = {{nullptr, name},
+                                                                  {nullptr, name},
+                                                                  {servers.first.get(), name},
+                                                                  {servers.second.get(), name},
+                                                                  {servers.cluster.get(), of_left(true)},
+                                                                  {servers.cluster.get(), of_left(false)}};
     std::deque<TrialLimit> limits;
-    const auto size = *rc::gen::inRange<std::size_t>(2, places.size() + 1);
+    const auto size = *rc::gen::inRange<std::size_t>(2, choices.size() + 1);
     while (limits.size() < size) {
-        const auto index = *rc::gen::inRange<std::size_t>(0, places.size());
+        const auto index = *rc::gen::inRange<std::size_t>(0, choices.size());
         const Algorithm algorithm = kEveryAlgorithm[*rc::gen::inRange<unsigned>(0, kAlgorithms)];
         Policy policy = policy_of(algorithm, (std::to_string(*rc::gen::inRange(1, 30)) + "r/d").c_str());
         policy.burst = is_bucket(algorithm) && algorithm != Algorithm::kTokenBucket
                            ? *rc::gen::inRange<std::uint32_t>(0, 30)
                            : 0;
-        limits.emplace_back(policy, places[index].first, places[index].second);
-        places.erase(places.begin() + static_cast<std::ptrdiff_t>(index));
+        limits.emplace_back(policy, choices[index].first, choices[index].second);
+        choices.erase(choices.begin() + static_cast<std::ptrdiff_t>(index));
     }
     return limits;
 }
 
-std::vector<Place> places_of(const std::deque<TrialLimit>& limits, std::uint32_t cost = 1) {
-    std::vector<Place> places;
+std::vector<TestLimit> test_limits_of(const std::deque<TrialLimit>& limits, std::uint32_t cost = 1) {
+    std::vector<TestLimit> made;
     for (const TrialLimit& limit : limits) {
-        places.push_back(limit.place(cost));
+        made.push_back(limit.limit(cost));
     }
-    return places;
+    return made;
 }
 
 // How much each limit has been charged.
 std::vector<std::uint32_t> charges(const std::deque<TrialLimit>& limits, Servers* servers) {
-    const Request look(places_of(limits, 0));
+    const Request look(test_limits_of(limits, 0));
     if (look.at_once() == Progress::kWaiting) {
         look.in_the_end(&servers->loop);
     }
@@ -251,7 +251,7 @@ void test_a_request_aborted_at_any_time_is_charged_to_all_limits_or_to_none(void
         unsigned admitted = 0;
         std::deque<std::unique_ptr<Request>> staying;
         for (const unsigned most : turns) {
-            staying.push_back(std::make_unique<Request>(places_of(limits)));
+            staying.push_back(std::make_unique<Request>(test_limits_of(limits)));
             Request& request = *staying.back();
             for (unsigned i = 0; i < most; i++) {
                 servers.loop.turn(0);

@@ -14,7 +14,7 @@ void test_no_refund_is_sent_to_an_unavailable_redis(void**) {
     assert_true(scene.questions.await());
     assert_false(scene.batcher->available(0));
     const std::size_t calls = scene.server.calls.size();
-    const Asking charged;
+    const TestQuestion charged;
     scene.batcher->give_back(charged.limits.data(), charged.question.indices, 1);
     scene.loop.run_for(10);
     assert_int_equal(scene.server.calls.size(), calls);
@@ -110,7 +110,7 @@ void test_five_malformed_replies_open_the_breaker(void**) {
 
 void test_a_refused_connection_is_reported_in_a_later_turn(void**) {
     redis::TestLoop loop;
-    const TestRemote batcher(&loop, redis::Folder::own().file("nowhere"));
+    const TestBatcher batcher(&loop, redis::Folder::own().file("nowhere"));
     Questions questions(batcher, &loop);
     questions.ask();
     questions.ask();
@@ -125,16 +125,16 @@ void test_a_batcher_may_be_destroyed_with_questions_at_any_stage(void**) {
         redis::TestLoop loop;
         ScriptServer server(&loop);
         server.server.answers = stage == 3;
-        TestRemote batcher(&loop, server.server.path());
-        std::vector<std::unique_ptr<Asking>> all;
+        TestBatcher batcher(&loop, server.server.path());
+        std::vector<std::unique_ptr<TestQuestion>> all;
         for (unsigned i = 0; i < 10; i++) {
-            all.push_back(std::make_unique<Asking>());
+            all.push_back(std::make_unique<TestQuestion>());
             assert_true(batcher->ask(&all.back()->question));
         }
         if (stage == 3) {
             all[0]->then = [&] {
                 for (unsigned i = 0; i < 10; i++) {
-                    all.push_back(std::make_unique<Asking>());
+                    all.push_back(std::make_unique<TestQuestion>());
                     assert_true(batcher->ask(&all.back()->question));
                 }
                 all[0]->then = nullptr;
@@ -149,9 +149,9 @@ void test_a_batcher_may_be_destroyed_with_questions_at_any_stage(void**) {
             loop.run_for(10);
         }
         batcher.end();
-        for (const auto& asking : all) {
-            assert_in_range(asking->answers, 0, 1);
-            CheckBatcher::forget(&asking->question);
+        for (const auto& asked : all) {
+            assert_in_range(asked->answers, 0, 1);
+            CheckBatcher::forget(&asked->question);
         }
         loop.run_for(2);
     }

@@ -149,7 +149,7 @@ void test_answers_come_in_order_each_with_its_own_decision(void**) {
     assert_true(scene.questions.await());
     unsigned number = 0;
     for (unsigned i = 0; i < 55; i++) {
-        assert_int_equal(scene.questions[i].place, scene.questions[0].place + i);
+        assert_int_equal(scene.questions[i].position, scene.questions[0].position + i);
         assert_int_equal(scene.questions[i].question.error, Error::kNone);
         assert_int_equal(scene.questions[i].question.time, ScriptServer::kTime);
         for (unsigned limit = 0; limit < 1 + i % 4; limit++) {
@@ -186,7 +186,7 @@ void test_keys_are_right_with_many_zones(void**) {
     Scene scene;
     const Policy buckets = policy_of(Algorithm::kTokenBucket, "10r/m");
     const StateLayout layout = layout_of(buckets);
-    std::deque<Asking> all;
+    std::deque<TestQuestion> all;
     std::vector<std::string> expected;
     for (unsigned i = 0; i < 60; i++) {
         const std::string zone =
@@ -194,7 +194,7 @@ void test_keys_are_right_with_many_zones(void**) {
         const bool other = i % 4 == 0;
         all.emplace_back("x", 1, 0);
         all.back().add(zone, "client" + std::to_string(i), other ? buckets : kPolicy,
-                       other ? layout : kShape);
+                       other ? layout : kLayout);
         expected.push_back("rate_limit:" + zone + (other ? ":token_bucket" : ":sliding_window") + ":{client" +
                            std::to_string(i) + "}");
         assert_true(scene.batcher->ask(&all.back().question));
@@ -240,7 +240,7 @@ void test_a_policy_is_sent_once_per_call(void**) {
     other.rates = rates_of("20r/m");
     const StateLayout layout = layout_of(other);
     for (unsigned i = 0; i < 30; i++) {
-        scene.questions.ask(i % 3 == 0 ? other : kPolicy, i % 3 == 0 ? layout : kShape);
+        scene.questions.ask(i % 3 == 0 ? other : kPolicy, i % 3 == 0 ? layout : kLayout);
     }
     assert_true(scene.questions.await());
     assert_int_equal(scene.server.calls.size(), 1);
@@ -256,7 +256,7 @@ void test_equal_policies_at_different_addresses_are_sent_once(void**) {
     Scene scene;
     const Policy copies[] = {kPolicy, kPolicy, kPolicy};
     for (const Policy& policy : copies) {
-        scene.questions.ask(policy, kShape);
+        scene.questions.ask(policy, kLayout);
     }
     assert_true(scene.questions.await());
     assert_int_equal(scene.server.calls[0].policies.size(), 1);
@@ -304,9 +304,9 @@ void test_a_call_that_would_have_too_many_policies_is_split(void**) {
         policies.push_back(kPolicy);
         policies.back().rates.rates[0].count = i + 1;
     }
-    std::deque<Asking> large;
+    std::deque<TestQuestion> large;
     for (unsigned i = 0; i < 700; i++) {
-        scene.questions.ask(policies[i], kShape);
+        scene.questions.ask(policies[i], kLayout);
     }
     assert_true(scene.questions.await());
     assert_in_range(scene.server.calls.size(), 3, 4);
@@ -359,9 +359,9 @@ void test_a_forgotten_question_is_not_answered_and_others_get_their_own_answers(
             number++;
             return number % 2 == 0 ? reject(number) : admit(number);
         };
-        std::vector<std::unique_ptr<Asking>> all;
+        std::vector<std::unique_ptr<TestQuestion>> all;
         for (unsigned i = 0; i < 10; i++) {
-            all.push_back(std::make_unique<Asking>(std::to_string(i), 1, 1 + i % 3));
+            all.push_back(std::make_unique<TestQuestion>(std::to_string(i), 1, 1 + i % 3));
             assert_true(scene.batcher->ask(&all.back()->question));
         }
         if (stage == 1) {
@@ -391,9 +391,9 @@ void test_a_forgotten_question_is_not_answered_and_others_get_their_own_answers(
 
 void test_the_answer_to_one_question_may_forget_a_later_one(void**) {
     Scene scene;
-    Asking first("first");
-    auto second = std::make_unique<Asking>("second");
-    Asking third("third");
+    TestQuestion first("first");
+    auto second = std::make_unique<TestQuestion>("second");
+    TestQuestion third("third");
     first.then = [&] {
         CheckBatcher::forget(&second->question);
         second.reset();
@@ -407,23 +407,23 @@ void test_the_answer_to_one_question_may_forget_a_later_one(void**) {
 
 void test_the_answer_to_a_question_may_send_another(void**) {
     Scene scene;
-    Asking asking;
+    TestQuestion asked;
     unsigned left = 20;
-    asking.then = [&] {
+    asked.then = [&] {
         if (left-- > 0) {
-            assert_true(scene.batcher->ask(&asking.question));
+            assert_true(scene.batcher->ask(&asked.question));
         }
     };
-    assert_true(scene.batcher->ask(&asking.question));
-    assert_true(scene.loop.run_until([&] { return asking.answers == 21; }));
+    assert_true(scene.batcher->ask(&asked.question));
+    assert_true(scene.loop.run_until([&] { return asked.answers == 21; }));
     scene.loop.run_for(5);
-    assert_int_equal(asking.answers, 21);
+    assert_int_equal(asked.answers, 21);
     assert_int_equal(scene.server.groups(), 21);
 }
 
 void test_a_refund_has_the_keys_and_costs_of_its_limits(void**) {
     Scene scene;
-    const Asking charged("alice", 7, 3);
+    const TestQuestion charged("alice", 7, 3);
     scene.questions.ask("before");
     scene.batcher->give_back(charged.limits.data(), charged.question.indices, 3);
     scene.questions.ask("after");
@@ -452,11 +452,11 @@ void test_sizes_of_batches_are_counted(void**) {
     options.counter = &counter;
     const std::unique_ptr<CheckBatcher> batcher(
         new CheckBatcher(redis::Client::make(settings, {}, &loop), options, &loop));
-    Asking asking[7];
-    for (Asking& one : asking) {
+    TestQuestion asked[7];
+    for (TestQuestion& one : asked) {
         assert_true(batcher->ask(&one.question));
     }
-    assert_true(loop.run_until([&] { return asking[6].answers == 1; }));
+    assert_true(loop.run_until([&] { return asked[6].answers == 1; }));
     const BatchTotals batches = statistics.read().batches;
     assert_int_equal(batches.count, 2);
     assert_int_equal(batches.sum, 7);
@@ -466,7 +466,7 @@ void test_sizes_of_batches_are_counted(void**) {
 void test_a_refund_is_sent_without_checks(void**) {
     Scene scene;
     {
-        const Asking charged("alice", 7);
+        const TestQuestion charged("alice", 7);
         scene.batcher->give_back(charged.limits.data(), charged.question.indices, 1);
     }
     assert_true(scene.loop.run_until([&] { return scene.server.refunds().size() == 1; }));
@@ -477,14 +477,14 @@ void test_a_refund_is_sent_without_checks(void**) {
 
 void test_checks_do_not_leak_memory(void**) {
     Scene scene;
-    std::deque<Asking> all;
+    std::deque<TestQuestion> all;
     for (unsigned i = 0; i < 50; i++) {
         all.emplace_back(std::to_string(i), 1, 1 + i % 3);
     }
     const auto round = [&] {
-        for (Asking& asking : all) {
-            asking.answers = 0;
-            assert_true(scene.batcher->ask(&asking.question));
+        for (TestQuestion& asked : all) {
+            asked.answers = 0;
+            assert_true(scene.batcher->ask(&asked.question));
         }
         assert_true(scene.loop.run_until([&] { return all.back().answers == 1; }));
         scene.server.calls.clear();

@@ -13,11 +13,11 @@ void fill(const Zone& zone) {
     }
 }
 
-Place in(const Zone& zone, const char* name, OnError on_error = OnError::kOpen) {
-    Place place = {&zone};
-    place.name = name;
-    place.on_error = on_error;
-    return place;
+TestLimit in(const Zone& zone, const char* name, OnError on_error = OnError::kOpen) {
+    TestLimit limit = {&zone};
+    limit.name = name;
+    limit.on_error = on_error;
+    return limit;
 }
 
 void test_one_limit_and_several_get_the_same_decisions(void**) {

@@ -53,13 +53,13 @@ void test_a_denial_holds_only_for_the_same_client_policy_and_cost(void**) {
     assert_int_equal(first.in_the_end(&scene.loop), Progress::kRejected);
     scene.first_server.decide = [](const SeenLimit&) { return admit(); };
     const Policy other = policy_of(Algorithm::kSlidingWindow, "20r/m");
-    Place stranger = scene.cached(5);
+    TestLimit stranger = scene.cached(5);
     stranger.client = "bob";
-    Place uncached = scene.cached(5);
+    TestLimit uncached = scene.cached(5);
     uncached.denials = nullptr;
-    for (const Place& place :
+    for (const TestLimit& limit :
          {scene.cached(4), scene.cached(6), scene.cached(0), scene.cached(5, &other), stranger, uncached}) {
-        const Request request({place});
+        const Request request({limit});
         assert_int_equal(request.in_the_end(&scene.loop), Progress::kAdmitted);
     }
     const Request like({scene.cached(5)});
@@ -83,7 +83,7 @@ void test_no_denial_is_remembered_or_used_where_rejected_requests_count(void**) 
     assert_int_equal(cached.at_once(), Progress::kRejected);
     const Request with_counting({scene.cached(), scene.cached(1, &counting)});
     assert_int_equal(with_counting.in_the_end(&scene.loop), Progress::kRejected);
-    Place in_memory = scene.in_memory();
+    TestLimit in_memory = scene.in_memory();
     in_memory.policy = &counting;
     const Request with_memory({scene.cached(), in_memory});
     assert_int_equal(with_memory.in_the_end(&scene.loop), Progress::kRejected);
@@ -94,7 +94,7 @@ void test_only_the_limit_that_rejects_is_remembered(void**) {
     Scene scene;
     steady_clock += 10 * kSecond;
     const Memory memory(65536);
-    Place other = scene.cached();
+    TestLimit other = scene.cached();
     other.name = "other";
     other.denials = Denials::create(memory.at(), memory.size(), kKey);
     scene.first_server.decide = [](const SeenLimit& limit) {

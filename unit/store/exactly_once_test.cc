@@ -185,11 +185,11 @@ class Trial {
 
     void note_losses() {
         for (unsigned i = 0; i < kClients; i++) {
-            const Owed owed = owed_by(*zone_, name_of(i));
-            if (!owed.known) {
-                lost_[i] += owed_[i].unsent + owed_[i].sending;
+            const UnsentCopy unsent = unsent_of(*zone_, name_of(i));
+            if (!unsent.known) {
+                lost_[i] += unsent_[i].unsent + unsent_[i].sending;
             }
-            owed_[i] = owed;
+            unsent_[i] = unsent;
         }
     }
 
@@ -218,7 +218,7 @@ class Trial {
     std::map<std::uint64_t, std::uint64_t> last_;
     std::uint64_t admitted_[kClients] = {};
     std::uint64_t lost_[kClients] = {};
-    Owed owed_[kClients];
+    UnsentCopy unsent_[kClients];
 };
 
 void test_whatever_is_lost_or_repeated_each_request_is_charged_once(void**) {
@@ -391,7 +391,7 @@ void share_a_limit(const Policy& policy, unsigned seed) {
             confirm(sync_ledgers[instance].get(), batch, answer, now);
             // A client without requests meanwhile has the same state here and in the ledger.
             for (const SyncEntry& entry : batch.entries) {
-                if (owed_by(zone, entry.name()).unsent == 0) {
+                if (unsent_of(zone, entry.name()).unsent == 0) {
                     assert_agrees(zone, &ledger, std::string(entry.name()), now);
                 }
             }

@@ -149,7 +149,7 @@ void test_on_error_applies_to_a_table_without_a_free_slot(void**) {
     Scene scene;
     const Occupied occupied;
     for (const OnError on_error : {OnError::kOpen, OnError::kClosed}) {
-        Place busy = {&occupied.zone};
+        TestLimit busy = {&occupied.zone};
         busy.on_error = on_error;
         const Request alone({busy});
         assert_int_equal(alone.at_once(),

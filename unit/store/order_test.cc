@@ -9,11 +9,11 @@ namespace {
 const Policy kShared = policy_of(Algorithm::kSlidingWindow, "50r/h");
 const Policy kOwn = policy_of(Algorithm::kSlidingWindow, "10r/h");
 
-Place with(Place place, const Policy& policy, const char* name, const char* client) {
-    place.policy = &policy;
-    place.name = name;
-    place.client = client;
-    return place;
+TestLimit with(TestLimit limit, const Policy& policy, const char* name, const char* client) {
+    limit.policy = &policy;
+    limit.name = name;
+    limit.client = client;
+    return limit;
 }
 
 void test_the_lowest_rate_is_asked_first(void**) {
@@ -29,11 +29,11 @@ void test_the_lowest_rate_is_asked_first(void**) {
         const Policy high = policy_of(Algorithm::kSlidingWindow, each.high);
         for (const bool low_is_first : {false, true}) {
             Scene scene;
-            const Place in_low = with(scene.in_first(), low, "own", "alice");
-            const Place in_high = with(scene.in_second(), high, "shared", "all");
+            const TestLimit in_low = with(scene.in_first(), low, "own", "alice");
+            const TestLimit in_high = with(scene.in_second(), high, "shared", "all");
             always_reject(&scene.first_server);
-            const Request request(low_is_first ? std::vector<Place>{in_low, in_high}
-                                               : std::vector<Place>{in_high, in_low});
+            const Request request(low_is_first ? std::vector<TestLimit>{in_low, in_high}
+                                               : std::vector<TestLimit>{in_high, in_low});
             assert_int_equal(request.in_the_end(&scene.loop), Progress::kRejected);
             scene.loop.run_for(10);
             assert_int_equal(scene.second_server.groups(), 0);
@@ -44,8 +44,8 @@ void test_the_lowest_rate_is_asked_first(void**) {
 void test_memory_with_a_lower_rate_is_charged_before_redis_and_refunded(void**) {
     Scene scene;
     Zone own(kOwn);
-    const Place in_memory = with({&own}, kOwn, "own", "alice");
-    const Place in_redis = with(scene.in_first(), kShared, "shared", "all");
+    const TestLimit in_memory = with({&own}, kOwn, "own", "alice");
+    const TestLimit in_redis = with(scene.in_first(), kShared, "shared", "all");
     const Request admitted({in_redis, in_memory});
     assert_int_equal(used(own), 1);
     assert_int_equal(admitted.in_the_end(&scene.loop), Progress::kAdmitted);
@@ -101,13 +101,13 @@ void test_a_refund_reduces_the_unsent_count(void**) {
 
 // An attacker that is over its own limit sends bursts; between them, honest clients send one request each.
 template <class Own>
-void attack(Scene* scene, const TestRemote& shared, Own own, bool shared_is_first) {
+void attack(Scene* scene, const TestBatcher& shared, Own own, bool shared_is_first) {
     const auto request = [&](const char* client) {
-        Place in_shared =
+        TestLimit in_shared =
             with({nullptr, shared.get(), OnError::kOpen, scene->denials}, kShared, "shared", "all");
-        const Place in_own = own(client);
-        return std::make_unique<Request>(shared_is_first ? std::vector<Place>{in_shared, in_own}
-                                                         : std::vector<Place>{in_own, in_shared});
+        const TestLimit in_own = own(client);
+        return std::make_unique<Request>(shared_is_first ? std::vector<TestLimit>{in_shared, in_own}
+                                                         : std::vector<TestLimit>{in_own, in_shared});
     };
     const auto end = [&](const std::unique_ptr<Request>& one) {
         return one->at_once() == Progress::kWaiting ? one->in_the_end(&scene->loop) : one->at_once();
@@ -139,11 +139,12 @@ void test_an_attacker_over_its_own_limit_takes_nothing_from_others(void**) {
         for (const bool in_memory : {true, false}) {
             Scene scene;
             const redis::RealServer servers[2];
-            const TestRemote shared(&scene.loop, servers[0].path());
-            const TestRemote second(&scene.loop, servers[1].path());
+            const TestBatcher shared(&scene.loop, servers[0].path());
+            const TestBatcher second(&scene.loop, servers[1].path());
             Zone zone(kOwn);
             const auto own = [&](const char* client) {
-                return with(in_memory ? Place{&zone} : Place{nullptr, second.get()}, kOwn, "own", client);
+                return with(in_memory ? TestLimit{&zone} : TestLimit{nullptr, second.get()}, kOwn, "own",
+                            client);
             };
             attack(&scene, shared, own, shared_is_first);
         }
@@ -159,7 +160,7 @@ void test_a_rejection_is_forgotten_when_the_charge_that_caused_it_is_refunded(vo
     scene.first_server.decide = [&](const SeenLimit&) { return charged++ == 0 ? admit() : reject(); };
     scene.second_server.server.answers = false;
     const std::size_t before = scene.second_server.server.count("EVALSHA");
-    Place shared = scene.cached();
+    TestLimit shared = scene.cached();
     shared.client = "all";
     const Request attacker({shared, scene.in_second()});
     assert_true(scene.loop.run_until([&] { return scene.second_server.server.count("EVALSHA") > before; }));

@@ -8,31 +8,32 @@
 namespace rate_limit {
 
 inline const Policy kPolicy = policy_of(Algorithm::kSlidingWindow, "10r/m");
-inline const StateLayout kShape = layout_of(kPolicy);
+inline const StateLayout kLayout = layout_of(kPolicy);
 
 // A question; owns its limits, zones and names.
-struct Asking {
+struct TestQuestion {
     struct Text {
         std::string zone;
         std::string client;
     };
 
-    explicit Asking(const std::string& client = "alice", std::uint32_t cost = 1, std::size_t count = 1) {
+    explicit TestQuestion(const std::string& client = "alice", std::uint32_t cost = 1,
+                          std::size_t count = 1) {
         for (std::size_t i = 0; i < count; i++) {
-            add(i == 0 ? "api" : "zone" + std::to_string(i), client, kPolicy, kShape, cost);
+            add(i == 0 ? "api" : "zone" + std::to_string(i), client, kPolicy, kLayout, cost);
         }
-        question.asker = this;
+        question.data = this;
         question.done = [](Question* question) {
-            auto* self = static_cast<Asking*>(question->asker);
+            auto* self = static_cast<TestQuestion*>(question->data);
             self->answers++;
-            self->place = places++;
+            self->position = positions++;
             if (self->then) {
                 self->then();
             }
         };
     }
-    Asking(const Asking&) = delete;
-    Asking& operator=(const Asking&) = delete;
+    TestQuestion(const TestQuestion&) = delete;
+    TestQuestion& operator=(const TestQuestion&) = delete;
 
     void add(const std::string& zone, const std::string& client, const Policy& policy,
              const StateLayout& layout, std::uint32_t cost = 1) {
@@ -48,36 +49,36 @@ struct Asking {
 
     const Decision& decision(std::size_t index = 0) const { return limits[index].decision; }
 
-    static inline unsigned places = 0;
+    static inline unsigned positions = 0;
 
     std::deque<Text> texts;
     std::deque<StoreZone> zones;
     std::vector<Limit> limits;
     Question question;
     unsigned answers = 0;
-    unsigned place = 0;
+    unsigned position = 0;
     std::function<void()> then;
 };
 
 // Questions that must each be answered exactly once.
 class Questions {
   public:
-    Questions(const TestRemote& batcher, redis::TestLoop* loop) : batcher_(batcher), loop_(loop) {}
+    Questions(const TestBatcher& batcher, redis::TestLoop* loop) : batcher_(batcher), loop_(loop) {}
     ~Questions() {
-        for (const auto& asking : all_) {
-            assert_int_equal(asking->answers, 1);
+        for (const auto& asked : all_) {
+            assert_int_equal(asked->answers, 1);
         }
     }
     Questions(const Questions&) = delete;
     Questions& operator=(const Questions&) = delete;
 
-    Asking& ask(const std::string& client = "alice", std::uint32_t cost = 1, std::size_t count = 1) {
-        all_.push_back(std::make_unique<Asking>(client, cost, count));
+    TestQuestion& ask(const std::string& client = "alice", std::uint32_t cost = 1, std::size_t count = 1) {
+        all_.push_back(std::make_unique<TestQuestion>(client, cost, count));
         return send();
     }
 
-    Asking& ask(const Policy& policy, const StateLayout& layout) {
-        all_.push_back(std::make_unique<Asking>("alice", 1, 0));
+    TestQuestion& ask(const Policy& policy, const StateLayout& layout) {
+        all_.push_back(std::make_unique<TestQuestion>("alice", 1, 0));
         all_.back()->add("api", "alice", policy, layout);
         return send();
     }
@@ -86,25 +87,25 @@ class Questions {
         return loop_->run_until(
             [this] {
                 return std::all_of(all_.begin(), all_.end(),
-                                   [](const auto& asking) { return asking->answers != 0; });
+                                   [](const auto& asked) { return asked->answers != 0; });
             },
             most);
     }
 
-    Asking& operator[](std::size_t index) const { return *all_[index]; }
+    TestQuestion& operator[](std::size_t index) const { return *all_[index]; }
     std::size_t size() const { return all_.size(); }
 
   private:
-    Asking& send() {
-        Asking& asking = *all_.back();
-        assert_true(batcher_->ask(&asking.question));
-        assert_int_equal(asking.answers, 0);
-        return asking;
+    TestQuestion& send() {
+        TestQuestion& asked = *all_.back();
+        assert_true(batcher_->ask(&asked.question));
+        assert_int_equal(asked.answers, 0);
+        return asked;
     }
 
-    const TestRemote& batcher_;
+    const TestBatcher& batcher_;
     redis::TestLoop* loop_;
-    std::vector<std::unique_ptr<Asking>> all_;
+    std::vector<std::unique_ptr<TestQuestion>> all_;
 };
 
 // A fake server, a connected batcher, and questions to it.
@@ -115,7 +116,7 @@ struct Scene {
     }
 
     void warm_up() {
-        Asking first;
+        TestQuestion first;
         assert_true(batcher->ask(&first.question));
         assert_true(loop.run_until([&] { return first.answers == 1; }));
         server.calls.clear();
@@ -123,7 +124,7 @@ struct Scene {
 
     redis::TestLoop loop;
     ScriptServer server;
-    TestRemote batcher;
+    TestBatcher batcher;
     Questions questions;
 };
 

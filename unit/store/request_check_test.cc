@@ -40,27 +40,27 @@ void test_redis_answers_later_and_by_its_own_clock(void**) {
 
 void test_limits_of_one_redis_are_one_group(void**) {
     Scene scene;
-    std::vector<Place> places;
+    std::vector<TestLimit> limits;
     std::vector<std::string> names;
     for (unsigned i = 0; i < kMaxLimits; i++) {
         names.push_back("zone" + std::to_string(i));
     }
     for (unsigned i = 0; i < kMaxLimits; i++) {
-        places.push_back(scene.in_first());
-        places.back().name = names[i].c_str();
-        places.back().cost = i + 1;
+        limits.push_back(scene.in_first());
+        limits.back().name = names[i].c_str();
+        limits.back().cost = i + 1;
     }
     unsigned count = 0;
     scene.first_server.decide = [&](const SeenLimit&) { return admit(++count); };
-    const Request request(places);
+    const Request request(limits);
     assert_int_equal(request.in_the_end(&scene.loop), Progress::kAdmitted);
     assert_int_equal(scene.first_server.calls.size(), 1);
     assert_int_equal(scene.first_server.calls[0].groups.size(), 1);
-    const std::vector<SeenLimit>& limits = scene.first_server.calls[0].groups[0].limits;
+    const std::vector<SeenLimit>& seen = scene.first_server.calls[0].groups[0].limits;
     for (unsigned i = 0; i < kMaxLimits; i++) {
-        assert_string_equal(limits[i].key.c_str(),
+        assert_string_equal(seen[i].key.c_str(),
                             ("rate_limit:" + names[i] + ":sliding_window:{alice}").c_str());
-        assert_int_equal(limits[i].cost, i + 1);
+        assert_int_equal(seen[i].cost, i + 1);
         assert_int_equal(request.decision(i).remaining, i + 1);
     }
 }
@@ -80,7 +80,7 @@ void test_redis_is_not_called_if_memory_rejects(void**) {
 
 void test_memory_is_charged_only_after_redis_has_admitted(void**) {
     Scene scene;
-    Place in_memory = scene.in_memory();
+    TestLimit in_memory = scene.in_memory();
     in_memory.cost = 3;
     const Request request({in_memory, scene.in_first(), scene.in_second()});
     assert_int_equal(request.at_once(), Progress::kWaiting);
@@ -108,7 +108,7 @@ void test_a_rejection_by_redis_counts_in_memory_where_rejected_requests_count(vo
     Scene scene;
     scene.zone.policy().count_all = true;
     always_reject(&scene.first_server);
-    Place in_memory = scene.in_memory();
+    TestLimit in_memory = scene.in_memory();
     in_memory.cost = 4;
     const Request request({in_memory, scene.in_first()});
     assert_int_equal(request.in_the_end(&scene.loop), Progress::kRejected);
@@ -118,9 +118,9 @@ void test_a_rejection_by_redis_counts_in_memory_where_rejected_requests_count(vo
 
 void test_redis_is_refunded_if_memory_rejects_later(void**) {
     Scene scene;
-    Place in_first = scene.in_first();
+    TestLimit in_first = scene.in_first();
     in_first.cost = 7;
-    Place look = scene.in_second();
+    TestLimit look = scene.in_second();
     look.cost = 0;
     const Request request({scene.in_memory(), in_first, scene.in_second(), look});
     use(scene.zone, 10);
@@ -156,7 +156,7 @@ void test_one_redis_is_called_after_the_other(void**) {
 void test_the_first_redis_is_refunded_if_the_second_rejects(void**) {
     Scene scene;
     always_reject(&scene.second_server);
-    Place in_first = scene.in_first();
+    TestLimit in_first = scene.in_first();
     in_first.cost = 3;
     const Request request({in_first, scene.in_second(), scene.in_memory(), scene.in_first()});
     assert_int_equal(request.in_the_end(&scene.loop), Progress::kRejected);
@@ -174,7 +174,7 @@ void test_a_rejection_elsewhere_counts_in_redis_where_rejected_requests_count(vo
     Scene scene;
     Policy counting = kPolicy;
     counting.count_all = true;
-    Place counted = scene.in_second();
+    TestLimit counted = scene.in_second();
     counted.policy = &counting;
     counted.cost = 3;
     always_reject(&scene.first_server);
@@ -211,7 +211,7 @@ void test_a_charge_that_has_left_its_window_or_counts_anyway_is_not_refunded(voi
     };
     for (const auto& each : cases) {
         Scene scene;
-        Place charged = scene.in_first();
+        TestLimit charged = scene.in_first();
         charged.policy = each.policy;
         charged.cost = 2;
         scene.second_server.decide = [&](const SeenLimit&) {
@@ -239,19 +239,19 @@ void test_the_second_redis_is_not_called_if_the_first_rejects(void**) {
 void test_with_two_real_servers_and_memory_the_lowest_limit_holds_and_no_rejected_request_is_charged(void**) {
     redis::TestLoop loop;
     const redis::RealServer servers[2];
-    const TestRemote wide(&loop, servers[0].path());
-    const TestRemote narrow(&loop, servers[1].path());
+    const TestBatcher wide(&loop, servers[0].path());
+    const TestBatcher narrow(&loop, servers[1].path());
     for (const Algorithm algorithm : kEveryAlgorithm) {
         const Policy hundred = policy_of(algorithm, "100r/d");
         const Policy seven = policy_of(algorithm, "7r/d");
         const Zone zone(hundred);
-        Place in_wide = {nullptr, wide.get()};
+        TestLimit in_wide = {nullptr, wide.get()};
         in_wide.policy = &hundred;
-        Place in_narrow = {nullptr, narrow.get()};
+        TestLimit in_narrow = {nullptr, narrow.get()};
         in_narrow.policy = &seven;
         std::deque<Request> requests;
         for (unsigned i = 0; i < 20; i++) {
-            requests.emplace_back(std::vector<Place>{{&zone}, in_wide, in_narrow});
+            requests.emplace_back(std::vector<TestLimit>{{&zone}, in_wide, in_narrow});
         }
         unsigned admitted = 0;
         for (const Request& request : requests) {

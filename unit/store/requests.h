@@ -23,7 +23,7 @@ inline Process this_host() {
 inline const Process kProcess = this_host();
 
 // The parameters of a limit of a request.
-struct Place {
+struct TestLimit {
     const Zone* zone = nullptr;
     CheckBatcher* batcher = nullptr;
     OnError on_error = OnError::kOpen;
@@ -40,18 +40,18 @@ inline const Policy kPolicy = policy_of(Algorithm::kSlidingWindow, "10r/m");
 // A request with some limits.
 class Request {
   public:
-    explicit Request(const std::vector<Place>& places) {
-        for (const Place& place : places) {
-            const Policy* policy = place.policy != nullptr ? place.policy
-                                   : place.zone != nullptr ? &place.zone->policy()
+    explicit Request(const std::vector<TestLimit>& limits) {
+        for (const TestLimit& limit : limits) {
+            const Policy* policy = limit.policy != nullptr ? limit.policy
+                                   : limit.zone != nullptr ? &limit.zone->policy()
                                                            : &kPolicy;
-            zones_.push_back({place.name, layout_of(*policy),
-                              place.zone != nullptr ? &place.zone->table() : nullptr, place.batcher,
-                              place.membership, place.denials, kSecond, place.on_error});
+            zones_.push_back({limit.name, layout_of(*policy),
+                              limit.zone != nullptr ? &limit.zone->table() : nullptr, limit.batcher,
+                              limit.membership, limit.denials, kSecond, limit.on_error});
             limits_.push_back({&zones_.back(),
                                policy,
-                               place.client,
-                               place.cost,
+                               limit.client,
+                               limit.cost,
                                false,
                                is_single(*policy, zones_.back().layout),
                                DecidedBy::kCache,
@@ -126,7 +126,7 @@ struct Scene {
           zone(kPolicy),
           memory(65536),
           denials(Denials::create(memory.at(), memory.size(), kKey)) {
-        for (const TestRemote* batcher : {&first, &second}) {
+        for (const TestBatcher* batcher : {&first, &second}) {
             const Request request({{nullptr, batcher->get()}});
             assert_int_equal(request.in_the_end(&loop), Progress::kAdmitted);
         }
@@ -134,18 +134,18 @@ struct Scene {
         second_server.calls.clear();
     }
 
-    Place in_memory() const { return {&zone}; }
-    Place in_first(OnError on_error = OnError::kOpen, const Zone* local = nullptr) const {
+    TestLimit in_memory() const { return {&zone}; }
+    TestLimit in_first(OnError on_error = OnError::kOpen, const Zone* local = nullptr) const {
         return {local, first.get(), on_error};
     }
-    Place in_second(OnError on_error = OnError::kOpen, const Zone* local = nullptr) const {
+    TestLimit in_second(OnError on_error = OnError::kOpen, const Zone* local = nullptr) const {
         return {local, second.get(), on_error};
     }
-    Place cached(std::uint32_t cost = 1, const Policy* policy = nullptr) const {
-        Place place = {nullptr, first.get(), OnError::kOpen, denials};
-        place.cost = cost;
-        place.policy = policy;
-        return place;
+    TestLimit cached(std::uint32_t cost = 1, const Policy* policy = nullptr) const {
+        TestLimit limit = {nullptr, first.get(), OnError::kOpen, denials};
+        limit.cost = cost;
+        limit.policy = policy;
+        return limit;
     }
 
     static void fail(ScriptServer* server) {
@@ -166,8 +166,8 @@ struct Scene {
     redis::TestLoop loop;
     ScriptServer first_server;
     ScriptServer second_server;
-    TestRemote first;
-    TestRemote second;
+    TestBatcher first;
+    TestBatcher second;
     Zone zone;
     Memory memory;
     Denials* denials;

@@ -122,17 +122,17 @@ inline redis::Settings script_settings(const std::string& path, redis::Milliseco
 }
 
 // A batcher that a test may destroy early.
-class TestRemote {
+class TestBatcher {
   public:
-    TestRemote(redis::TestLoop* loop, const std::string& path, std::uint32_t batch = 64,
-               redis::Milliseconds timeout = 2000)
+    TestBatcher(redis::TestLoop* loop, const std::string& path, std::uint32_t batch = 64,
+                redis::Milliseconds timeout = 2000)
         : settings_(script_settings(path, timeout)),
           batcher_(new CheckBatcher(redis::Client::make(settings_, {}, loop), {"rate_limit:", batch}, loop)) {
         assert_non_null(batcher_);
     }
-    ~TestRemote() { end(); }
-    TestRemote(const TestRemote&) = delete;
-    TestRemote& operator=(const TestRemote&) = delete;
+    ~TestBatcher() { end(); }
+    TestBatcher(const TestBatcher&) = delete;
+    TestBatcher& operator=(const TestBatcher&) = delete;
 
     void end() {
         delete batcher_;

@@ -10,7 +10,7 @@ using redis::Error;
 void test_the_real_script_admits_the_quota_and_refunds(void**) {
     redis::TestLoop loop;
     const redis::RealServer server;
-    const TestRemote batcher(&loop, server.path());
+    const TestBatcher batcher(&loop, server.path());
     for (const Algorithm algorithm : kEveryAlgorithm) {
         const Policy policy = policy_of(algorithm, "10r/h");
         const StateLayout layout = layout_of(policy);
@@ -46,11 +46,11 @@ void test_the_real_script_admits_the_quota_and_refunds(void**) {
 void test_the_real_script_charges_all_limits_of_a_group_or_none(void**) {
     redis::TestLoop loop;
     const redis::RealServer server;
-    const TestRemote batcher(&loop, server.path());
+    const TestBatcher batcher(&loop, server.path());
     Questions questions(batcher, &loop);
     const Policy narrow = policy_of(Algorithm::kFixedWindow, "3r/d");
     const StateLayout narrow_shape = layout_of(narrow);
-    std::deque<Asking> all;
+    std::deque<TestQuestion> all;
     for (unsigned i = 0; i < 6; i++) {
         all.emplace_back("alice", 1, 2);
         all.back().add("narrow", "alice", narrow, narrow_shape);
@@ -70,7 +70,7 @@ void test_the_real_script_charges_all_limits_of_a_group_or_none(void**) {
 void test_the_real_script_accepts_the_largest_call(void**) {
     redis::TestLoop loop;
     const redis::RealServer server;
-    const TestRemote batcher(&loop, server.path(), 100'000, 10'000);
+    const TestBatcher batcher(&loop, server.path(), 100'000, 10'000);
     Questions questions(batcher, &loop);
     for (unsigned i = 0; i < 150; i++) {
         questions.ask("client" + std::to_string(i), 1, 16);

@@ -63,11 +63,12 @@ struct SplitScene {
         right.calls.clear();
     }
 
-    Place of(const std::string& client, OnError on_error = OnError::kOpen, const char* name = "api") const {
-        Place place = {nullptr, batcher.get(), on_error};
-        place.client = client.c_str();
-        place.name = name;
-        return place;
+    TestLimit of(const std::string& client, OnError on_error = OnError::kOpen,
+                 const char* name = "api") const {
+        TestLimit limit = {nullptr, batcher.get(), on_error};
+        limit.client = client.c_str();
+        limit.name = name;
+        return limit;
     }
 
     std::size_t refunds() const { return left.refunds().size() + right.refunds().size(); }

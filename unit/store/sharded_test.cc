@@ -21,9 +21,9 @@ void test_the_slot_of_a_limit_is_that_of_its_key(void**) {
             append_key("rate_limit:", zone, kPolicy.algorithm, client, &buffer);
             const std::string_view bulk = buffer.view();
             const std::size_t start = bulk.find("\r\n") + 2;
-            StoreZone place = {};
-            place.label = zone;
-            const Limit limit = {&place, &kPolicy, client, 1, false, false, {}, {}, {}};
+            StoreZone store_zone = {};
+            store_zone.label = zone;
+            const Limit limit = {&store_zone, &kPolicy, client, 1, false, false, {}, {}, {}};
             assert_int_equal(scene.batcher->slot_of(limit),
                              redis::slot_of(bulk.substr(start, bulk.size() - start - 2)));
         }
@@ -52,7 +52,7 @@ void test_checks_of_one_turn_are_one_call_per_node(void**) {
     const std::string clients[] = {scene.lefty, twin, scene.righty, cousin};
     std::deque<Request> requests;
     for (unsigned i = 0; i < 20; i++) {
-        requests.emplace_back(std::vector<Place>{scene.of(clients[i % 4])});
+        requests.emplace_back(std::vector<TestLimit>{scene.of(clients[i % 4])});
     }
     for (const Request& request : requests) {
         assert_int_equal(request.in_the_end(&scene.loop), Progress::kAdmitted);
@@ -74,7 +74,7 @@ void test_each_answer_reaches_its_own_request(void**) {
     for (unsigned i = 0; i < 300; i++) {
         names.push_back("client" + std::to_string(i));
         numbers[key_of(names.back())] = i;
-        requests.emplace_back(std::vector<Place>{scene.of(names.back())});
+        requests.emplace_back(std::vector<TestLimit>{scene.of(names.back())});
     }
     for (unsigned i = 0; i < 300; i++) {
         assert_int_equal(requests[i].in_the_end(&scene.loop), Progress::kAdmitted);
@@ -87,7 +87,7 @@ void test_no_call_has_more_groups_than_the_batch_size(void**) {
     SplitScene scene(3);
     std::deque<Request> requests;
     for (unsigned i = 0; i < 14; i++) {
-        requests.emplace_back(std::vector<Place>{scene.of(i % 2 == 0 ? scene.lefty : scene.righty)});
+        requests.emplace_back(std::vector<TestLimit>{scene.of(i % 2 == 0 ? scene.lefty : scene.righty)});
     }
     for (const Request& request : requests) {
         assert_int_equal(request.in_the_end(&scene.loop), Progress::kAdmitted);
@@ -123,12 +123,12 @@ void test_all_zones_of_a_client_whose_name_begins_with_a_brace_are_one_call(void
     SplitScene scene;
     const std::string client = "}";
     std::deque<std::string> zones;
-    std::vector<Place> places;
+    std::vector<TestLimit> limits;
     for (unsigned i = 0; i < 8; i++) {
         zones.push_back("zone" + std::to_string(i));
-        places.push_back(scene.of(client, OnError::kOpen, zones.back().c_str()));
+        limits.push_back(scene.of(client, OnError::kOpen, zones.back().c_str()));
     }
-    const Request request(places);
+    const Request request(limits);
     assert_int_equal(request.in_the_end(&scene.loop), Progress::kAdmitted);
     assert_int_equal(scene.left.calls.size() + scene.right.calls.size(), 1);
 }
@@ -154,7 +154,7 @@ void test_one_slot_is_decided_after_the_other(void**) {
 void test_the_first_slot_is_refunded_if_the_second_rejects(void**) {
     SplitScene scene;
     always_reject(&scene.right);
-    Place charged = scene.of(scene.lefty);
+    TestLimit charged = scene.of(scene.lefty);
     charged.cost = 3;
     const Request request(
         {charged, scene.of(scene.lefty, OnError::kOpen, "login"), scene.of(scene.righty), {&scene.zone}});
@@ -231,7 +231,7 @@ void test_on_error_applies_to_a_slot_without_a_node(void**) {
     assert_int_equal(refused_last.in_the_end(&scene.loop), Progress::kRefused);
     assert_true(scene.loop.run_until([&] { return scene.refunds() == 1; }));
 
-    Place by_memory = scene.of(scene.righty, OnError::kLocal);
+    TestLimit by_memory = scene.of(scene.righty, OnError::kLocal);
     by_memory.zone = &scene.zone;
     const Request local({by_memory, scene.of(scene.lefty)});
     assert_int_equal(local.in_the_end(&scene.loop), Progress::kAdmitted);
@@ -274,10 +274,10 @@ void test_a_rejection_by_one_slot_counts_in_others_where_rejected_requests_count
     Policy counting = kPolicy;
     counting.count_all = true;
     always_reject(&scene.left);
-    Place counted = scene.of(scene.righty);
+    TestLimit counted = scene.of(scene.righty);
     counted.policy = &counting;
     counted.cost = 4;
-    Place again = counted;
+    TestLimit again = counted;
     again.name = "login";
     const Request request({scene.of(scene.lefty), counted, again});
     assert_int_equal(request.in_the_end(&scene.loop), Progress::kRejected);
@@ -325,7 +325,7 @@ void test_an_aborted_request_is_charged_to_both_slots(void**) {
     for (unsigned turns = 0; turns < 12; turns++) {
         SplitScene scene;
         auto request = std::make_unique<Request>(
-            std::vector<Place>{scene.of(scene.lefty), scene.of(scene.righty), {&scene.zone}});
+            std::vector<TestLimit>{scene.of(scene.lefty), scene.of(scene.righty), {&scene.zone}});
         for (unsigned i = 0; i < turns; i++) {
             scene.loop.turn(0);
         }
@@ -353,7 +353,7 @@ void test_an_aborted_request_does_not_affect_others_of_its_call(void**) {
     scene.left.decide = [&](const SeenLimit&) { return admit(++number); };
     std::deque<Request> requests;
     for (unsigned i = 0; i < 6; i++) {
-        requests.emplace_back(std::vector<Place>{scene.of(scene.lefty)});
+        requests.emplace_back(std::vector<TestLimit>{scene.of(scene.lefty)});
     }
     requests[0].leave(nullptr);
     requests[3].leave(nullptr);
@@ -384,7 +384,7 @@ void test_a_batcher_may_be_destroyed_with_calls_for_many_slots(void**) {
         std::deque<Request> requests;
         for (unsigned i = 0; i < 200; i++) {
             names.push_back("client" + std::to_string(i));
-            requests.emplace_back(std::vector<Place>{scene.of(names.back()), scene.of(scene.righty)});
+            requests.emplace_back(std::vector<TestLimit>{scene.of(names.back()), scene.of(scene.righty)});
         }
         for (unsigned i = 0; i < turns; i++) {
             scene.loop.turn(0);
@@ -409,7 +409,7 @@ void test_checks_do_not_leak_memory(void**) {
         {
             std::deque<Request> requests;
             for (const std::string& name : names) {
-                requests.emplace_back(std::vector<Place>{scene.of(name)});
+                requests.emplace_back(std::vector<TestLimit>{scene.of(name)});
             }
             for (const Request& request : requests) {
                 assert_int_equal(request.in_the_end(&scene.loop), Progress::kAdmitted);
@@ -441,15 +441,15 @@ void test_with_two_real_servers_each_limit_holds_and_no_rejected_request_is_char
     for (const Algorithm algorithm : kEveryAlgorithm) {
         const Policy hundred = policy_of(algorithm, "100r/d");
         const Policy seven = policy_of(algorithm, "7r/d");
-        Place in_wide = {nullptr, batcher.get()};
+        TestLimit in_wide = {nullptr, batcher.get()};
         in_wide.policy = &hundred;
         in_wide.client = wide.c_str();
-        Place in_narrow = {nullptr, batcher.get()};
+        TestLimit in_narrow = {nullptr, batcher.get()};
         in_narrow.policy = &seven;
         in_narrow.client = narrow.c_str();
         std::deque<Request> requests;
         for (unsigned i = 0; i < 20; i++) {
-            requests.emplace_back(std::vector<Place>{in_wide, in_narrow});
+            requests.emplace_back(std::vector<TestLimit>{in_wide, in_narrow});
         }
         unsigned admitted = 0;
         for (const Request& request : requests) {

@@ -38,11 +38,11 @@ void test_a_call_that_a_node_cannot_serve_is_retried_as_one_call_per_group(void*
     const std::uint8_t refunded = 1;
     std::deque<Request> requests;
     for (unsigned i = 0; i < 4; i++) {
-        std::vector<Place> places = {scene.of(names[i])};
+        std::vector<TestLimit> of_request = {scene.of(names[i])};
         if (i % 2 != 0) {
-            places.push_back(scene.of(names[i], OnError::kOpen, "login"));
+            of_request.push_back(scene.of(names[i], OnError::kOpen, "login"));
         }
-        requests.emplace_back(places);
+        requests.emplace_back(of_request);
     }
     scene.batcher->count(limits[0]);
     scene.batcher->give_back(limits, &refunded, 1);
@@ -82,7 +82,7 @@ void test_a_redirection_of_a_shared_call_is_no_error_of_its_requests(void**) {
         const std::deque<std::string> names = left_names(3);
         std::deque<Request> requests;
         for (const std::string& name : names) {
-            requests.emplace_back(std::vector<Place>{scene.of(name)});
+            requests.emplace_back(std::vector<TestLimit>{scene.of(name)});
         }
         for (const Request& request : requests) {
             assert_int_equal(request.in_the_end(&scene.loop), Progress::kAdmitted);
@@ -100,9 +100,9 @@ void test_after_a_failed_call_a_node_gets_one_call_per_client_for_a_while(void**
     const auto round = [&] {
         std::deque<Request> requests;
         for (const std::string& name : names) {
-            requests.emplace_back(std::vector<Place>{scene.of(name)});
+            requests.emplace_back(std::vector<TestLimit>{scene.of(name)});
         }
-        requests.emplace_back(std::vector<Place>{scene.of(scene.righty)});
+        requests.emplace_back(std::vector<TestLimit>{scene.of(scene.righty)});
         for (const Request& request : requests) {
             assert_int_equal(request.in_the_end(&scene.loop), Progress::kAdmitted);
         }
@@ -145,7 +145,7 @@ void test_fewer_checks_than_are_in_flight_to_a_node_wait_for_its_reply(void**) {
     const std::deque<std::string> names = left_names(4);
     std::deque<Request> first;
     for (unsigned i = 0; i < 3; i++) {
-        first.emplace_back(std::vector<Place>{scene.of(names[i])});
+        first.emplace_back(std::vector<TestLimit>{scene.of(names[i])});
     }
     assert_true(scene.loop.run_until([&] { return scene.left.server.count("EVALSHA") == before + 1; }));
     const Request second({scene.of(names[3])});
@@ -169,7 +169,7 @@ void test_waiting_checks_follow_their_slot(void**) {
     const std::deque<std::string> names = left_names(4);
     std::deque<Request> first;
     for (unsigned i = 0; i < 2; i++) {
-        first.emplace_back(std::vector<Place>{scene.of(names[i])});
+        first.emplace_back(std::vector<TestLimit>{scene.of(names[i])});
     }
     assert_true(scene.loop.run_until([&] { return scene.left.server.count("EVALSHA") == before + 1; }));
     const Request second({scene.of(names[3])});
