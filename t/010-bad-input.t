@@ -173,7 +173,7 @@ for my $row (@zones) {
     my ($title, $text, $word, $accepted) = @{$row};
     refuses($title, { http => "$text;" }, 'rate_limit_zone', $word, $accepted);
 }
-refuses("rate=$_", { http => "$zone zone=a:1m rate=$_;" }, 'rate_limit_zone', $_, qr/accepted are rates such as/)
+refuses("rate=$_", { http => "$zone zone=a:1m rate=$_;" }, 'rate_limit_zone', $_, qr/it must be a rate such as/)
     for @rates;
 for my $row (@options, map { [ @{$_}, '$arg_rate' ] } @variable_options) {
     my ($word, $other, $rate) = @{$row};

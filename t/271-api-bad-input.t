@@ -40,11 +40,11 @@ sub is_problem {
 }
 
 subtest 'arguments' => sub {
-    my $percent = qr/% without two hexadecimal digits; accepted is percent-encoding/;
-    my $logged  = qr/\\x without two hexadecimal digits; accepted is a key as it is logged/;
-    my $permits = qr/^argument permits is ".*"; accepted are numbers from 1 to 1000000/;
+    my $percent = qr/% without two hexadecimal digits; it must be percent-encoded/;
+    my $logged  = qr/\\x without two hexadecimal digits; it must be a key as it is logged/;
+    my $permits = qr/^argument permits is ".*"; it must be a number from 1 to 1000000/;
     my @wrong   = (
-        [ '',                          400, qr/^argument zone is missing or empty; accepted are zone, key, permits and rate, each once$/ ],
+        [ '',                          400, qr/^argument zone is missing or empty; arguments must be zone, key, permits and rate, each once$/ ],
         [ '?',                         400, qr/zone is missing/ ],
         [ '?zone=one',                 400, qr/^argument key is missing or empty/ ],
         [ '?key=a',                    400, qr/zone is missing/ ],
@@ -53,7 +53,7 @@ subtest 'arguments' => sub {
         [ '?zone&key',                 400, qr/zone is missing or empty/ ],
         [ '?zone=one&key=a&',          200 ],
         [ '?zone=one&&key=a',          400, qr/^argument "" is not known/ ],
-        [ '?zone=one&key=a&x=1',       400, qr/^argument "x" is not known; accepted are zone, key, permits and rate/ ],
+        [ '?zone=one&key=a&x=1',       400, qr/^argument "x" is not known; arguments must be zone, key, permits and rate/ ],
         [ '?zone=one&key=a&Zone=one',  400, qr/"Zone" is not known/ ],
         [ '?zone=one&key=a&key=b',     400, qr/^argument "key" is given twice/ ],
         [ '?zone=one&zone=two&key=b',  400, qr/"zone" is given twice/ ],
@@ -97,11 +97,11 @@ subtest 'arguments' => sub {
             $nginx->request(method => 'DELETE', path => "/api/reset$query") if $query !~ /permits/;
         }
     }
-    is_problem($nginx->get('/api/remaining?zone=one&key=a&permits=1'), 400, qr/"permits" is not known; accepted are zone, key and rate, each once/,
+    is_problem($nginx->get('/api/remaining?zone=one&key=a&permits=1'), 400, qr/"permits" is not known; arguments must be zone, key and rate, each once/,
         'inspect accepts no permits');
-    is_problem($nginx->get("/api/$_?x=1"), 400, qr/"x" is not known; accepted is none/, "$_ takes nothing") for qw(zones health zones/one);
+    is_problem($nginx->get("/api/$_?x=1"), 400, qr/"x" is not known; there must be no arguments/, "$_ takes nothing") for qw(zones health zones/one);
     is_problem($nginx->request(method => 'DELETE', path => '/api/reset?zone=one'), 400, qr/key is missing/, 'reset without a key');
-    is_problem($nginx->request(method => 'DELETE', path => '/api/reset?zone=one&key=a&rate=1r/s'), 400, qr/"rate" is not known; accepted are zone and key, each once/,
+    is_problem($nginx->request(method => 'DELETE', path => '/api/reset?zone=one&key=a&rate=1r/s'), 400, qr/"rate" is not known; arguments must be zone and key, each once/,
         'reset accepts no rate');
     for my $call (qw(check remaining)) {
         my $ask = sub { my ($query) = @_; return $nginx->get("/api/$call?$query", 'X-Rate-Limit-Api' => 1) };
@@ -109,7 +109,7 @@ subtest 'arguments' => sub {
             "$call accepts a rate only for a zone with a variable rate");
         is_problem($ask->('zone=plan&key=a&rate=1r/s&rate=2r/s'), 400, qr/^argument "rate" is given twice/,
             "$call accepts one rate parameter");
-        is_problem($ask->("zone=plan&key=a&rate=$_"), 400, qr/^rate ".*" is wrong: .*; accepted are rates such as/, "$call: rate \"$_\"") for '', 'fast', '$plan', '0r/s', '%22%00';
+        is_problem($ask->("zone=plan&key=a&rate=$_"), 400, qr/^rate ".*" is wrong: .*; it must be a rate such as/, "$call: rate \"$_\"") for '', 'fast', '$plan', '0r/s', '%22%00';
         is_problem($ask->('zone=plan&key=a&rate=1r/s,2r/m,3r/h,4r/d,5r/w'), 400, qr/^rate ".*" does not fit: the zone has no room for so many rates/,
             "$call: more rates than the zone has room for");
     }
@@ -121,7 +121,7 @@ sub patch {
 }
 
 subtest 'bodies' => sub {
-    my $form  = qr/accepted is an object such as/;
+    my $form  = qr/the body must be an object such as/;
     my @wrong = (
         [ '',                               400, $form ],
         [ '{',                              400, $form ],
@@ -142,7 +142,7 @@ subtest 'bodies' => sub {
         [ '{"rate":"5r/m","burst":1}',      400, qr/^member "burst" is not known/ ],
         [ '{"Rate":"5r/m"}',                400, qr/^member "Rate" is not known/ ],
         [ '{"r\u00e4te\\"":"5r/m"}',        400, qr/^member "r\\xC3\\xA4te\\x22" is not known/ ],
-        [ '{"rate":""}',                    400, qr/^rate "" is wrong: it is not of the form COUNTr\/PERIOD; accepted are rates such as/ ],
+        [ '{"rate":""}',                    400, qr/^rate "" is wrong: it is not of the form COUNTr\/PERIOD; it must be a rate such as/ ],
         [ '{"rate":"$plan"}',               400, qr/is wrong/ ],
         [ '{"rate":"0r/s"}',                400, qr/the count is not a number from 1 to/ ],
         [ '{"rate":"1r/367d"}',             400, qr/the period is not from 1s to 366d/ ],
@@ -152,8 +152,8 @@ subtest 'bodies' => sub {
         [ '{"a":' x 600,                    400, $form ],
         [ '{"rate":"' . '5r/m,' x 700 . '5r/m"}', 400, qr/there are more than 8 rates/ ],
         [ ' ' x 4081 . '{"rate":"6r/m"}',   200 ],
-        [ ' ' x 4082 . '{"rate":"6r/m"}',   413, qr/accepted are 4096 bytes/ ],
-        [ 'x' x 500_000,                    413, qr/accepted are 4096 bytes/ ],
+        [ ' ' x 4082 . '{"rate":"6r/m"}',   413, qr/it must be at most 4096 bytes/ ],
+        [ 'x' x 500_000,                    413, qr/it must be at most 4096 bytes/ ],
     );
     for my $zone (qw(one red)) {
         for my $row (@wrong) {
@@ -176,10 +176,10 @@ subtest 'bodies' => sub {
 subtest 'types' => sub {
     for my $type ('text/plain', 'application/x-www-form-urlencoded', 'multipart/form-data', 'application/jsonp', 'application/json-patch+json', '', 'json') {
         my $answer = patch('one', '{"rate":"9r/m"}', headers => [ 'Content-Type' => $type ]);
-        is_problem($answer, 415, qr/accepted are the types application\/json and application\/merge-patch\+json/, "\"$type\"");
+        is_problem($answer, 415, qr/its type must be application\/json or application\/merge-patch\+json/, "\"$type\"");
         is $answer->header('Accept-Patch'), 'application/json, application/merge-patch+json', 'the Accept-Patch header';
     }
-    is_problem(patch('one', '{"rate":"9r/m"}', headers => []), 415, qr/accepted are the types/, 'none at all');
+    is_problem(patch('one', '{"rate":"9r/m"}', headers => []), 415, qr/its type must be/, 'none at all');
     for my $type ('application/json', 'APPLICATION/JSON', 'application/merge-patch+json', 'application/json; charset=utf-8', 'application/json ;x') {
         is patch('one', '{"rate":"9r/m"}', headers => [ 'Content-Type' => $type ])->{status}, 200, $type;
     }

@@ -53,7 +53,7 @@ subtest 'a call that charges must prove that no other site sent it' => sub {
         is left($key), $status == 200 ? 4 : 5, $status == 200 ? 'is charged' : 'is not charged';
     }
     my $refused = $nginx->get('/api/check?zone=z&key=a');
-    is decode_json($refused->{body})->{detail}, "another site's page may have sent this; accepted are POST, and GET with the header X-Rate-Limit-Api, whatever its value",
+    is decode_json($refused->{body})->{detail}, "another site's page may have sent this; it must be a POST, or a GET with the header X-Rate-Limit-Api, whatever its value",
         'the refusal tells what to do';
     my $posted = $nginx->request(method => 'POST', path => '/api/check?zone=z&key=posted&permits=2', body => 'key=other&permits=5', headers => [ 'Content-Type' => 'application/x-www-form-urlencoded' ]);
     is decode_json($posted->{body})->{remaining}, 3, 'a POST reads the arguments of its path, not of its body';

@@ -185,9 +185,9 @@ const char* take_credentials(bool several_hosts, std::string_view* text, Address
 }  // namespace
 
 const char kAddressAccepted[] =
-    "accepted are redis://[user:password@]host[:port][/db], unix:PATH, "
-    "redis+sentinel://[user:password@]host[:port],.../primary[/db] and "
-    "redis+cluster://[user:password@]host[:port],..., and rediss instead of redis for TLS";
+    "redis://[user:password@]host[:port][/db], unix:PATH, "
+    "redis+sentinel://[user:password@]host[:port],.../primary[/db] or "
+    "redis+cluster://[user:password@]host[:port],..., with rediss instead of redis for TLS";
 
 const char* parse_address(std::string_view text, Address* address) {
     if (cut_prefix(&text, "unix:")) {

@@ -33,7 +33,7 @@ struct Address {
 // User and password may be percent-encoded. Returns null, or what is wrong as a sentence without a full stop.
 const char* parse_address(std::string_view text, Address* address);
 
-// The forms that parse_address accepts, for error messages.
+// The forms that parse_address accepts, for error messages: "it must be …".
 extern const char kAddressAccepted[];
 
 }  // namespace rate_limit::redis

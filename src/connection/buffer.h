@@ -22,7 +22,7 @@ class Buffer {
         failed_ = false;
     }
 
-    // Appends `size` uninitialized bytes and returns their address; null if there is no memory.
+    // Appends `size` uninitialized bytes and returns their address; null if memory is exhausted.
     char* extend(std::size_t size) {
         if (size_ + size > room_ && !grow(size_ + size)) {
             failed_ = true;

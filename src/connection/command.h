@@ -19,7 +19,7 @@ std::string format_command(std::initializer_list<std::string_view> words);
 std::string format_eval(std::string_view script, const std::vector<std::string_view>& keys,
                         const std::vector<std::string_view>& arguments);
 
-// The following append parts of a command. If there is no memory, buffer->failed() becomes true.
+// The following append parts of a command. If memory is exhausted, buffer->failed() becomes true.
 
 // The beginning of EVALSHA. The caller appends so many keys, and then so many arguments.
 void append_evalsha(std::string_view sha1, std::size_t keys, std::size_t arguments, Buffer* buffer);

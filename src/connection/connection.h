@@ -81,11 +81,11 @@ class Connection {
     // Whether the handshake is complete.
     bool ready() const { return ready_; }
 
-    // Sends a complete command in RESP; only when ready. False if there is no memory.
+    // Sends a complete command in RESP; only when ready. False if memory is exhausted.
     bool send(std::string_view command, Reply reply, void* self);
 
     // Subscribes to a channel; only when ready, and only once. The text of `channel` must outlive the
-    // connection. False if there is no memory.
+    // connection. False if memory is exhausted.
     bool subscribe(std::string_view channel, Reply reply, void* self);
 
     // What a connection that is not ready waits for, as a log message.

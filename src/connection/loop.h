@@ -38,7 +38,7 @@ class Loop {
     virtual Alarm* make_task(Handler handler, void* self) = 0;
 
     // Calls redisAsyncHandleRead and redisAsyncHandleWrite when the socket of the context is ready, until
-    // hiredis calls the cleanup function. False if there is no memory, or the host has no connection left.
+    // hiredis calls the cleanup function. False if memory is exhausted, or the host has no connection left.
     virtual bool attach(redisAsyncContext* context) = 0;
 
     // Milliseconds of a monotonic clock, at the start of the turn.

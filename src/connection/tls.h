@@ -21,7 +21,7 @@ ssl_ctx_st* make_tls(const TlsFiles& files, std::string* wrong);
 void free_tls(ssl_ctx_st* tls);
 
 // The session of a connection. The certificate of the server must be for `name`, a host name or a numeric
-// address; empty for any. Null if there is no memory. The caller frees it, unless hiredis has taken it over.
+// address; empty for any. Null if memory is exhausted. The caller frees it, unless hiredis has taken it over.
 ssl_st* make_session(ssl_ctx_st* tls, const std::string& name);
 void free_session(ssl_st* session);
 

@@ -62,9 +62,8 @@ char* print_period(Micros period, char* at) {
 }  // namespace
 
 const char kRatesAccepted[] =
-    "accepted are rates such as 10r/s, 100r/m, 1000r/h, 5r/d, 20r/w or 100r/30s, up to 8 of them separated "
-    "by "
-    "commas, or off";
+    "a rate such as 10r/s, 100r/m, 1000r/h, 5r/d, 20r/w or 100r/30s, up to 8 rates separated by commas, or "
+    "off";
 
 PeriodUnit unit_of_period(Micros period) {
     constexpr char kLetters[] = {'w', 'd', 'h', 'm', 's'};

@@ -42,7 +42,7 @@ PeriodUnit unit_of_period(Micros period);
 // Reads an unsigned decimal number of at most `most`; false for anything else.
 bool parse_number(std::string_view text, std::uint64_t most, std::uint64_t* value);
 
-// What parse_rates accepts, for error messages.
+// What parse_rates accepts, for error messages: "it must be …".
 extern const char kRatesAccepted[];
 
 }  // namespace rate_limit

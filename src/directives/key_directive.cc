@@ -36,7 +36,7 @@ bool is_name_of(KeySource::Kind kind, std::string_view name) {
 }
 
 // Makes the prefix of the values of a source: the source as it is written, in lower case unless its name is
-// case-sensitive. False if there is no memory.
+// case-sensitive. False if memory is exhausted.
 bool make_label(ngx_conf_t* cf, const ngx_str_t& word, KeySource* source) {
     auto* data = static_cast<u_char*>(ngx_pnalloc(cf->pool, word.len + 1));
     if (data == nullptr) {

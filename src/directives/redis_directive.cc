@@ -369,7 +369,7 @@ void derive_settings(RedisServer* server) {
 char* RedisReader::finish(const ngx_str_t& url) const {
     redis::Address address;
     if (const char* wrong = redis::parse_address(view(url), &address)) {
-        return refuse(cf, cmd, "invalid URL \"%s\": %s; %s", masked(url).c_str(), wrong,
+        return refuse(cf, cmd, "invalid URL \"%s\": %s; it must be %s", masked(url).c_str(), wrong,
                       redis::kAddressAccepted);
     }
     if (char* wrong = check(address)) {

@@ -176,7 +176,7 @@ char* ZoneReader::set_rate() const {
     }
     const char* wrong = parse_rates(view(text), &zone->policy.rates);
     if (wrong != nullptr) {
-        return refuse(cf, cmd, "invalid rate \"%V\": %s; %s", &text, wrong, kRatesAccepted);
+        return refuse(cf, cmd, "invalid rate \"%V\": %s; it must be %s", &text, wrong, kRatesAccepted);
     }
     warn_of_repeated_rate();
     zone->configured = zone->policy.rates;
@@ -325,7 +325,7 @@ char* ZoneReader::check_size() const {
 }
 
 // Finds the index of the variable if a key is one variable: such a key is evaluated without a copy. The index
-// is NGX_ERROR for any other key. False if there is no memory.
+// is NGX_ERROR for any other key. False if memory is exhausted.
 bool find_key_variable(ngx_conf_t* cf, std::string_view key, ngx_int_t* index) {
     *index = NGX_ERROR;
     if (key.size() < 2 || key[0] != '$' || !is_variable_name(key.substr(1))) {

@@ -192,10 +192,10 @@ bool is_permitted(ngx_http_request_t* r, Call call, ngx_int_t* answer) {
         *answer = send_api_problem(
             r, NGX_HTTP_FORBIDDEN,
             is_same_origin(r)
-                ? "another site's page may have sent this; accepted are POST, and GET with the header " +
+                ? "another site's page may have sent this; it must be a POST, or a GET with the header " +
                       std::string(kApiHeader) + ", whatever its value"
-                : "another site's page has sent this; accepted are requests of the same origin and of "
-                  "programs");
+                : "another site's page has sent this; it must come from the same origin or from a "
+                  "program");
         return false;
     }
     return true;

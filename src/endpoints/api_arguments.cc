@@ -52,13 +52,13 @@ bool decode_logged(std::string_view text, std::string* decoded) {
 const char* accepted(ApiTakes takes) {
     switch (takes) {
         case ApiTakes::kNothing:
-            return "accepted is none";
+            return "there must be no arguments";
         case ApiTakes::kClient:
-            return "accepted are zone and key, each once";
+            return "arguments must be zone and key, each once";
         case ApiTakes::kRate:
-            return "accepted are zone, key and rate, each once";
+            return "arguments must be zone, key and rate, each once";
         default:
-            return "accepted are zone, key, permits and rate, each once";
+            return "arguments must be zone, key, permits and rate, each once";
     }
 }
 
@@ -73,7 +73,7 @@ bool read_argument(std::string_view name, const std::string& value, ApiArguments
         std::string decoded;
         if (!decode_logged(value, &decoded)) {
             *wrong =
-                "argument key has \\x without two hexadecimal digits; accepted is a key as it is logged, "
+                "argument key has \\x without two hexadecimal digits; it must be a key as it is logged, "
                 "percent-encoded";
             return false;
         }
@@ -88,7 +88,7 @@ bool read_argument(std::string_view name, const std::string& value, ApiArguments
     std::uint64_t permits = 0;
     if (!parse_number(value, kMaxCost, &permits) || permits == 0) {
         *wrong = "argument permits is \"" + escaped_key(value.substr(0, kLongestLogged)) +
-                 "\"; accepted are numbers from 1 to " + std::to_string(kMaxCost) +
+                 "\"; it must be a number from 1 to " + std::to_string(kMaxCost) +
                  " (the call remaining looks and charges nothing)";
         return false;
     }
@@ -132,13 +132,13 @@ bool read_zone_rates(const Zone& zone, std::string_view text, RateList* rates, s
     const char* objection = parse_rates(text, rates);
     if (objection != nullptr) {
         *wrong = "rate \"" + escaped_key(text.substr(0, kLongestLogged)) + "\" is wrong: " + objection +
-                 "; " + kRatesAccepted;
+                 "; it must be " + kRatesAccepted;
         return false;
     }
     objection = zone_objection(zone, *rates);
     if (objection != nullptr) {
         *wrong = "rate \"" + std::string(text) + "\" does not fit: " + objection +
-                 "; accepted is what the zone was made for when nginx started";
+                 "; it must fit what the zone was made for when nginx started";
         return false;
     }
     return true;
@@ -171,7 +171,7 @@ bool read_arguments(std::string_view text, ApiTakes takes, ApiArguments* argumen
         if (!decode_percent(pair.substr(0, equals), &name) ||
             (equals != std::string_view::npos && !decode_percent(pair.substr(equals + 1), &value))) {
             *wrong = "argument \"" + escaped_key(pair.substr(0, std::min(equals, kLongestLogged))) +
-                     "\" has a % without two hexadecimal digits; accepted is percent-encoding";
+                     "\" has a % without two hexadecimal digits; it must be percent-encoded";
             return false;
         }
         unsigned index = 0;

@@ -183,7 +183,7 @@ ngx_int_t change_zone(ngx_http_request_t* r, Zone* zone, const RateList* rates) 
 
 // Reads the rate in a body; false if the body is wrong, with the reason in `*wrong`.
 bool read_rate(const Zone& zone, std::string_view body, RateList* rates, std::string* wrong) {
-    constexpr const char* kForm = "accepted is an object such as {\"rate\":\"200r/m\"}";
+    constexpr const char* kForm = "the body must be an object such as {\"rate\":\"200r/m\"}";
     json_error_t error;
     const identity::Json json(json_loadb(body.data(), body.size(), JSON_REJECT_DUPLICATES, &error));
     if (!json_is_object(json.get())) {
@@ -243,8 +243,9 @@ bool collect_body(ngx_http_request_t* r, std::string* body) {
 }
 
 ngx_int_t refuse_size(ngx_http_request_t* r) {
-    return send_api_problem(r, NGX_HTTP_REQUEST_ENTITY_TOO_LARGE,
-                            "the body is too large; accepted are " + std::to_string(kMostBody) + " bytes");
+    return send_api_problem(
+        r, NGX_HTTP_REQUEST_ENTITY_TOO_LARGE,
+        "the body is too large; it must be at most " + std::to_string(kMostBody) + " bytes");
 }
 
 // The body has arrived. The zone in the path exists: it was found before the body was read.
@@ -275,8 +276,8 @@ ngx_int_t api_patch(ngx_http_request_t* r, Zone*) {
     if (!is_json(r)) {
         return add_answer_header(r, "Accept-Patch", "application/json, application/merge-patch+json")
                    ? send_api_problem(r, NGX_HTTP_UNSUPPORTED_MEDIA_TYPE,
-                                      "the body is not said to be JSON; accepted are the types "
-                                      "application/json and application/merge-patch+json")
+                                      "the body is not said to be JSON; its type must be "
+                                      "application/json or application/merge-patch+json")
                    : NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
     if (r->headers_in.content_length_n > static_cast<off_t>(kMostBody)) {

@@ -150,17 +150,17 @@ std::string Keys::add_jwk(const json_t* jwk, double leeway) {
 std::string Keys::add_secret(jwt_alg_t algorithm, std::string_view content, double leeway) {
     const std::string name = jwt_alg_str(algorithm);
     if (looks_public(content)) {
-        return "is a public key, a key set or the like, and who knows it could sign; accepted for " + name +
-               " is a file with the secret itself";
+        return "is a public key, a key set or the like, and who knows it could sign; for " + name +
+               ", it must be a file with the secret itself";
     }
     const std::string_view secret = trim_secret(content);
     const Json jwk = jwk_of_secret(secret);
     json_object_set_new(jwk.get(), "alg", json_string(name.c_str()));
     if (secret.empty()) {
-        return "is empty; accepted for " + name + " is a file with the secret";
+        return "is empty; it must be a file with the secret for " + name;
     }
     const std::string wrong = add_jwk(jwk.get(), leeway);
-    return wrong.empty() ? wrong : "has a secret that does not fit: " + wrong + "; accepted is a longer one";
+    return wrong.empty() ? wrong : "has a secret that does not fit: " + wrong + "; it must be longer";
 }
 
 std::string Keys::add_public(jwt_alg_t algorithm, std::string_view content, double leeway) {
@@ -186,11 +186,11 @@ std::string Keys::add_public(jwt_alg_t algorithm, std::string_view content, doub
     }
     ERR_clear_error();
     if (!wrong.empty()) {
-        return "has a key that does not fit: " + wrong + "; accepted is a public key for " + name;
+        return "has a key that does not fit: " + wrong + "; it must be a public key for " + name;
     }
     if (count == 0 || count != count_of(content, kPemMark)) {
-        return "is not a public key in PEM; accepted for " + name +
-               " is a file with \"-----BEGIN PUBLIC KEY-----\" and nothing else in PEM";
+        return "is not a public key in PEM; for " + name +
+               ", it must be a file with \"-----BEGIN PUBLIC KEY-----\" and nothing else in PEM";
     }
     return {};
 }
@@ -198,14 +198,14 @@ std::string Keys::add_public(jwt_alg_t algorithm, std::string_view content, doub
 std::string Keys::add(std::string_view algorithm, std::string_view content, double leeway) {
     const Algorithm* known = find_algorithm(algorithm);
     if (known == nullptr) {
-        return std::string("is for an unknown algorithm; accepted are ") + kAlgorithmsAccepted;
+        return std::string("is for an unknown algorithm; it must be ") + kAlgorithmsAccepted;
     }
     return known->type == JWK_KEY_TYPE_OCT ? add_secret(known->id, content, leeway)
                                            : add_public(known->id, content, leeway);
 }
 
 std::string Keys::add_set(std::string_view content, double leeway, std::vector<std::string>* ignored) {
-    constexpr char kAccepted[] = "; accepted is a JSON Web Key Set with a key that verifies signatures";
+    constexpr char kAccepted[] = "; it must be a JSON Web Key Set with a key that verifies signatures";
     const Json set = parse_object(reinterpret_cast<const unsigned char*>(content.data()), content.size());
     const json_t* keys = json_object_get(set.get(), "keys");
     if (!json_is_array(keys)) {

@@ -88,7 +88,7 @@ void Client::issue(Call* call, TrackedConnection* connection) const {
     if (settings_.observer != nullptr) {
         call->issued_at = settings_.observer->now();
     }
-    // If there is no memory, the call is answered at its deadline.
+    // If memory is exhausted, the call is answered at its deadline.
     call->connection = connection;
     call->issued = connection->send(call->command.view(), on_reply, call);
 }

@@ -108,7 +108,7 @@ class Client final : public Router, private Connector::Owner {
     // not, the password was missing or wrong.
     bool lacks_rights() const { return lacks_rights_; }
 
-    // An empty call; null if there is no memory.
+    // An empty call; null if memory is exhausted.
     Call* make_call();
 
     // Sends a call. Calls `answer` once, at the latest at the deadline, never before send() returns. `self`

@@ -51,8 +51,8 @@ class TrackedConnection final : private Connection::Owner {
     std::string_view awaited() const { return connection_.awaited(); }
     bool load_script() { return connection_.load_script(); }
 
-    // Sends a complete command in RESP; only when ready. The callback must call count_reply(). False if there
-    // is no memory.
+    // Sends a complete command in RESP; only when ready. The callback must call count_reply(). False if
+    // memory is exhausted.
     bool send(std::string_view command, Connection::Reply reply, void* self) {
         if (!connection_.send(command, reply, self)) {
             return false;

@@ -192,8 +192,8 @@ bool CheckBatcher::available(redis::Slot slot) const {
     return client != nullptr && client->available();
 }
 
-// The node of a client; null if there is no memory. An idle node has no state worth keeping, so its record is
-// reused.
+// The node of a client; null if memory is exhausted. An idle node has no state worth keeping, so its record
+// is reused.
 CheckBatcher::Node* CheckBatcher::node_of(const redis::Client* client) {
     Node*& list = nodes_[reinterpret_cast<std::uintptr_t>(client) / alignof(std::max_align_t) % kLists];
     Node* idle = nullptr;
@@ -214,7 +214,7 @@ CheckBatcher::Node* CheckBatcher::node_of(const redis::Client* client) {
     return idle;
 }
 
-// The open batch for a limit, or a new one; null if there is no memory.
+// The open batch for a limit, or a new one; null if memory is exhausted.
 CheckBatcher::Batch* CheckBatcher::batch_for(const Limit& limit) {
     if (whole_ != nullptr) {
         return batch_of_node(whole_, 0);

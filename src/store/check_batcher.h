@@ -63,7 +63,7 @@ class CheckBatcher {
     // False if calls for this slot would fail at once: it has no server, or its breaker is open.
     bool available(redis::Slot slot) const;
 
-    // Decides the question's limits, and charges all of them or none. False if there is no memory.
+    // Decides the question's limits, and charges all of them or none. False if memory is exhausted.
     bool ask(Question* question);
 
     // Drops the answer: `done` is not called.

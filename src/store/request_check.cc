@@ -102,7 +102,7 @@ void RequestCheck::leave(Gone gone) {
 }
 
 // Copies the check, its limits, and the policies and client names of the limits, which are in the request's
-// memory. end_copy frees the copy. Null if there is no memory.
+// memory. end_copy frees the copy. Null if memory is exhausted.
 RequestCheck* RequestCheck::copy() const {
     std::size_t size = sizeof(RequestCheck) + count_ * (sizeof(Limit) + sizeof(Policy));
     for (std::size_t i = 0; i < count_; i++) {
