@@ -48,12 +48,12 @@ const char* parse_rate(std::string_view text, Rate* rate) {
     return nullptr;
 }
 
-char* print_number(std::uint64_t number, char* at) { return std::to_chars(at, at + 20, number).ptr; }
+char* append_number(std::uint64_t number, char* at) { return std::to_chars(at, at + 20, number).ptr; }
 
 char* print_period(Micros period, char* at) {
     const PeriodUnit unit = unit_of_period(period);
     if (unit.count != 1) {
-        at = print_number(unit.count, at);
+        at = append_number(unit.count, at);
     }
     *at++ = unit.letter;
     return at;
@@ -126,7 +126,7 @@ std::size_t print_rates(const RateList& list, char* at) {
         if (i != 0) {
             *at++ = ',';
         }
-        at = print_number(list.rates[i].count, at);
+        at = append_number(list.rates[i].count, at);
         *at++ = 'r';
         *at++ = '/';
         at = print_period(list.rates[i].period, at);

@@ -39,7 +39,7 @@ std::string print_millionths(std::uint64_t number) {
     return text;
 }
 
-std::string print_number(std::uint64_t number) { return std::to_string(number); }
+std::string print_integer(std::uint64_t number) { return std::to_string(number); }
 
 // One metric. Its HELP and TYPE lines are printed before its first value, and not at all without a value.
 class Metric {
@@ -47,7 +47,7 @@ class Metric {
     Metric(std::string* text, const char* name, const char* type, const char* help)
         : text_(text), name_(name), type_(type), help_(help) {}
 
-    void add(Labels labels, std::uint64_t value) { add("", labels, nullptr, print_number(value)); }
+    void add(Labels labels, std::uint64_t value) { add("", labels, nullptr, print_integer(value)); }
 
     // `print` prints the bounds and the sum, which have the same unit.
     template <class Bound, unsigned kBounds>
@@ -57,10 +57,10 @@ class Metric {
         for (unsigned i = 0; i <= kBounds; i++) {
             count += totals.counts[i];
             const std::string bound = i < kBounds ? print(static_cast<std::uint64_t>(bounds[i])) : "+Inf";
-            add("_bucket", labels, &bound, print_number(count));
+            add("_bucket", labels, &bound, print_integer(count));
         }
         add("_sum", labels, nullptr, print(totals.sum));
-        add("_count", labels, nullptr, print_number(count));
+        add("_count", labels, nullptr, print_integer(count));
     }
 
   private:
@@ -292,7 +292,7 @@ void print_calls(const std::vector<ReadServer>& servers, std::string* text) {
         print_millionths);
     printer.print_histogram(
         "rate_limiter_batch_size", "Requests in one call.", kBatchBoundsGroups,
-        [](const ReadServer& server) -> const auto& { return server.totals.batches; }, print_number);
+        [](const ReadServer& server) -> const auto& { return server.totals.batches; }, print_integer);
 }
 
 std::string print_metrics(const ngx_http_rate_limit_main_conf_t& conf) {

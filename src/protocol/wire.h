@@ -89,7 +89,6 @@ namespace rate_limit {
 
 constexpr std::size_t kMaxPolicies = 255;  // in a call
 constexpr std::size_t kLongestPolicy = kPolicySize + kMaxRates * kRateSize;
-constexpr std::size_t kMaxEntries = 1024;  // in a call; Lua's stack holds a few thousand
 
 // Writes a policy record to `at`, which has room for kLongestPolicy bytes. Returns its size.
 std::size_t encode_policy(const Policy& policy, const StateLayout& layout, char* at);
