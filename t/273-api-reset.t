@@ -5,6 +5,7 @@ use warnings;
 use lib 't/lib';
 use RateLimit qw(start_nginx wait_for decode_json);
 use RateLimit::Cluster qw(start_cluster);
+use RateLimit::FakeRedis qw(start_fake raw);
 use RateLimit::Redis qw(start_redis);
 use RateLimit::SpareTime qw(spare_time);
 use Test::More;
@@ -116,6 +117,24 @@ for my $kind (qw(redis cluster)) {
 
     unlike $_->error_log, qr/\[(?:alert|crit|emerg)\]|exited on signal/,
         "$kind: the log has no critical errors" for @fleet;
+}
+
+# A reset deletes the key, announces the reset, forgets the client in this instance, and deletes the key again.
+for my $deletion (1, 2) {
+    subtest "deletion $deletion of a reset fails" => sub {
+        my $count  = 0;
+        my $delete = sub { return ++$count == $deletion ? '-READONLY no' : raw("\$1\r\n1\r\n") };
+        my $fake   = start_fake(replies => { EVAL => sub { return $_[1] =~ /'DEL'/ ? $delete->() : '' } });
+        my $nginx  = start_nginx(conf($fake->url . ' connect_timeout=5s', $ports[0]));
+        ask($nginx, 'lazy', 'alice', 5);
+        my $answer = $nginx->request(method => 'DELETE', path => '/api/reset?zone=lazy&key=alice');
+        my $effect = $deletion == 1 ? 'nothing was changed in this instance'
+            : 'the client was reset in this instance, but perhaps not in Redis';
+        is $answer->{status}, 503, 'the reset fails';
+        is decode_json($answer->{body})->{detail}, "Redis \"fleet\" cannot be asked, and $effect: readonly",
+            'the detail says what was changed';
+        is ask($nginx, 'lazy', 'alice'), $deletion == 1 ? 0 : 1, 'and so it is';
+    };
 }
 
 done_testing;

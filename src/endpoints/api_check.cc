@@ -4,9 +4,11 @@
 #include <jansson.h>
 
 #include <algorithm>
+#include <memory>
 #include <new>
 
 #include "endpoints/api_answer.h"
+#include "endpoints/api_operation.h"
 #include "nginx/clock.h"
 #include "nginx/suspend.h"
 #include "request/counters.h"
@@ -209,6 +211,28 @@ ngx_int_t decide_call(ngx_http_request_t* r, Zone* zone, const ApiArguments& arg
                                                    : NGX_HTTP_INTERNAL_SERVER_ERROR;
 }
 
+// The second part of the call remaining: reads the quota, and answers.
+ngx_int_t look(ngx_http_request_t* r, Zone* zone, const ApiArguments& arguments, Known known) {
+    const RateList* rates = known_rates(zone, arguments);
+    return rates != nullptr ? decide_call(r, zone, arguments, *rates, 0, known)
+                            : send_json(r, NGX_HTTP_OK, describe_unrated(*zone, arguments, known));
+}
+
+// The first part of the call remaining: finds out whether the client is known.
+struct Lookup final : ApiOperation {
+    Lookup(Zone* zone, const ApiArguments& asked)
+        : ApiOperation(zone),
+          asked(asked),
+          lookup(operation_place(*zone), asked.key,
+                 zone->redis != nullptr ? &zone->redis->look_denied : nullptr) {}
+
+    FleetOperation* operation() override { return &lookup; }
+    ngx_int_t answer() override { return look(request, zone, asked, lookup.known()); }
+
+    ApiArguments asked;
+    ClientLookup lookup;
+};
+
 }  // namespace
 
 ngx_int_t api_check(ngx_http_request_t* r, Zone* zone, const ApiArguments& arguments) {
@@ -226,10 +250,12 @@ ngx_int_t api_check(ngx_http_request_t* r, Zone* zone, const ApiArguments& argum
     return decide_call(r, zone, arguments, *rates, arguments.permits, Known::kUnsure);
 }
 
-ngx_int_t api_look(ngx_http_request_t* r, Zone* zone, const ApiArguments& arguments, Known known) {
-    const RateList* rates = known_rates(zone, arguments);
-    return rates != nullptr ? decide_call(r, zone, arguments, *rates, 0, known)
-                            : send_json(r, NGX_HTTP_OK, describe_unrated(*zone, arguments, known));
+ngx_int_t api_remaining(ngx_http_request_t* r, Zone* zone, const ApiArguments& arguments) {
+    auto operation = std::make_unique<Lookup>(zone, arguments);
+    if (operation->lookup.find_here()) {
+        return look(r, zone, arguments, operation->lookup.known());
+    }
+    return start_operation(r, std::move(operation));
 }
 
 }  // namespace rate_limit

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "endpoints/api_arguments.h"
-#include "fleet/fleet_operations.h"
 #include "nginx/zone.h"
 
 namespace rate_limit {
@@ -11,8 +10,8 @@ namespace rate_limit {
 // content handler.
 ngx_int_t api_check(ngx_http_request_t* r, Zone* zone, const ApiArguments& arguments);
 
-// The second part of the call remaining: reads the quota that a client has left, charges nothing, and
-// answers, at once or after Redis has answered. Returns the result for a content handler.
-ngx_int_t api_look(ngx_http_request_t* r, Zone* zone, const ApiArguments& arguments, Known known);
+// The call remaining: reads the quota that a client has left and whether the client is known, charges
+// nothing, and answers, at once or after Redis has answered. Returns the result for a content handler.
+ngx_int_t api_remaining(ngx_http_request_t* r, Zone* zone, const ApiArguments& arguments);
 
 }  // namespace rate_limit

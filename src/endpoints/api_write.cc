@@ -1,5 +1,4 @@
-// The API calls that change a rate, reset a client or find out whether a client is known, in this instance or
-// on the whole fleet.
+// The API calls that change a rate or reset a client, in this instance or on the whole fleet.
 #include "endpoints/api_write.h"
 
 #include <jansson.h>
@@ -9,51 +8,23 @@
 #include "directives/configuration.h"
 #include "endpoints/api.h"
 #include "endpoints/api_answer.h"
-#include "endpoints/api_check.h"
+#include "endpoints/api_operation.h"
 #include "endpoints/api_zones.h"
 #include "fleet/fleet_operations.h"
 #include "nginx/background.h"
-#include "nginx/event_loop.h"
-#include "nginx/suspend.h"
 #include "request/log.h"
 
 namespace rate_limit {
 namespace {
 
 constexpr std::size_t kMostBody = 4096;  // bytes
+constexpr char kUnchanged[] = "nothing was changed in this instance";
 
-// An operation on the fleet for a request. It outlives the request if the client closes its connection.
-struct Change {
-    explicit Change(Zone* zone) : zone(zone) {}
-    virtual ~Change() = default;
-    Change(const Change&) = delete;
-    Change& operator=(const Change&) = delete;
-
-    virtual FleetOperation* operation() = 0;
-
-    // Called after the operation has succeeded. The request may have ended.
-    virtual void on_success() {}
-
-    // Answers the request, and returns the result for a content handler.
-    virtual ngx_int_t answer() = 0;
-
-    ngx_http_request_t* request = nullptr;  // null once the request has ended
-    ngx_http_cleanup_t* cleanup = nullptr;  // of the request
-    Zone* zone;
-    redis::Router* router = nullptr;
-    redis::Alarm* task = nullptr;  // calls finish
-};
-
-OperationPlace place_of(const Zone& zone) {
-    return {fleet_zone(zone), zone.redis != nullptr ? zone.redis->options.prefix : std::string(),
-            &this_process()};
-}
-
-ngx_int_t answer_error(const Change& change, redis::Error error) {
-    return send_api_problem(
-        change.request, NGX_HTTP_SERVICE_UNAVAILABLE,
-        "Redis \"" + std::string(view(change.zone->redis->name)) +
-            "\" cannot be asked, and nothing was changed in this instance: " + redis::error_name(error));
+// `effect` is what the failed operation means for this instance.
+ngx_int_t answer_error(const ApiOperation& change, const char* effect, redis::Error error) {
+    return send_api_problem(change.request, NGX_HTTP_SERVICE_UNAVAILABLE,
+                            "Redis \"" + std::string(view(change.zone->redis->name)) +
+                                "\" cannot be asked, and " + effect + ": " + redis::error_name(error));
 }
 
 // Uses the changed rate of a zone in this worker, and logs the change.
@@ -66,9 +37,9 @@ void follow_change(Zone* zone, const RateTexts& texts, ngx_log_t* log) {
 }
 
 // PATCH and DELETE of a zone.
-struct ZoneChange final : Change {
+struct ZoneChange final : ApiOperation {
     ZoneChange(Zone* zone, const RateList* rates)
-        : Change(zone), change(place_of(*zone), &zone->redis->shared->changes, rates) {}
+        : ApiOperation(zone), change(operation_place(*zone), &zone->redis->shared->changes, rates) {}
 
     FleetOperation* operation() override { return &change; }
 
@@ -79,7 +50,7 @@ struct ZoneChange final : Change {
     ngx_int_t answer() override {
         return change.error() == redis::Error::kNone
                    ? send_json(request, NGX_HTTP_OK, describe_zone(request, zone))
-                   : answer_error(*this, change.error());
+                   : answer_error(*this, kUnchanged, change.error());
     }
 
     RateChange change;
@@ -94,83 +65,28 @@ ngx_int_t answer_reset(ngx_http_request_t* r, const Zone& zone, const ApiArgumen
 }
 
 // A reset of a client.
-struct Reset final : Change {
+struct Reset final : ApiOperation {
     Reset(Zone* zone, const ApiArguments& asked)
-        : Change(zone),
+        : ApiOperation(zone),
           asked(asked),
-          reset(place_of(*zone), zone->redis->shared->membership.id(), asked.key) {}
+          reset(operation_place(*zone), zone->redis->shared->membership.id(), asked.key) {}
 
     FleetOperation* operation() override { return &reset; }
 
     ngx_int_t answer() override {
-        return reset.error() == redis::Error::kNone ? answer_reset(request, *zone, asked, reset.known())
-                                                    : answer_error(*this, reset.error());
+        if (reset.error() == redis::Error::kNone) {
+            return answer_reset(request, *zone, asked, reset.known());
+        }
+        return answer_error(*this,
+                            reset.forgotten()
+                                ? "the client was reset in this instance, but perhaps not in Redis"
+                                : kUnchanged,
+                            reset.error());
     }
 
     ApiArguments asked;
     ClientReset reset;
 };
-
-// The first part of the call remaining, which changes nothing.
-struct Lookup final : Change {
-    Lookup(Zone* zone, const ApiArguments& asked)
-        : Change(zone),
-          asked(asked),
-          lookup(place_of(*zone), asked.key, zone->redis != nullptr ? &zone->redis->look_denied : nullptr) {}
-
-    FleetOperation* operation() override { return &lookup; }
-    ngx_int_t answer() override { return api_look(request, zone, asked, lookup.known()); }
-
-    ApiArguments asked;
-    ClientLookup lookup;
-};
-
-ngx_int_t answer(Change& change) { return change.answer(); }
-
-// The operation has ended: answers the request, unless the request has ended before.
-void finish(void* self) {
-    auto* change = static_cast<Change*>(self);
-    ngx_http_request_t* r = change->request;
-    if (r != nullptr) {
-        change->cleanup->handler = nullptr;
-        resume(r, [=] { ngx_http_finalize_request(r, answer(*change)); });
-    }
-    delete change->task;
-    delete change;
-}
-
-void on_done(void* self) {
-    auto* change = static_cast<Change*>(self);
-    if (change->operation()->error() == redis::Error::kNone) {
-        change->on_success();
-    }
-    change->task->arm(0);
-}
-
-void send_next(Change* change) { change->operation()->start(change->router, on_done, change); }
-
-// The request has ended; the change continues.
-void leave(void* self) {
-    auto* change = static_cast<Change*>(self);
-    change->request = nullptr;
-    change->cleanup = nullptr;
-}
-
-// Sends a change to Redis, and suspends the request until Redis has answered.
-ngx_int_t start(ngx_http_request_t* r, Change* made) {
-    std::unique_ptr<Change> change(made);
-    change->router = background_router(change->zone->redis);
-    change->task = nginx_loop()->make_task(finish, change.get());
-    change->cleanup = suspend(r, leave, change.get());
-    if (change->cleanup == nullptr) {
-        delete change->task;
-        return NGX_HTTP_INTERNAL_SERVER_ERROR;
-    }
-    change->request = r;
-    r->main->count++;
-    send_next(change.release());
-    return NGX_DONE;
-}
 
 // Sets the live rate of a zone; null `rates` restore the configured rate.
 ngx_int_t change_zone(ngx_http_request_t* r, Zone* zone, const RateList* rates) {
@@ -178,7 +94,7 @@ ngx_int_t change_zone(ngx_http_request_t* r, Zone* zone, const RateList* rates) 
         follow_change(zone, change_live_rate(fleet_zone(*zone), rates), r->connection->log);
         return send_json(r, NGX_HTTP_OK, describe_zone(r, zone));
     }
-    return start(r, new ZoneChange(zone, rates));
+    return start_operation(r, std::make_unique<ZoneChange>(zone, rates));
 }
 
 // Reads the rate in a body; false if the body is wrong, with the reason in `*wrong`.
@@ -294,15 +210,7 @@ ngx_int_t api_reset(ngx_http_request_t* r, Zone* zone, const ApiArguments& argum
         const bool known = forget_client(fleet_zone(*zone), arguments.key, this_process());
         return answer_reset(r, *zone, arguments, known);
     }
-    return start(r, new Reset(zone, arguments));
-}
-
-ngx_int_t api_remaining(ngx_http_request_t* r, Zone* zone, const ApiArguments& arguments) {
-    auto change = std::make_unique<Lookup>(zone, arguments);
-    if (change->lookup.find_here()) {
-        return api_look(r, zone, arguments, change->lookup.known());
-    }
-    return start(r, change.release());
+    return start_operation(r, std::make_unique<Reset>(zone, arguments));
 }
 
 }  // namespace rate_limit

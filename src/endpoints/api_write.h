@@ -1,5 +1,4 @@
-// The API calls that change a rate, reset a client or find out whether a client is known, in this instance or
-// on the whole fleet.
+// The API calls that change a rate or reset a client, in this instance or on the whole fleet.
 #pragma once
 
 #include "endpoints/api_arguments.h"
@@ -8,9 +7,6 @@
 namespace rate_limit {
 
 // Each function answers, at once or after Redis has answered, and returns the result for a content handler.
-
-// The first part of the call remaining: finds out whether the client is known, and continues with api_look.
-ngx_int_t api_remaining(ngx_http_request_t* r, Zone* zone, const ApiArguments& arguments);
 
 // Forgets a client.
 ngx_int_t api_reset(ngx_http_request_t* r, Zone* zone, const ApiArguments& arguments);

@@ -55,7 +55,7 @@ void ClientReset::on_reply(std::size_t index, std::string_view reply) {
         known_ = reply != "0";
     }
     if (index == kAnnounced && forget_client(place_.zone, client_, *place_.process)) {
-        known_ = true;
+        known_ = forgotten_ = true;
         add(deletion());
     }
 }

@@ -78,6 +78,10 @@ class ClientReset final : public FleetOperation {
     // Whether Redis or this instance had a state of the client.
     bool known() const { return known_; }
 
+    // Whether this instance had a state of the client and has forgotten it. If error() is not kNone then,
+    // Redis may still have a state.
+    bool forgotten() const { return forgotten_; }
+
   private:
     std::vector<FleetCommand> commands(bool sharded) const override;
     void on_reply(std::size_t index, std::string_view reply) override;
@@ -87,6 +91,7 @@ class ClientReset final : public FleetOperation {
     std::uint64_t instance_;
     std::string client_;
     bool known_ = false;
+    bool forgotten_ = false;
 };
 
 // Changes the rate of a zone in Redis, and then in this instance.

@@ -151,6 +151,7 @@ void test_after_an_error_a_reset_takes_no_further_step(void**) {
         assert_int_equal(scene.run(&reset), redis::Error::kReadOnly);
         assert_int_equal(scene.seen.size(), failing + 1);
         assert_int_equal(scene.zone.knows("alice"), failing < 2);
+        assert_int_equal(reset.forgotten(), failing == 2);
     }
 }
 
