@@ -6,8 +6,8 @@
 -- requests, `b` the fraction.
 --
 -- `base`: the excess of a rejected request is the level above `base`.
-local bucket = (makers[kTokenBucket] or makers[kLeakyBucket] or makers[kGcra]) and function(base, limit, count,
-    seconds, flags, ceiling, delay)
+local bucket = kNeeded and function(base, limit, count, seconds, flags,
+    ceiling, delay)
     local period = seconds * kSecond
     -- With sync=, other instances may have admitted more than the limit.
     local most = flags >= kFlagDebt and limit + (limit > count and limit or count) or limit
@@ -128,4 +128,52 @@ local bucket = (makers[kTokenBucket] or makers[kLeakyBucket] or makers[kGcra]) a
     end
 
     return evaluate, write, nil, step
+end
+
+-- part believed
+if kOwn(policy.algorithm) then
+    -- A level may be needed for longer, but is dropped three years after its last request.
+    return last
+end
+
+-- part evaluate_at_admission
+drains = drains or kOwn(policy.algorithm)
+
+-- part last_charge
+if kOwn(policy.algorithm) then
+    local last = 0
+    for i = 1, policy.rates do
+        local state = check.states[check.from[i]]
+        if state then
+            local low, high = from_bytes('<I6I2', state)
+            last = math.max(last, low + high % 16 * 2 ^ 48)
+        end
+    end
+    return last
+end
+
+-- part overshoot_of
+if kOwn(policy.algorithm) and cost > 0 and since < now then
+    local most = 0
+    for i = 1, policy.rates do
+        local rate = policy[i]
+        local drained = math.max(now - check.time[i], 0) * rate.count
+        local filled = check.a[i] + (check.b[i] - drained) / (rate.seconds * kSecond)
+        most = math.max(most, filled < rate.limit and math.ceil(filled + cost - rate.limit) or cost)
+    end
+    return most
+end
+
+-- part charge_beyond_limit
+if kOwn(policy.algorithm) and cost > 0 then
+    -- Raises the level, at most to `owed`.
+    for i = 1, policy.rates do
+        local after, owed = check.a[i] + cost, policy[i].owed
+        if after < owed then
+            check.a[i] = after
+        elseif check.a[i] < owed then
+            check.a[i], check.b[i] = owed, 0
+        end
+    end
+    return charge(check, 0)
 end

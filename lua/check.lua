@@ -147,10 +147,7 @@ local function checks()
     -- Returns whether the value has states that the rates of this policy do not use.
     local function keeps_others(check)
         local policy, to = check.policy, check.to
-        if policy.algorithm == kSlidingLog then
-            local log = check.states[1]
-            return log and (log.size or #log - 9) > 0
-        end
+        -- parts keeps_others
         local others = 0
         for slot = 1, policy.slots > policy.rates and policy.slots or 0 do
             others = others + (check.marks[slot] ~= 0 and 1 or 0)
@@ -161,15 +158,15 @@ local function checks()
         return others > 0
     end
 
-    -- Returns the expiry in a value if its rates may have written it. No window or log is needed for longer than three
-    -- of the longest periods, so a later expiry is garbage. A bucket may be, but is dropped three years after its last
-    -- request.
+    -- Returns the expiry in a value if its rates may have written it. Most states are not needed for longer than three
+    -- of the longest periods, so a later expiry is garbage.
     local function believed(policy, expiry)
         local last = now + 3 * kMaxPeriod
         if expiry <= last then
             return expiry
         end
-        return policy.algorithm < kFixedWindow and last or 0
+        -- parts believed
+        return 0
     end
 
     -- Returns the value of the check, false if it is not needed, and the time until which it is needed.
@@ -197,7 +194,7 @@ local function checks()
                 check.b[i], 0)
             expires = math.max(expires, needed)
         end
-        if policy.algorithm == kSlidingLog and states[1] then
+        if policy[1].decode and states[1] then
             states[1] = policy[1].decode(states[1])
         end
         return expires
@@ -266,13 +263,14 @@ local function checks()
     local function new_policy(index)
         local algorithm, flags, rates, slots, size, ceiling, delay, min_interval, limit, count, seconds, next_rate =
             read_policy(index)
-        -- Whether the value may be needed for longer than the rates of one request tell.
-        local has_expiry = slots > 1 or (algorithm == kSlidingLog and flags % 8 >= kFlagVaried)
+        -- Whether the value may be needed for longer than the rates of one request tell, and how many rates have states
+        -- of their own.
+        local has_expiry, written = slots > 1, rates
+        -- parts new_policy
         local policy = {
             algorithm = algorithm, rates = rates, slots = slots, size = size, min_interval = min_interval,
             count_all = flags % 4 >= kFlagCountAll, has_expiry = has_expiry, is_long = has_expiry or min_interval > 0,
-            -- How many rates have states of their own: all rates of a log share one.
-            written = algorithm == kSlidingLog and 1 or rates,
+            written = written,
         }
         local longest = 0
         for i = 1, rates do

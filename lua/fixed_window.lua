@@ -2,6 +2,7 @@
 --
 -- State: the end of the window (52 bits), the mark of its period (12 bits) and the count (32 bits). View: `start` is
 -- the end of the window, `a` the count.
+-- use window.lua
 makers[kFixedWindow] = makers[kFixedWindow] and function(limit, _, seconds, flags)
     local period, mark, first = seconds * kSecond, seconds % kPeriodMarks * 16, flags % 2 >= kFlagAlignFirst
 
@@ -74,5 +75,5 @@ makers[kFixedWindow] = makers[kFixedWindow] and function(limit, _, seconds, flag
         end
     end
 
-    return evaluate, write, nil, step
+    return evaluate, write, nil, step, true
 end

@@ -41,7 +41,8 @@ local function save(key, value, expires, same_expiry)
     call('SET', key, value, 'PXAT', last_text)
 end
 
--- For large logs: reads a part of a value, or returns the error of Redis as a table; writes a part; sets the expiry.
+-- For keys in `large`: reads a part of a value, or returns the error of Redis as a table; writes a part; sets the
+-- expiry.
 local read_part, write_part, save_until
 if large then
     read_part = function(key, first, last)

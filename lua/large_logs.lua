@@ -1,9 +1,6 @@
 -- Which keys hold a sliding_log of more than LARGE entries. Reading or writing such a value as a whole would block
 -- Redis for milliseconds, so log_ring.lua reads and writes it in parts.
---
--- `large` is true at the index of each such key. `large` is false if the call has no such key.
 local LARGE = 300
-local large = false
 if makers[kSlidingLog] then
     local has_large_log, number, at = {}, 0, 1
     while at <= #ARGV[1] do

@@ -1,22 +1,8 @@
--- The policies of the call, decoded from ARGV[1], and the algorithms. src/protocol/wire.h describes the records.
---
--- `makers` has a function for each algorithm: makers[algorithm](limit, count, seconds, flags, size, ceiling, delay,
--- longest) returns the functions evaluate, write, decode and step of one rate. `longest` is the longest period of the
--- policy, in seconds; the other parameters are those that read_policy returns. In these functions, `state` is the state
--- of the rate as a string, or false for a new client:
---   evaluate(state, cost) returns
---     whether the request fits;
---     remaining, reset_after, retry_after (-1 for never), delay and excess_milli, after the charge if it fits;
---     the view: the time of the evaluation; `start`, `a` and `b`, whose meaning depends on the algorithm; and `moved`,
---     whether the state must be written even if nothing is charged.
---   write(state, time, start, a, b, cost) returns the state after `cost` is charged to this view, false for no state,
---     and the time until which the state is needed. A negative cost is a refund.
---   decode(state), for sliding_log only, returns the log.
---   step(state, cost), for some algorithms only, is evaluate and write for the most common requests. It returns the
---     state after the charge, remaining, reset_after and, if it changes, the time until which the state is needed. It
---     returns nothing for other requests. `state` has kShortState bytes.
--- The loop below sets a maker to true if the call needs it. The files of the algorithms then set the function.
-local makers = { [0] = false, false, false, false, false, false, false }
+-- The policies of the call, decoded from ARGV[1]. src/protocol/wire.h describes the records.
+
+-- A function for each algorithm: see algorithms.lua. The loop below sets a maker to true if the call needs it. The
+-- files of the algorithms then set the function.
+local makers = { kFalseForEach }
 do
     local text, at = ARGV[1], 1
     while at <= #text do

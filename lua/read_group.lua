@@ -17,13 +17,13 @@ if other_kind ~= kind then
     if not known and kind % 256 == 1 then
         local algorithm, flags, rates, slots, size, ceiling, delay, min_interval, limit, count, seconds =
             read_policy((kind - 1) / 256)
-        local plain = flags % 4 < kFlagCountAll and (algorithm ~= kSlidingLog or flags % 8 < kFlagVaried)
-        if rates == 1 and slots == 1 and min_interval == 0 and plain then
+        local simple = rates == 1 and slots == 1 and min_interval == 0 and flags % 4 < kFlagCountAll
+        -- parts read_group
+        if simple then
             local _
-            evaluate, write, _, step =
+            evaluate, write, _, step, fixed_expiry =
                 makers[algorithm](limit, count, seconds, flags, size, ceiling, delay, seconds)
             step = rewrite and not expiries and step
-            fixed_expiry = algorithm == kFixedWindow or algorithm == kSlidingWindow
         end
     end
 end

@@ -202,3 +202,33 @@ makers[kSlidingBuckets] = makers[kSlidingBuckets] and function(limit, _, seconds
 
     return evaluate, write
 end
+
+-- part length_of
+if policy.algorithm == kSlidingBuckets then
+    return from_bytes('<I2', value, at), at + 2
+end
+
+-- part valid
+if policy.algorithm == kSlidingBuckets then
+    return #state >= kRingHeader + policy.size and byte(state, 9) == policy.size and state
+end
+
+-- part read_long
+if not state and policy.algorithm == kSlidingBuckets and length > 0 then
+    mark = 0
+end
+
+-- part mark_of
+if policy.algorithm == kSlidingBuckets then
+    return 1 + from_bytes('<I4', state, 10) % kRateSlotMarks
+end
+
+-- part extent
+if algorithm == kSlidingBuckets then
+    return count
+end
+
+-- part write_long
+if policy.algorithm == kSlidingBuckets then
+    text = to_bytes('<I2', state and #state or 0) .. (state or '')
+end

@@ -4,6 +4,7 @@
 -- entry is the low bytes of its time; they suffice, because no entry is older than the newest by more than they can
 -- express. A request of cost n has n entries. A large log is a ring: see log_ring.lua and sliding_ring.lua. View:
 -- `start` is the time of the newest entry, `a` the number of entries in the period, `b` that of all entries.
+-- include log_ring.lua
 makers[kSlidingLog] = makers[kSlidingLog] and function(limit, _, seconds, flags, capacity, _, _, longest)
     local HEADER = 9
     local period, varied = seconds * kSecond, flags % 8 >= kFlagVaried
@@ -152,4 +153,66 @@ makers[kSlidingLog] = makers[kSlidingLog] and function(limit, _, seconds, flags,
     end
 
     return evaluate, write, decode
+end
+
+-- part values
+-- include large_logs.lua
+
+-- part read_group
+if algorithm == kSlidingLog and flags % 8 >= kFlagVaried then
+    simple = false
+end
+
+-- part new_policy
+if algorithm == kSlidingLog then
+    -- All rates share one log. A rate of another policy may need an entry for longer.
+    has_expiry, written = has_expiry or flags % 8 >= kFlagVaried, 1
+end
+
+-- part read_value
+if policy.algorithm == kSlidingLog and value then
+    local ring = type(value) == 'table' and value or open_ring(value)
+    if ring then
+        states[1], marks[1], check.expiry, check.admitted = ring, 0, ring.expiry, ring.admitted
+        return
+    end
+end
+
+-- part length_of
+if policy.algorithm == kSlidingLog then
+    -- The log extends to the end of the value.
+    return #value, at
+end
+
+-- part valid
+if policy.algorithm == kSlidingLog then
+    return state
+end
+
+-- part extent
+if algorithm == kSlidingLog then
+    return count
+end
+
+-- part write_long
+if policy.algorithm == kSlidingLog then
+    text = state or ''
+end
+
+-- part write_value
+if type(state) == 'table' then
+    state.expiry = policy.has_expiry and check.expiry or 0
+    state.admitted = policy.min_interval > 0 and check.admitted or 0
+    return state
+end
+
+-- part keeps_others
+if policy.algorithm == kSlidingLog then
+    local log = check.states[1]
+    return log and (log.size or #log - 9) > 0
+end
+
+-- part charge_client
+if policy.algorithm == kSlidingLog then
+    return overshoot, value, expires, ''
 end

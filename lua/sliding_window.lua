@@ -3,6 +3,7 @@
 -- State: the end of the window (52 bits), the mark of its period (12 bits), the low halves of its count and of the
 -- previous window's count (16 bits each), then their high halves. The high halves are omitted if both are zero. View:
 -- `start` is the end of the window, `a` its count, `b` the previous count.
+-- use window.lua
 makers[kSlidingWindow] = makers[kSlidingWindow] and function(limit, _, seconds, flags)
     local period, mark = seconds * kSecond, seconds % kPeriodMarks * 16
     -- The largest count that a request or an instance can have left: with count=all any, with sync= twice the limit.
@@ -116,5 +117,5 @@ makers[kSlidingWindow] = makers[kSlidingWindow] and function(limit, _, seconds, 
         end
     end
 
-    return evaluate, write, nil, step
+    return evaluate, write, nil, step, true
 end

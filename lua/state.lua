@@ -1,8 +1,7 @@
--- Reads and writes the value of a client's key. src/protocol/redis_value.h describes values. The value of a large log
--- is a ring: see log_ring.lua.
+-- Reads and writes the value of a client's key. src/protocol/redis_value.h describes values.
 --
--- value_codec returns two functions: read(check, value) sets check.states, check.marks, check.expiry and
--- check.admitted; write(check) returns the value.
+-- value_codec returns two functions: read_value(check, value) sets check.states, check.marks, check.expiry and
+-- check.admitted; write_value(check) returns the value.
 local function value_codec(convert_rate_slots)
     local byte, sub = string.byte, string.sub
     local UNUSED = string.rep('\0', kWideState)
@@ -17,23 +16,15 @@ local function value_codec(convert_rate_slots)
         return low + high % 32 * 2 ^ 48
     end
 
-    -- Returns the bytes of the state at `at`, and where the state begins. A log extends to the end of the value.
+    -- Returns the bytes of the state at `at`, and where the state begins.
     local function length_of(policy, value, at, wide)
-        if policy.algorithm == kSlidingBuckets then
-            return from_bytes('<I2', value, at), at + 2
-        elseif policy.algorithm == kSlidingLog then
-            return #value, at
-        end
+        -- parts length_of
         return wide and kWideState or kShortState, at
     end
 
     -- Returns the state, or false if `policy` cannot have written it.
     local function valid(policy, state)
-        if policy.algorithm == kSlidingBuckets then
-            return #state >= kRingHeader + policy.size and byte(state, 9) == policy.size and state
-        elseif policy.algorithm == kSlidingLog then
-            return state
-        end
+        -- parts valid
         local size = #state
         if size == kWideState and sub(state, kShortState + 1) == sub(UNUSED, kShortState + 1) then
             state = sub(state, 1, kShortState)
@@ -68,9 +59,7 @@ local function value_codec(convert_rate_slots)
                 length, at = length_of(policy, value, at, flags >= kValueIsWide)
                 state = valid(policy, sub(value, at, at + length - 1))
                 at = at + length
-                if not state and policy.algorithm == kSlidingBuckets and length > 0 then
-                    mark = 0
-                end
+                -- parts read_long
             end
             check.states[i], check.marks[i] = state, mark
         end
@@ -79,30 +68,15 @@ local function value_codec(convert_rate_slots)
 
     -- Returns the mark of the rate that a state was used with; 0 if the state does not tell.
     local function mark_of(policy, state)
-        if policy.algorithm == kSlidingBuckets then
-            return 1 + from_bytes('<I4', state, 10) % kRateSlotMarks
-        elseif policy.algorithm < kFixedWindow then
-            return 0
-        end
-        local high = from_bytes('<I2', state, 7)
-        for i = 1, policy.rates do
-            if policy[i].seconds % kPeriodMarks == (high - high % 16) / 16 then
-                return policy[i].slot_mark
-            end
-        end
+        -- parts mark_of
         return 0
     end
 
     -- Sets `check` from any value that the policy's algorithm may have written.
-    local function read(check, value)
+    local function read_value(check, value)
         local policy = check.policy
         local states, marks = check.states, check.marks
-        local ring = policy.algorithm == kSlidingLog and value
-        ring = ring and (type(ring) == 'table' and ring or open_ring(ring))
-        if ring then
-            states[1], marks[1], check.expiry, check.admitted = ring, 0, ring.expiry, ring.admitted
-            return
-        end
+        -- parts read_value
         local count = 0
         local long = value and is_long(value)
         if long then
@@ -132,12 +106,13 @@ local function value_codec(convert_rate_slots)
         return to_bytes('<I6I2', low, (time - low) / 2 ^ 48)
     end
 
-    -- Returns the number of rate slots without trailing unused ones, and the bytes of a state.
+    -- Returns the number of rate slots without trailing unused ones, and the bytes of a state if all have the same.
     local function extent(check, count)
-        local states, marks = check.states, check.marks
+        local algorithm, states, marks = check.policy.algorithm, check.states, check.marks
         while count > 0 and not states[count] and marks[count] == 0 do
             count = count - 1
         end
+        -- parts extent
         local length = kShortState
         for i = 1, count do
             if states[i] and #states[i] == kWideState then
@@ -152,41 +127,33 @@ local function value_codec(convert_rate_slots)
     local function write_long(check)
         local policy, states = check.policy, check.states
         local count, length = extent(check, policy.slots)
-        local wide = length == kWideState and policy.algorithm < kSlidingBuckets
         local flags = kValueIsLong + policy.slots - 1 + (policy.min_interval > 0 and kValueHasInterval or 0) +
-            (policy.has_expiry and kValueHasExpiry or 0) + (wide and kValueIsWide or 0)
+            (policy.has_expiry and kValueHasExpiry or 0) + (length == kWideState and kValueIsWide or 0)
         parts[1] = time_bytes(policy.has_expiry and check.expiry or check.admitted)
         parts[2] = to_bytes('B', flags)
         parts[3] = policy.has_expiry and policy.min_interval > 0 and time_bytes(check.admitted) or ''
         local size = 3
         for i = 1, count do
-            local state = states[i]
-            if policy.algorithm < kSlidingBuckets then
-                state = (state or '') .. sub(UNUSED, 1, length - (state and #state or 0))
-            elseif policy.algorithm == kSlidingBuckets then
-                state = to_bytes('<I2', state and #state or 0) .. (state or '')
-            end
+            local state, text = states[i], nil
+            -- parts write_long
             if policy.slots > 1 then
                 size = size + 1
                 parts[size] = to_bytes('B', check.marks[i])
             end
             size = size + 1
-            parts[size] = state or ''
+            parts[size] = text or (state or '') .. sub(UNUSED, 1, length - (state and #state or 0))
         end
         return table.concat(parts, '', 1, size)
     end
 
-    local function write(check)
+    local function write_value(check)
         local policy, state = check.policy, check.states[1]
-        if type(state) == 'table' then
-            state.expiry = policy.has_expiry and check.expiry or 0
-            state.admitted = policy.min_interval > 0 and check.admitted or 0
-            return state
-        elseif policy.is_long then
+        -- parts write_value
+        if policy.is_long then
             return write_long(check)
         end
         return state
     end
 
-    return read, write
+    return read_value, write_value
 end

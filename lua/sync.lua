@@ -22,15 +22,17 @@ end
 local new_check, new_policy, evaluate, charge, check
 local policies = {}
 
--- Most policies count in windows and have one rate and nothing special. The main loop charges them without check.lua.
+-- Most policies have one rate and nothing special, and an algorithm with a fixed expiry whose `write` charges beyond
+-- the limit. The main loop charges them without check.lua.
 local simple_evaluate, simple_write = {}, {}
 do
     local at, number = 1, 0
     while at <= #ARGV[1] do
         local algorithm, flags, rates, slots, size, ceiling, delay, min_interval, limit, count, seconds, next_rate =
             read_policy(0, at)
-        if (algorithm == kFixedWindow or algorithm == kSlidingWindow) and rates == 1 and slots == 1 and
-            min_interval == 0 then
+        local simple = false
+        -- parts simple_policies
+        if simple and rates == 1 and slots == 1 and min_interval == 0 then
             simple_evaluate[number], simple_write[number] =
                 makers[algorithm](limit, count, seconds, flags, size, ceiling, delay, seconds)
         end
@@ -38,25 +40,19 @@ do
     end
 end
 
--- Returns the time of the last charge of a bucket.
+-- Returns the time of the last charge of a state that drains with time; nothing for other states.
 local function last_charge()
-    local last = 0
-    for i = 1, check.policy.rates do
-        local state = check.states[check.from[i]]
-        if state then
-            local low, high = from_bytes('<I6I2', state)
-            last = math.max(last, low + high % 16 * 2 ^ 48)
-        end
-    end
-    return last
+    local policy = check.policy
+    -- parts last_charge
 end
 
--- Evaluates a client at `now`. A bucket that is to be charged is evaluated at the time when the requests were admitted,
--- or of its last charge if that is later: from then on the bucket has drained for all instances. Other instances may
--- send requests of the same age, so the value is kept for longer by this age.
+-- Evaluates a client at `now`. A state that drains and is to be charged is evaluated at the time when the requests were
+-- admitted, or of its last charge if that is later: from then on the state has drained for all instances. Other
+-- instances may send requests of the same age, so the value is kept for longer by this age.
 local function evaluate_at_admission(policy, value, cost)
-    local real = now
-    local back = cost > 0 and policy.algorithm < kFixedWindow and since < now
+    local real, drains = now, false
+    -- parts evaluate_at_admission
+    local back = drains and cost > 0 and since < now
     check.extra = back and now - since or 0
     now = back and since or now
     evaluate(check, policy, value, 0)
@@ -73,35 +69,17 @@ end
 
 -- Returns how many of `cost` requests exceed the limit.
 local function overshoot_of(cost)
-    local policy, most = check.policy, 0
-    if cost == 0 or policy.algorithm >= kFixedWindow or since >= now then
-        return math.max(cost - check.remaining, 0)
-    end
-    for i = 1, policy.rates do
-        local rate = policy[i]
-        local drained = math.max(now - check.time[i], 0) * rate.count
-        local filled = check.a[i] + (check.b[i] - drained) / (rate.seconds * kSecond)
-        most = math.max(most, filled < rate.limit and math.ceil(filled + cost - rate.limit) or cost)
-    end
-    return most
+    local policy = check.policy
+    -- parts overshoot_of
+    return math.max(cost - check.remaining, 0)
 end
 
--- Charges `cost` even beyond the limit: a bucket at most up to `owed`, a window as it is.
+-- Charges `cost` even beyond the limit.
 local function charge_beyond_limit(cost)
     local policy = check.policy
     check.cost = cost
-    if cost == 0 or policy.algorithm >= kFixedWindow then
-        return charge(check)
-    end
-    for i = 1, policy.rates do
-        local after, owed = check.a[i] + cost, policy[i].owed
-        if after < owed then
-            check.a[i] = after
-        elseif check.a[i] < owed then
-            check.a[i], check.b[i] = owed, 0
-        end
-    end
-    return charge(check, 0)
+    -- parts charge_beyond_limit
+    return charge(check)
 end
 
 -- Charges a client under any policy. Returns how many requests exceed the limit, the new value, the time until which it
@@ -117,7 +95,8 @@ local function charge_client(number, value, cost)
     local overshoot = overshoot_of(cost)
     local written, expires = charge_beyond_limit(cost)
     value = expires and written or not expires and value
-    return overshoot, value, expires, policy.algorithm ~= kSlidingLog and value and #value < 65536 and value or ''
+    -- parts charge_client
+    return overshoot, value, expires, value and #value < 65536 and value or ''
 end
 
 -- `expiries` has the times until which changed values are needed, `same_expiry` is true where the key has this expiry

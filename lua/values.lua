@@ -5,8 +5,12 @@
 -- not declare the keys. Such keys follow the groups in ARGV. A slot may belong to another node or be migrating, so all
 -- keys are read before the first one is written: if one cannot be read, the reply is empty and nothing has changed.
 --
--- log_ring.lua reads the values of large logs.
+-- `large` is true at the index of each key whose value its algorithm reads and writes in parts. `large` is false if the
+-- call has no such key.
 local call, try = redis.call, redis.pcall
+
+local large = false
+-- parts values
 
 local declared = KEYS[1]
 local keys = declared and KEYS or { unpack(ARGV, 3) }

@@ -59,15 +59,15 @@ $(out)/perl: $(perl)
 
 # Most files of lua/ are parts of scripts and use names that other parts define, so luacheck reads each script as
 # scripts/embed joins it: a name that is used before its definition, or never, is an error. The last check fails if a
-# file of lua/ is in no script.
+# file of lua/, or a part of the file of an algorithm, is in no script.
 $(out)/lua: $(lua) .luacheckrc scripts/embed src/core/constants.h src/core/algorithm_table.h
 	@rm -rf $(out)/scripts && mkdir -p $(out)/scripts
 	scripts/embed scripts | while read -r name constant; do \
 	    scripts/embed join $$name >$(out)/scripts/$$constant.lua || exit 1; \
 	done
 	luacheck --quiet --no-color $(out)/scripts
-	@cat $(out)/scripts/*.lua | sed -n 's/^-- \([a-z_]*\.lua\)$$/\1/p' | sort -u >$(out)/scripts/parts
-	! ls lua | grep -v '^ORDER' | grep -vxF -f $(out)/scripts/parts
+	@cat $(out)/scripts/*.lua | sed -n 's/^-- \([a-z_]*\.lua\( part [a-z_]*\)\{0,1\}\)$$/\1/p' >$(out)/scripts/parts
+	! (cd lua && ls *.lua && grep '^-- part [a-z_]*$$' *.lua | sed 's/:-- / /') | grep -vxF -f $(out)/scripts/parts
 	@touch $@
 
 -include $(wildcard $(out)/bench/*.d $(out)/bench/*/*.d)

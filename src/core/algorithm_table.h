@@ -27,8 +27,8 @@ enum AlgorithmOption : unsigned {
 };
 
 // A row is: enumerator without its k, name, state, options. The functions of an algorithm are
-// k<Enumerator>Functions, see algorithm_functions.h. The order is that of the numbers in Redis, which
-// lua/NAME.lua repeats: add new rows at the end.
+// k<Enumerator>Functions, see algorithm_functions.h. The order is that of the numbers in Redis, so add
+// new rows at the end. scripts/embed reads the first two columns.
 #define RATE_LIMIT_ALGORITHMS(ROW)                                      \
     ROW(TokenBucket, "token_bucket", kLevel, kTakesCapacity)            \
     ROW(LeakyBucket, "leaky_bucket", kLevel, kTakesBurst | kTakesDelay) \

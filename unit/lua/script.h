@@ -21,7 +21,7 @@ inline std::string script_text(const std::string& order, const char* keys, long 
     }
     if (keys != nullptr) {
         const std::size_t begin = text.find("\n-- keys.lua\n") + 1;
-        text.replace(begin, text.find("\n-- log_ring.lua\n") + 1 - begin, keys);
+        text.replace(begin, text.find("\n-- algorithms.lua\n") + 1 - begin, keys);
     }
     if (whole >= 0) {
         const std::string large = "local LARGE = ";

@@ -1,0 +1,37 @@
+-- The algorithms that the call needs. src/core/algorithm_table.h lists all algorithms.
+--
+-- The file of an algorithm, lua/NAME.lua, or a file that several algorithms share, consists of parts. The first part is
+-- inserted here, and sets makers[algorithm]. All other parts are optional. Each is inserted into the function, loop or
+-- file of its name, where a comment "parts NAME" stands. It is the case of this algorithm, and uses the locals there:
+--
+--   values                   sets `large`, for values that are read and written in parts
+--   read_group               sets `simple` to false if group.lua must decide the policy
+--   new_policy               sets has_expiry and written
+--   read_value, write_value  handle values that are not like those of other algorithms
+--   length_of, valid, read_long, mark_of, extent, write_long
+--                            handle states that do not have kShortState or kWideState bytes
+--   keeps_others             returns whether the value has states that the rates of this policy do not use
+--   believed                 returns the expiry
+--   simple_policies          sets `simple` if sync.lua can charge clients without check.lua
+--   evaluate_at_admission    sets `drains` if the time of a charge matters; last_charge returns the last such time
+--   overshoot_of             returns how many requests exceed the limit
+--   charge_beyond_limit      charges
+--   charge_client            returns without a value for the reply
+--
+-- makers[algorithm](limit, count, seconds, flags, size, ceiling, delay, longest) returns the functions evaluate, write,
+-- decode and step of one rate, and fixed_expiry. `longest` is the longest period of the policy, in seconds; the other
+-- parameters are those that read_policy returns. In these functions, `state` is the state of the rate as a string, or
+-- false for a new client:
+--   evaluate(state, cost) returns
+--     whether the request fits;
+--     remaining, reset_after, retry_after (-1 for never), delay and excess_milli, after the charge if it fits;
+--     the view: the time of the evaluation; `start`, `a` and `b`, whose meaning depends on the algorithm; and `moved`,
+--     whether the state must be written even if nothing is charged.
+--   write(state, time, start, a, b, cost) returns the state after `cost` is charged to this view, false for no state,
+--     and the time until which the state is needed. A negative cost is a refund.
+--   decode(state), for sliding_log only, returns the log.
+--   step(state, cost), for some algorithms only, is evaluate and write for the most common requests. It returns the
+--     state after the charge, remaining, reset_after and, if it changes, the time until which the state is needed. It
+--     returns nothing for other requests. `state` has kShortState bytes.
+-- fixed_expiry is true if the expiry of a state whose `a` is above 0 does not depend on `a`.
+-- parts maker
