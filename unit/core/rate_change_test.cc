@@ -92,7 +92,7 @@ void test_a_new_count_leaves_what_is_used_as_it_is(void**) {
     bool kept = true;
     for (const Algorithm algorithm : kEveryAlgorithm) {
         // A level drains at the old rate until its next charge: buckets are tested below.
-        if (algorithm >= Algorithm::kFixedWindow) {
+        if (!is_bucket(algorithm)) {
             kept &= rc::check(std::string(algorithm_name(algorithm)) + ": a new count leaves what is used",
                               [=] { a_new_count_leaves_what_is_used(*any_trace(algorithm, kPlain)); });
         }

@@ -143,7 +143,7 @@ class MirroredClient {
         if (layout_.algorithm == Algorithm::kSlidingBuckets) {
             rates.size = 1;
             rates.rates[0] = {1, static_cast<Micros>(words_[1] & 0xffffffff) * kSecond};
-        } else if (layout_.algorithm >= Algorithm::kFixedWindow) {
+        } else if (!is_bucket(layout_.algorithm)) {
             for (std::uint32_t i = 0; i < policy.rates.size && rates.size == 0; ++i) {
                 if (has_period(words_[0], policy.rates.rates[i])) {
                     rates.rates[rates.size++] = policy.rates.rates[i];

@@ -66,7 +66,7 @@ void test_a_key_expires_when_it_no_longer_matters(void**) {
         assert_int_equal(integer({"PEXPIRETIME", "a"}), expiry_of(policy, answer.time));
         // A second request extends the expiry of a bucket; that of the others is as after a first request.
         const Micros second = run(request(policy, "a")).time;
-        assert_int_equal(integer({"PEXPIRETIME", "a"}), algorithm <= Algorithm::kGcra
+        assert_int_equal(integer({"PEXPIRETIME", "a"}), is_bucket(algorithm)
                                                             ? rounded_up(answer.time + 2 * kHour / 100)
                                                             : expiry_of(policy, second));
         connection().call({"FLUSHALL", "SYNC"});
@@ -192,8 +192,7 @@ void test_no_value_makes_its_key_last_for_longer_than_any_rate_needs_it(void**) 
             value.replace(0, 8, end, 8);
             connection().call({"SET", key, value});
             assert_true(run(request(policy, layout, key)).decisions[0].allowed);
-            const long long longest =
-                algorithm <= Algorithm::kGcra ? 3 * kMaxPeriod / 1000 + 1 : 2 * kHour / 1000;
+            const long long longest = is_bucket(algorithm) ? 3 * kMaxPeriod / 1000 + 1 : 2 * kHour / 1000;
             const long long now_kept = integer({"PTTL", key});
             if (now_kept > longest) {
                 print_error("%s: %lld days\n", algorithm_name(algorithm), now_kept / (kDay / 1000));
