@@ -6,8 +6,7 @@
 -- requests, `b` the fraction.
 --
 -- `base`: the excess of a rejected request is the level above `base`.
-local bucket = kNeeded and function(base, limit, count, seconds, flags,
-    ceiling, delay)
+local bucket = kNeeded and function(base, limit, count, seconds, flags, ceiling, delay)
     local period = seconds * kSecond
     -- With sync=, other instances may have admitted more than the limit.
     local most = flags >= kFlagDebt and limit + (limit > count and limit or count) or limit
