@@ -7,9 +7,12 @@
 namespace rate_limit {
 namespace {
 
-u_char* print_wait(u_char* at, u_char* end, Micros wait) {
+// Prints how long a rejected request must wait, or an admitted request is delayed.
+u_char* print_wait(u_char* at, u_char* end, const Limit& limit, bool rejected) {
+    const Micros wait = rejected ? limit.decision.retry_after : limit.decision.delay;
     if (wait == kNever) {
-        return ngx_slprintf(at, end, "never: the cost is above the limit");
+        return ngx_slprintf(at, end, "never: the cost %uD is above the limit %uD", limit.cost,
+                            limit.decision.limit);
     }
     const Micros milliseconds = (wait + 999) / 1000;
     return ngx_slprintf(at, end, "in %L.%03Ls", static_cast<int64_t>(milliseconds / 1000),
@@ -96,7 +99,7 @@ void log_decision(ngx_http_request_t* r, const RequestState& state, const Limit&
     u_char* const text_end = text + sizeof(text);
     u_char* end = ngx_slprintf(text, text_end, ", key \"%V\", algorithm %s, %s ", &name.escaped,
                                algorithm_name(limit.policy->algorithm), rejected ? "may return" : "goes on");
-    end = print_wait(end, text_end, rejected ? limit.decision.retry_after : limit.decision.delay);
+    end = print_wait(end, text_end, limit, rejected);
     const std::uint64_t excess = limit.decision.excess_milli;
     log_with_details(r, level, {static_cast<std::size_t>(end - text), text},
                      "%s%s, excess: %uL.%03uL%s by zone \"%V\"",

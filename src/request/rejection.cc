@@ -70,7 +70,7 @@ bool can_be_satisfied(ngx_int_t status) {
 
 // The names of zones need no escaping: they have no quotes and backslashes.
 bool print_problem(ngx_http_request_t* r, const RequestState& state, ngx_uint_t status, ngx_str_t* body) {
-    std::size_t size = 256;
+    std::size_t size = 256 + kLongestReason + zone_of(state.limits[state.binding]).name.len;
     for (std::uint32_t i = 0; i < state.count; i++) {
         size += zone_of(state.limits[i]).name.len + NGX_INT64_LEN;
     }
@@ -81,8 +81,15 @@ bool print_problem(ngx_http_request_t* r, const RequestState& state, ngx_uint_t 
     u_char* const end = text + size;
     u_char* at = ngx_slprintf(text, end,
                               "{\"type\":\"https://iana.org/assignments/http-problem-types#quota-exceeded\","
-                              "\"title\":\"Too Many Requests\",\"status\":%ui,\"violated-policies\":[",
+                              "\"title\":\"Too Many Requests\",\"status\":%ui,",
                               status);
+    const Limit& binding = state.limits[state.binding];
+    if (binding.decision.retry_after == kNever) {
+        at = ngx_slprintf(at, end, "\"detail\":\"");
+        at = print_never_reason(at, end, binding);
+        at = ngx_slprintf(at, end, "\",");
+    }
+    at = ngx_slprintf(at, end, "\"violated-policies\":[");
     const char* between = "\"";
     for (std::uint32_t i = 0; i < state.count; i++) {
         const Limit& limit = state.limits[i];

@@ -90,6 +90,13 @@ u_char* print_policy_name(u_char* at, u_char* end, const Limit& limit, std::uint
     return ngx_slprintf(at, end, "-%uL%c", unit.count, unit.letter);
 }
 
+u_char* print_never_reason(u_char* at, u_char* end, const Limit& limit) {
+    at = ngx_slprintf(at, end, "The cost of the request (%uD) is above the limit (%uD) of policy ",
+                      limit.cost, limit.decision.limit);
+    at = print_policy_name(at, end, limit, limit.decision.rate);
+    return ngx_slprintf(at, end, ".");
+}
+
 const char* status_name(Status status) { return kStatusNames[static_cast<unsigned>(status)]; }
 
 }  // namespace rate_limit

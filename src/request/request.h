@@ -86,6 +86,11 @@ inline const Limit* binding_limit(const RequestState* state) {
     return state != nullptr && state->count != 0 ? &state->limits[state->binding] : nullptr;
 }
 
+// Prints a sentence that says why a request can never be admitted, of at most kLongestReason bytes and the
+// name of the zone. Returns the end of the text. The sentence needs no escaping in JSON.
+constexpr std::size_t kLongestReason = 128;
+u_char* print_never_reason(u_char* at, u_char* end, const Limit& limit);
+
 // Prints the name of the policy of one rate: its zone, and its period if the policy has several rates.
 // Returns the end of the text.
 u_char* print_policy_name(u_char* at, u_char* end, const Limit& limit, std::uint32_t rate);
