@@ -119,6 +119,7 @@ my @limits = (
 
 my %simple = (
     rate_limit_status    => [ [qw(399 600 abc -429 +429 429.0 4290)],  qr/400 to 599/ ],
+    rate_limit_grpc_status => [ [qw(0 17 -8 8.0 OK RESOURCE_EXHAUSTED OFF on)], qr/a code from 1 to 16 or off/ ],
     rate_limit_headers   => [ [qw(on x3 OFF)],                         qr/off, legacy, ietf or all/ ],
     rate_limit_body      => [ [qw(on json OFF)],                       qr/auto, problem or off/ ],
     rate_limit_dry_run   => [ [qw(yes 1 ON)],                          qr/on or off/ ],
@@ -126,6 +127,7 @@ my %simple = (
 );
 my %good = (
     rate_limit_status    => 503,
+    rate_limit_grpc_status => 14,
     rate_limit_headers   => 'ietf',
     rate_limit_body      => 'off',
     rate_limit_dry_run   => 'on',
@@ -138,6 +140,7 @@ my @places = (
     [ location => "$zone zone=a:1m rate=1r/s;" ],
     [ main     => 'rate_limit zone=gcra;' ],
     [ if       => 'rate_limit_status 429;' ],
+    [ if       => 'rate_limit_grpc_status 8;' ],
     [ if       => 'rate_limit_headers all;' ],
     [ if       => 'rate_limit_body off;' ],
     [ if       => 'rate_limit_dry_run on;' ],

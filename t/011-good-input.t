@@ -42,6 +42,7 @@ my @limits = (
     'rate_limit zone=a; if ($arg_a) { rate_limit zone=a cost=5; }',
     'rate_limit zone=a; location /in { rate_limit zone=a; }',
     ( map {"rate_limit_status $_;"} 400, 403, 429, 444, 503, 599 ),
+    ( map {"rate_limit_grpc_status $_;"} 1, 8, 14, 16, 'off' ),
     ( map {"rate_limit_headers $_;"} qw(off legacy ietf all) ),
     ( map {"rate_limit_body $_;"} qw(auto problem off) ),
     ( map {"rate_limit_dry_run $_;"} qw(on off) ),
@@ -72,7 +73,7 @@ my @whole = (
 );
 
 sub rest {
-    return 'rate_limit_status 503; rate_limit_headers all; rate_limit_body off; rate_limit_dry_run on; '
+    return 'rate_limit_status 503; rate_limit_grpc_status 14; rate_limit_headers all; rate_limit_body off; rate_limit_dry_run on; '
         . 'rate_limit_log_level notice;';
 }
 

@@ -1,6 +1,7 @@
 // The configuration at each level (http, server, location), and how a level inherits from the level above.
 #include "directives/configuration.h"
 #include "nginx/api_settings.h"
+#include "protocol/grpc.h"
 
 namespace {
 
@@ -63,6 +64,7 @@ void* ngx_http_rate_limit_create_loc_conf(ngx_conf_t* cf) {
     // Set by pcalloc: limits = shadows = outer_limits = outer_shadows = NULL, lone_limit = NULL,
     // api = NULL.
     conf->status = NGX_CONF_UNSET_UINT;
+    conf->grpc_status = NGX_CONF_UNSET_UINT;
     conf->headers = NGX_CONF_UNSET_UINT;
     conf->body = NGX_CONF_UNSET_UINT;
     conf->log_level = NGX_CONF_UNSET_UINT;
@@ -84,6 +86,7 @@ char* ngx_http_rate_limit_merge_loc_conf(ngx_conf_t* cf, void* parent, void* chi
     inherit(*prev, &ngx_http_rate_limit_loc_conf_t::shadows, &ngx_http_rate_limit_loc_conf_t::outer_shadows,
             conf);
     ngx_conf_merge_uint_value(conf->status, prev->status, NGX_HTTP_TOO_MANY_REQUESTS);
+    ngx_conf_merge_uint_value(conf->grpc_status, prev->grpc_status, rate_limit::kGrpcResourceExhausted);
     ngx_conf_merge_uint_value(conf->headers, prev->headers, NGX_HTTP_RATE_LIMIT_HEADERS_LEGACY);
     ngx_conf_merge_uint_value(conf->body, prev->body, NGX_HTTP_RATE_LIMIT_BODY_AUTO);
     ngx_conf_merge_uint_value(conf->log_level, prev->log_level, NGX_LOG_ERR);

@@ -1,8 +1,9 @@
-// Directives with one value: rate_limit_status, rate_limit_headers, rate_limit_body, rate_limit_dry_run and
-// rate_limit_log_level.
+// Directives with one value: rate_limit_status, rate_limit_grpc_status, rate_limit_headers, rate_limit_body,
+// rate_limit_dry_run and rate_limit_log_level.
 #include <string>
 
 #include "directives/configuration.h"
+#include "protocol/grpc.h"
 
 namespace rate_limit {
 namespace {
@@ -60,6 +61,22 @@ char* ngx_http_rate_limit_status(ngx_conf_t* cf, ngx_command_t* cmd, void* conf)
         return refuse(cf, cmd, "invalid value \"%V\", it must be %s", &value, kAccepted);
     }
     *field_of(conf, cmd) = static_cast<ngx_uint_t>(status);
+    return NGX_CONF_OK;
+}
+
+char* ngx_http_rate_limit_grpc_status(ngx_conf_t* cf, ngx_command_t* cmd, void* conf) {
+    constexpr char kAccepted[] = "a code from 1 to 16 or off";
+    static_assert(rate_limit::kGrpcLastCode == 16);
+    ngx_str_t value;
+    if (char* wrong = read_value(cf, cmd, conf, kAccepted, &value)) {
+        return wrong;
+    }
+    std::uint64_t code = NGX_HTTP_RATE_LIMIT_GRPC_OFF;
+    if (view(value) != "off" &&
+        (!rate_limit::parse_number(view(value), rate_limit::kGrpcLastCode, &code) || code == 0)) {
+        return refuse(cf, cmd, "invalid value \"%V\", it must be %s", &value, kAccepted);
+    }
+    *field_of(conf, cmd) = static_cast<ngx_uint_t>(code);
     return NGX_CONF_OK;
 }
 

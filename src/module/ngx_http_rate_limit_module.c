@@ -100,6 +100,13 @@ static ngx_command_t  ngx_http_rate_limit_commands[] = {
       offsetof(ngx_http_rate_limit_loc_conf_t, status),
       NULL },
 
+    { ngx_string("rate_limit_grpc_status"),
+      NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_HTTP_LOC_CONF|NGX_CONF_ANY,
+      ngx_http_rate_limit_grpc_status,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      offsetof(ngx_http_rate_limit_loc_conf_t, grpc_status),
+      NULL },
+
     { ngx_string("rate_limit_headers"),
       NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_HTTP_LOC_CONF|NGX_CONF_ANY,
       ngx_http_rate_limit_word,

@@ -38,6 +38,7 @@ typedef struct {
     ngx_array_t  *outer_shadows;
     void         *lone_limit;        /* an AppliedLimit, if this location decides nothing else; else NULL */
     ngx_uint_t    status;            /* of a rejection */
+    ngx_uint_t    grpc_status;       /* of a rejected gRPC request; NGX_HTTP_RATE_LIMIT_GRPC_OFF for `status` */
     ngx_uint_t    headers;           /* bits of NGX_HTTP_RATE_LIMIT_HEADERS_* */
     ngx_uint_t    body;              /* one of NGX_HTTP_RATE_LIMIT_BODY_* */
     ngx_uint_t    log_level;         /* of a rejection */
@@ -51,6 +52,8 @@ typedef struct {
 #define NGX_HTTP_RATE_LIMIT_HEADERS_LEGACY  1
 #define NGX_HTTP_RATE_LIMIT_HEADERS_IETF    2
 #define NGX_HTTP_RATE_LIMIT_HEADERS_ALL     3
+
+#define NGX_HTTP_RATE_LIMIT_GRPC_OFF        0
 
 #define NGX_HTTP_RATE_LIMIT_BODY_AUTO       0
 #define NGX_HTTP_RATE_LIMIT_BODY_PROBLEM    1
@@ -85,6 +88,7 @@ char *ngx_http_rate_limit_api(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 char *ngx_http_rate_limit_metrics(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 char *ngx_http_rate_limit_dashboard(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 char *ngx_http_rate_limit_status(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
+char *ngx_http_rate_limit_grpc_status(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 char *ngx_http_rate_limit_word(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 
 

@@ -163,7 +163,7 @@ ngx_int_t fail_request(ngx_http_request_t* r, bool closed, RequestState* state) 
     state->flow = refused ? Flow::kRefused : Flow::kFree;
     state->deciding = 0;
     check_shadows(r, state, !closed);
-    return refused ? NGX_HTTP_SERVICE_UNAVAILABLE : NGX_DECLINED;
+    return refused ? answer_unavailable(r) : NGX_DECLINED;
 }
 
 // Rejects the request by its binding limit, except in a dry run.

@@ -122,7 +122,7 @@ bool add_ietf(ngx_http_request_t* r, const RequestState& state, const Limit& lim
     const Limit& limit = state.limits[state.binding];
     const bool legacy = (state.headers & NGX_HTTP_RATE_LIMIT_HEADERS_LEGACY) != 0;
     const bool ietf = (state.headers & NGX_HTTP_RATE_LIMIT_HEADERS_IETF) != 0;
-    const bool retry = state.status == Status::kRejected && limit.decision.retry_after != kNever;
+    const bool retry = shown_wait(state) != kNever;
     hide_others(r, legacy, ietf, retry);
     return add_numbers(r, state, limit.decision, legacy, retry) && (!ietf || add_ietf(r, state, limit));
 }

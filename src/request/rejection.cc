@@ -1,9 +1,10 @@
-// The response to a rejected request: a problem document, nginx's own page or error_page.
+// The response to a rejected request: a gRPC status, a problem document, nginx's own page or error_page.
 #include "request/rejection.h"
 
 #include <algorithm>
 
 #include "identity/request_text.h"
+#include "request/grpc.h"
 #include "request/headers.h"
 
 namespace rate_limit {
@@ -126,14 +127,26 @@ ngx_int_t reject(ngx_http_request_t* r, const RequestState& state) {
     if (conf->status == NGX_HTTP_CLOSE) {
         return rc;
     }
-    if (conf->body != NGX_HTTP_RATE_LIMIT_BODY_OFF && !has_error_page(r, conf->status) &&
-        (conf->body == NGX_HTTP_RATE_LIMIT_BODY_PROBLEM || accepts_json(*r))) {
+    const std::string_view grpc = grpc_type(r);
+    if (!grpc.empty()) {
+        rc = send_grpc_rejection(r, state, grpc);
+    } else if (conf->body != NGX_HTTP_RATE_LIMIT_BODY_OFF && !has_error_page(r, conf->status) &&
+               (conf->body == NGX_HTTP_RATE_LIMIT_BODY_PROBLEM || accepts_json(*r))) {
         rc = send_problem(r, state, conf->status);
     } else if (!can_be_satisfied(rc)) {
         return rc;
     }
     // Under `satisfy any`, another module could admit the request after such a status: respond here.
     ngx_http_finalize_request(r, rc);
+    return NGX_DONE;
+}
+
+ngx_int_t answer_unavailable(ngx_http_request_t* r) {
+    const std::string_view grpc = grpc_type(r);
+    if (grpc.empty()) {
+        return NGX_HTTP_SERVICE_UNAVAILABLE;
+    }
+    ngx_http_finalize_request(r, send_grpc_unavailable(r, grpc));
     return NGX_DONE;
 }
 

@@ -86,6 +86,12 @@ inline const Limit* binding_limit(const RequestState* state) {
     return state != nullptr && state->count != 0 ? &state->limits[state->binding] : nullptr;
 }
 
+// How long a rejected client is told to wait: Retry-After and its equivalents; kNever if it is not told.
+inline Micros shown_wait(const RequestState& state) {
+    const bool told = state.status == Status::kRejected && state.headers != NGX_HTTP_RATE_LIMIT_HEADERS_OFF;
+    return told ? state.limits[state.binding].decision.retry_after : kNever;
+}
+
 // Prints a sentence that says why a request can never be admitted, of at most kLongestReason bytes and the
 // name of the zone. Returns the end of the text. The sentence needs no escaping in JSON.
 constexpr std::size_t kLongestReason = 128;

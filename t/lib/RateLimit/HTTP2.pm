@@ -130,7 +130,8 @@ sub ping {
     return $self->{pong};
 }
 
-# Returns the response on a stream: status, body, ended, at (when it ended), after (seconds since the request).
+# Returns the response on a stream: status, body, ended, at (when it ended), after (seconds since the request), frames
+# (the names of its frames in order, with "+" if the frame ends the stream).
 sub stream {
     my ($self, $stream) = @_;
     return $self->{streams}{$stream};
@@ -164,15 +165,18 @@ sub _frame_came {
         $self->{goaway} = 1;
     }
     my $stream = $self->{streams}{$id} or return;
+    my ($name) = grep { $frame{$_} == $type } keys %frame;
+    my $is_last = $type <= $frame{HEADERS} && $flags & $end_stream;
+    push @{ $stream->{frames} }, ($name // $type) . ($is_last ? '+' : '');
     if ($type == $frame{HEADERS}) {
-        $stream->{status} = _status($payload);
+        $stream->{status} //= _status($payload);    # later headers are trailers
     } elsif ($type == $frame{DATA}) {
         $stream->{body} .= $payload;
         $self->{out} .= _frame('WINDOW', 0, $_, pack 'N', length $payload) for length $payload ? (0, $id) : ();
     } elsif ($type == $frame{RST_STREAM}) {
         $stream->{reset} = unpack 'N', $payload;
     }
-    if ($type == $frame{RST_STREAM} || ($type <= $frame{HEADERS} && $flags & $end_stream)) {
+    if ($type == $frame{RST_STREAM} || $is_last) {
         $stream->{ended} = 1;
         $stream->{at}    = time;
         $stream->{after} = $stream->{at} - $stream->{sent_at};
