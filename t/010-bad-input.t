@@ -113,6 +113,8 @@ my @limits = (
         qw(token_bucket gcra fixed_window sliding_window sliding_buckets sliding_log) ),
     ( map { [ "delay= for $_", "rate_limit zone=$_ delay=5", 'delay=' ] }
         qw(token_bucket gcra fixed_window sliding_window sliding_buckets sliding_log) ),
+    ( map { [ "$_ is not a choice", "rate_limit zone=gcra $_", $_, qr/on or off/ ] } qw(headers=all headers= headers=OFF) ),
+    [ 'headers= twice', 'rate_limit zone=gcra headers=on headers=off', 'headers=off' ],
     [ 'an unknown variable as the cost', 'rate_limit zone=gcra cost=$nowhere', '$nowhere' ],
     [ 'more zones than one location can have', (join '; ', map {"rate_limit zone=z$_"} 1 .. 17), 'z17', qr/16/ ],
 );

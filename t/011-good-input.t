@@ -43,6 +43,8 @@ my @limits = (
     'rate_limit zone=a; location /in { rate_limit zone=a; }',
     ( map {"rate_limit_status $_;"} 400, 403, 429, 444, 503, 599 ),
     ( map {"rate_limit_grpc_status $_;"} 1, 8, 14, 16, 'off' ),
+    ( map {"rate_limit zone=a headers=$_;"} qw(on off) ),
+    'rate_limit_shadow zone=a headers=off;',
     ( map {"rate_limit_headers $_;"} qw(off legacy ietf all) ),
     ( map {"rate_limit_body $_;"} qw(auto problem off) ),
     ( map {"rate_limit_dry_run $_;"} qw(on off) ),

@@ -8,7 +8,7 @@
 namespace rate_limit {
 namespace {
 
-constexpr char kLimitForm[] = "zone=NAME [cost=N] [burst=N] [nodelay | delay=N], or off";
+constexpr char kLimitForm[] = "zone=NAME [cost=N] [burst=N] [nodelay | delay=N] [headers=on|off], or off";
 
 // A rate_limit or rate_limit_shadow while it is being read.
 struct LimitReader : DirectiveReader {
@@ -54,6 +54,10 @@ Parsed read_delay(LimitReader* reader, const OptionValue& value) {
     return value.read_number(&reader->limit->delay);
 }
 
+Parsed read_headers(LimitReader* reader, const OptionValue& value) {
+    return value.read_choice("on", "off", &reader->limit->hidden);
+}
+
 // Called only if there are other parameters: read_limit() handles a lone "off".
 Parsed read_off(LimitReader*, const OptionValue&) { return Parsed::kInvalid; }
 
@@ -66,6 +70,7 @@ constexpr Option<LimitReader> kLimitOptions[] = {
     {"nodelay", "", "no request is delayed", "without delay=", read_nodelay},
     {"delay", "N", "the first N requests of the burst are not delayed",
      "a number from %uL to %uL without nodelay", read_delay, 0, kMaxBurst},
+    {"headers", "on|off", "whether clients are told of the limit", "on or off", read_headers},
     {"off", "", "cancels the inherited limits", "the only parameter", read_off},
 };
 

@@ -131,10 +131,12 @@ void share_bursts(const ngx_http_rate_limit_main_conf_t& conf) {
     }
 }
 
-// The only limit of a location; null if the location has no limit, several limits or shadows.
+// The only limit of a location; null if the location has no limit, several limits or shadows, or if the
+// client is not told of the limit, which the fast path does not test.
 AppliedLimit* lone_limit(const ngx_http_rate_limit_loc_conf_t& conf) {
     const bool lone = conf.limits != nullptr && conf.limits->nelts == 1 && !has_shadows(conf);
-    return lone ? *static_cast<AppliedLimit**>(conf.limits->elts) : nullptr;
+    AppliedLimit* limit = lone ? *static_cast<AppliedLimit**>(conf.limits->elts) : nullptr;
+    return limit != nullptr && !limit->hidden ? limit : nullptr;
 }
 
 // False after an error was logged.

@@ -104,11 +104,13 @@ bool record(ngx_http_request_t* r, const Decided& decided, const RequestOutcome&
         return false;
     }
     state->status = outcome.progress == Progress::kAdmitted ? Status::kPassed : Status::kRejected;
-    state->headers = location_conf(r)->headers;
+    // The limits of the API's own location may be hidden.
+    state->headers = is_shown(*state, decided.limit) ? static_cast<std::uint32_t>(location_conf(r)->headers)
+                                                     : NGX_HTTP_RATE_LIMIT_HEADERS_OFF;
     state->error = outcome.error;
     state->decided_at = outcome.decided_at;
     if (decided.limit.decided_by != DecidedBy::kNobody) {
-        state->binding = state->count++;
+        state->binding = state->shown = state->count++;
         state->limits[state->binding] = decided.limit;
     }
     return true;

@@ -46,6 +46,7 @@ struct AppliedLimit {
     ngx_http_complex_value_t* cost;  // of cost=$variable, else null
     std::uint32_t fixed_cost;
     bool shadow;  // of rate_limit_shadow
+    bool hidden;  // headers=off: clients are not told of the limit
     bool has_burst;
     bool has_delay;  // nodelay or delay=
     std::uint32_t burst;

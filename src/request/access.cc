@@ -80,6 +80,11 @@ enum class Collected : std::uint8_t {
     return Collected::kLimit;
 }
 
+// Records a zone that the client is not told of. False if memory is exhausted.
+bool hide(ngx_http_request_t* r, const Zone* zone, RequestState* state) {
+    return has_zone(state->hidden, zone) || add_zone(r, zone, &state->hidden);
+}
+
 // Collects the limits of this location that have not decided the request yet.
 Collected collect(ngx_http_request_t* r, const ngx_array_t& limits, RequestState* state) {
     auto** applied = static_cast<AppliedLimit**>(limits.elts);
@@ -89,7 +94,10 @@ Collected collect(ngx_http_request_t* r, const ngx_array_t& limits, RequestState
             continue;
         }
         Limit* limit = &state->limits[state->count + state->deciding];
-        const Collected one = collect_limit(r, *applied[i], state, limit);
+        Collected one = collect_limit(r, *applied[i], state, limit);
+        if (one == Collected::kLimit && applied[i]->hidden && !hide(r, applied[i]->zone, state)) {
+            one = Collected::kNoMemory;
+        }
         if (one == Collected::kLimit) {
             state->deciding++;
             if (is_debugged(r)) {
@@ -101,7 +109,7 @@ Collected collect(ngx_http_request_t* r, const ngx_array_t& limits, RequestState
     return all;
 }
 
-// Whether the client should see `a` rather than `b`.
+// Whether `a` binds rather than `b`.
 bool binds_before(const Decision& a, const Decision& b) {
     if (a.allowed != b.allowed) {
         return !a.allowed;
@@ -120,6 +128,20 @@ std::uint32_t index_for(const StoreZone* zone, RequestState* state) {
         }
     }
     return state->count++;
+}
+
+// Corrects the decisions of limits that would have admitted a request which another limit rejects: the
+// request is not charged, so its cost remains. Only needed if such a limit can be shown. The reset time is
+// not moved forward, unless the whole quota is available.
+void restore_remaining(RequestState* state) {
+    for (std::uint32_t i = state->count; i < state->count + state->deciding; i++) {
+        Limit& limit = state->limits[i];
+        Decision& decision = limit.decision;
+        if (limit.decided_by != DecidedBy::kNobody && decision.allowed && !limit.policy->count_all) {
+            decision.remaining = std::min(decision.remaining + limit.cost, decision.limit);
+            decision.reset_after = decision.remaining == decision.limit ? 0 : decision.reset_after;
+        }
+    }
 }
 
 // Adds the decided limits of this location to those of earlier locations, and finds the binding limit.
@@ -155,6 +177,28 @@ std::uint32_t add_decided(RequestState* state) {
         }
     }
     return slowest;
+}
+
+// Finds the limit that binds among those that the client is told of. Without such a limit, there are no
+// headers.
+void find_shown(RequestState* state) {
+    if (state->hidden == nullptr) {
+        state->shown = state->binding;
+        return;
+    }
+    std::uint32_t shown = state->count;
+    for (std::uint32_t i = 0; i < state->count; i++) {
+        if (is_shown(*state, state->limits[i]) &&
+            (shown == state->count ||
+             binds_before(state->limits[i].decision, state->limits[shown].decision))) {
+            shown = i;
+        }
+    }
+    if (shown == state->count) {
+        shown = 0;
+        state->headers = NGX_HTTP_RATE_LIMIT_HEADERS_OFF;
+    }
+    state->shown = shown;
 }
 
 ngx_int_t fail_request(ngx_http_request_t* r, bool closed, RequestState* state) {
@@ -232,8 +276,12 @@ ngx_int_t conclude(ngx_http_request_t* r, const RequestOutcome& outcome, Request
     if (outcome.progress == Progress::kRefused) {
         return fail_request(r, true, state);
     }
-    state->headers = conf->headers;
+    state->headers = static_cast<std::uint32_t>(conf->headers);
+    if (rejected && state->hidden != nullptr) {
+        restore_remaining(state);
+    }
     const std::uint32_t slowest = add_decided(state);
+    find_shown(state);
     if (has_shadows(*conf)) {
         check_shadows(r, state, !rejected);
     }
@@ -335,7 +383,7 @@ ngx_int_t wait_for_redis(ngx_http_request_t* r, RequestCheck* check, RequestStat
         state->deciding = 1;
         return act_on(r, outcome, state);
     }
-    state->headers = conf.headers;
+    state->headers = static_cast<std::uint32_t>(conf.headers);
     state->decided_at = outcome.decided_at;
     state->count = 1;
     if (is_observed(r)) {

@@ -14,19 +14,21 @@ constexpr std::string_view kMessage = "grpc-message";
 constexpr std::string_view kDetails = "grpc-status-details-bin";
 
 // Prints why a request was rejected. Without data if memory is exhausted.
-ngx_str_t print_message(ngx_http_request_t* r, const Limit& limit) {
-    const std::size_t size = kLongestReason + zone_of(limit).name.len;
+ngx_str_t print_message(ngx_http_request_t* r, const Limit* shown) {
+    const std::size_t size = kLongestReason + (shown != nullptr ? zone_of(*shown).name.len : 0);
     auto* text = static_cast<u_char*>(ngx_pnalloc(r->pool, size));
     if (text == nullptr) {
         return {};
     }
     u_char* const end = text + size;
     u_char* at = text;
-    if (limit.decision.retry_after == kNever) {
-        at = print_never_reason(at, end, limit);
+    if (shown == nullptr) {
+        at = ngx_slprintf(at, end, "Quota exceeded.");
+    } else if (shown->decision.retry_after == kNever) {
+        at = print_never_reason(at, end, *shown);
     } else {
         at = ngx_slprintf(at, end, "Quota of policy ");
-        at = print_policy_name(at, end, limit, limit.decision.rate);
+        at = print_policy_name(at, end, *shown, shown->decision.rate);
         at = ngx_slprintf(at, end, " exceeded.");
     }
     return {static_cast<std::size_t>(at - text), text};
@@ -103,7 +105,7 @@ std::string_view grpc_type(ngx_http_request_t* r) {
 ngx_int_t send_grpc_rejection(ngx_http_request_t* r, const RequestState& state, std::string_view type) {
     const ngx_uint_t code = location_conf(r)->grpc_status;
     const Micros wait = shown_wait(state);
-    const ngx_str_t message = print_message(r, state.limits[state.binding]);
+    const ngx_str_t message = print_message(r, shown_rejection(state));
     if (message.data == nullptr || !add_status(r, code, view(message)) ||
         (wait != kNever && !add_details(r, code, view(message), wait))) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;

@@ -92,7 +92,7 @@ bool add_policies(ngx_http_request_t* r, const RequestState& state) {
     u_char* const end = text + size;
     for (std::uint32_t i = 0; i < state.count; i++) {
         const Limit& limit = state.limits[i];
-        for (std::uint32_t j = 0; j < limit.policy->rates.size; j++) {
+        for (std::uint32_t j = 0; is_shown(state, limit) && j < limit.policy->rates.size; j++) {
             const Rate& rate = limit.policy->rates.rates[j];
             at = ngx_slprintf(at, end, "%s", at == text ? "" : ", ");
             at = print_quoted_name(at, end, limit, j);
@@ -119,7 +119,7 @@ bool add_ietf(ngx_http_request_t* r, const RequestState& state, const Limit& lim
 
 // Not inline, so that responses without these headers do not pay for it.
 [[gnu::noinline]] bool add_headers(ngx_http_request_t* r, const RequestState& state) {
-    const Limit& limit = state.limits[state.binding];
+    const Limit& limit = state.limits[state.shown];
     const bool legacy = (state.headers & NGX_HTTP_RATE_LIMIT_HEADERS_LEGACY) != 0;
     const bool ietf = (state.headers & NGX_HTTP_RATE_LIMIT_HEADERS_IETF) != 0;
     const bool retry = shown_wait(state) != kNever;

@@ -71,7 +71,7 @@ bool can_be_satisfied(ngx_int_t status) {
 
 // The names of zones need no escaping: they have no quotes and backslashes.
 bool print_problem(ngx_http_request_t* r, const RequestState& state, ngx_uint_t status, ngx_str_t* body) {
-    std::size_t size = 256 + kLongestReason + zone_of(state.limits[state.binding]).name.len;
+    std::size_t size = 256 + kLongestReason + zone_of(state.limits[state.shown]).name.len;
     for (std::uint32_t i = 0; i < state.count; i++) {
         size += zone_of(state.limits[i]).name.len + NGX_INT64_LEN;
     }
@@ -84,17 +84,17 @@ bool print_problem(ngx_http_request_t* r, const RequestState& state, ngx_uint_t 
                               "{\"type\":\"https://iana.org/assignments/http-problem-types#quota-exceeded\","
                               "\"title\":\"Too Many Requests\",\"status\":%ui,",
                               status);
-    const Limit& binding = state.limits[state.binding];
-    if (binding.decision.retry_after == kNever) {
+    const Limit* shown = shown_rejection(state);
+    if (shown != nullptr && shown->decision.retry_after == kNever) {
         at = ngx_slprintf(at, end, "\"detail\":\"");
-        at = print_never_reason(at, end, binding);
+        at = print_never_reason(at, end, *shown);
         at = ngx_slprintf(at, end, "\",");
     }
     at = ngx_slprintf(at, end, "\"violated-policies\":[");
     const char* between = "\"";
     for (std::uint32_t i = 0; i < state.count; i++) {
         const Limit& limit = state.limits[i];
-        if (!limit.decision.allowed) {
+        if (!limit.decision.allowed && is_shown(state, limit)) {
             at = ngx_slprintf(at, end, "%s", between);
             at = print_policy_name(at, end, limit, limit.decision.rate);
             at = ngx_slprintf(at, end, "\"");

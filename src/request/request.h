@@ -36,8 +36,10 @@ struct RequestState {
     std::uint32_t count = 0;                   // number of decided limits
     std::uint32_t deciding = 0;                // number of limits after them, which are being decided
     std::uint32_t room = 0;                    // capacity of `limits`
-    std::uint32_t binding = 0;                 // index of the limit that is shown to the client
-    ngx_uint_t headers = 0;                    // NGX_HTTP_RATE_LIMIT_HEADERS_* of the location that decided
+    std::uint32_t binding = 0;                 // index of the limit that binds, for logs and variables
+    std::uint32_t shown = 0;                   // the same among the limits that clients are told of
+    std::uint32_t headers = 0;                 // NGX_HTTP_RATE_LIMIT_HEADERS_* of the location that decided;
+                                               // OFF if clients are told of no limit
     Micros decided_at = 0;                     // time of day
     Limit* limits = nullptr;
     RequestCheck* check = nullptr;    // only if the flow is kAsking
@@ -45,6 +47,7 @@ struct RequestState {
     ngx_array_t* shadows = nullptr;   // of pointers to Zone: shadows that have decided; may be null
     ngx_array_t* left_out = nullptr;  // of pointers to Zone: undecided, not checked again; may be null
     ngx_array_t* bypassed = nullptr;  // of pointers to Zone: counted as bypassed; may be null
+    ngx_array_t* hidden = nullptr;    // of pointers to Zone: of headers=off; may be null
 };
 
 inline const ngx_http_rate_limit_loc_conf_t* location_conf(ngx_http_request_t* r) {
@@ -81,15 +84,27 @@ bool has_zone(const ngx_array_t* zones, const Zone* zone);
 // has the zone already, or memory is exhausted.
 bool add_zone(ngx_http_request_t* r, const Zone* zone, ngx_array_t** zones);
 
-// The limit whose numbers are shown to the client; null if no limit was decided.
+// The limit that binds; null if no limit was decided.
 inline const Limit* binding_limit(const RequestState* state) {
     return state != nullptr && state->count != 0 ? &state->limits[state->binding] : nullptr;
 }
 
+// Whether the client is told of a limit of its request.
+inline bool is_shown(const RequestState& state, const Limit& limit) {
+    return state.hidden == nullptr || !has_zone(state.hidden, &zone_of(limit));
+}
+
+// The rejection that a rejected client is told of; null if the client is told of no limit that rejects it.
+inline const Limit* shown_rejection(const RequestState& state) {
+    const Limit& limit = state.limits[state.shown];
+    return !limit.decision.allowed && is_shown(state, limit) ? &limit : nullptr;
+}
+
 // How long a rejected client is told to wait: Retry-After and its equivalents; kNever if it is not told.
 inline Micros shown_wait(const RequestState& state) {
+    const Decision& decision = state.limits[state.shown].decision;
     const bool told = state.status == Status::kRejected && state.headers != NGX_HTTP_RATE_LIMIT_HEADERS_OFF;
-    return told ? state.limits[state.binding].decision.retry_after : kNever;
+    return told && !decision.allowed ? decision.retry_after : kNever;
 }
 
 // Prints a sentence that says why a request can never be admitted, of at most kLongestReason bytes and the
