@@ -108,7 +108,6 @@ bool record(ngx_http_request_t* r, const Decided& decided, const RequestOutcome&
     state->headers = is_shown(*state, decided.limit) ? static_cast<std::uint32_t>(location_conf(r)->headers)
                                                      : NGX_HTTP_RATE_LIMIT_HEADERS_OFF;
     state->error = outcome.error;
-    state->decided_at = outcome.decided_at;
     if (decided.limit.decided_by != DecidedBy::kNobody) {
         state->binding = state->shown = state->count++;
         state->limits[state->binding] = decided.limit;

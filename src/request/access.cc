@@ -260,7 +260,6 @@ ngx_int_t conclude(ngx_http_request_t* r, const RequestOutcome& outcome, Request
         std::for_each(limits, limits + state->deciding,
                       [r](const Limit& limit) { debug_decision(r, limit); });
     }
-    state->decided_at = outcome.decided_at;
     if (is_observed(r)) {
         count_limits(limits, state->deciding, outcome, conf->dry_run != 0);
     }
@@ -384,7 +383,6 @@ ngx_int_t wait_for_redis(ngx_http_request_t* r, RequestCheck* check, RequestStat
         return act_on(r, outcome, state);
     }
     state->headers = static_cast<std::uint32_t>(conf.headers);
-    state->decided_at = outcome.decided_at;
     state->count = 1;
     if (is_observed(r)) {
         count_limit(*limit, outcome, conf.dry_run != 0);

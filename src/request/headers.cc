@@ -53,8 +53,8 @@ std::string_view text_between(const u_char* text, const u_char* end) {
 }
 
 // Adds the headers that are numbers: X-RateLimit-* if `legacy`, Retry-After if `retry`.
-bool add_numbers(ngx_http_request_t* r, const RequestState& state, const Decision& decision, bool legacy,
-                 bool retry) {
+bool add_numbers(ngx_http_request_t* r, const Limit& limit, bool legacy, bool retry) {
+    const Decision& decision = limit.decision;
     auto* end = static_cast<u_char*>(ngx_pnalloc(r->pool, 4 * kLongestNumber));
     if (end == nullptr) {
         return false;
@@ -65,7 +65,7 @@ bool add_numbers(ngx_http_request_t* r, const RequestState& state, const Decisio
                nullptr;
     };
     return (!legacy || (add(kLimit, decision.limit) && add(kRemaining, decision.remaining) &&
-                        add(kReset, seconds_up(state.decided_at + decision.reset_after)))) &&
+                        add(kReset, seconds_up(limit.decided_at + decision.reset_after)))) &&
            (!retry || add(kRetryAfter, seconds_up(decision.retry_after)));
 }
 
@@ -124,7 +124,7 @@ bool add_ietf(ngx_http_request_t* r, const RequestState& state, const Limit& lim
     const bool ietf = (state.headers & NGX_HTTP_RATE_LIMIT_HEADERS_IETF) != 0;
     const bool retry = shown_wait(state) != kNever;
     hide_others(r, legacy, ietf, retry);
-    return add_numbers(r, state, limit.decision, legacy, retry) && (!ietf || add_ietf(r, state, limit));
+    return add_numbers(r, limit, legacy, retry) && (!ietf || add_ietf(r, state, limit));
 }
 
 ngx_int_t filter_headers(ngx_http_request_t* r) {

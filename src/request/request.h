@@ -40,7 +40,6 @@ struct RequestState {
     std::uint32_t shown = 0;                   // the same among the limits that clients are told of
     std::uint32_t headers = 0;                 // NGX_HTTP_RATE_LIMIT_HEADERS_* of the location that decided;
                                                // OFF if clients are told of no limit
-    Micros decided_at = 0;                     // time of day
     Limit* limits = nullptr;
     RequestCheck* check = nullptr;    // only if the flow is kAsking
     identity::Json claims;            // of the token, if the token is valid

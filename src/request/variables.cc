@@ -72,8 +72,7 @@ ngx_int_t get_error(ngx_http_request_t* r, ngx_http_variable_value_t* value, uin
 enum Number : uintptr_t { kLimit, kRemaining, kReset, kRetryAfter };
 
 ngx_int_t get_number(ngx_http_request_t* r, ngx_http_variable_value_t* value, uintptr_t which) {
-    const RequestState* state = request_state(r);
-    const Limit* limit = binding_limit(state);
+    const Limit* limit = binding_limit(request_state(r));
     if (limit == nullptr) {
         return set_nothing(value);
     }
@@ -84,7 +83,7 @@ ngx_int_t get_number(ngx_http_request_t* r, ngx_http_variable_value_t* value, ui
         case kRemaining:
             return set_number(r, value, decision.remaining);
         case kReset:
-            return set_number(r, value, seconds_up(state->decided_at + decision.reset_after));
+            return set_number(r, value, seconds_up(limit->decided_at + decision.reset_after));
         default:
             return decision.allowed || decision.retry_after == kNever
                        ? set_nothing(value)

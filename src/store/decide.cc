@@ -18,19 +18,17 @@ RequestOutcome decide_in_memory(Limit* limits, std::size_t count, const Process&
     const Micros now = wall();
     const Verdict verdict = check(tables.data(), count, now, process);
     if (verdict == Verdict::kBusy) {
-        return {leave_undecided(limits, count), redis::Error::kNone, now, now, wall, nullptr};
+        return {leave_undecided(limits, count), redis::Error::kNone, now, wall, nullptr};
     }
     for (std::size_t i = 0; i < count; i++) {
         limits[i].decided_by = DecidedBy::kMemory;
         limits[i].reason = kNoReason;
         limits[i].decision = tables[i].decision;
+        limits[i].decided_at = now;
+        limits[i].charged = verdict == Verdict::kAdmitted;
     }
-    return {verdict == Verdict::kRejected ? Progress::kRejected : Progress::kAdmitted,
-            redis::Error::kNone,
-            now,
-            now,
-            wall,
-            nullptr};
+    return {verdict == Verdict::kRejected ? Progress::kRejected : Progress::kAdmitted, redis::Error::kNone,
+            now, wall, nullptr};
 }
 
 // Whether Redis decides one of the limits.
@@ -41,15 +39,16 @@ bool has_remote(const Limit* limits, std::size_t count) {
 
 // Whether the deny cache rejects one of the limits. If rejected requests count for any limit, the cache is
 // not used: the request has to reach all limits.
-bool is_denied(Limit* limits, std::size_t count, Micros now, Micros* decided_at) {
+bool is_denied(Limit* limits, std::size_t count, Micros now) {
     bool counts = false;
     for (std::size_t i = 0; i < count; i++) {
         limits[i].decided_by = DecidedBy::kNobody;
         limits[i].reason = kNoReason;
+        limits[i].charged = false;
         counts = counts || limits[i].policy->count_all;
     }
     for (std::size_t i = 0; i < count && !counts; i++) {
-        if (find_denial(&limits[i], now, decided_at)) {
+        if (find_denial(&limits[i], now)) {
             return true;
         }
     }
@@ -60,7 +59,7 @@ bool is_denied(Limit* limits, std::size_t count, Micros now, Micros* decided_at)
 [[gnu::noinline]] RequestOutcome start_check(Limit* limits, std::size_t count, Micros now,
                                              const Process& process, Micros (*wall)(), const Waiter& waiter,
                                              void* data) {
-    RequestOutcome outcome = {Progress::kNoMemory, redis::Error::kNone, 0, now, process.clock, nullptr};
+    RequestOutcome outcome = {Progress::kNoMemory, redis::Error::kNone, now, process.clock, nullptr};
     void* memory = waiter.allocate(data, sizeof(RequestCheck));
     if (memory == nullptr) {
         return outcome;
@@ -82,6 +81,7 @@ Progress leave_undecided(Limit* limits, std::size_t count) {
     for (std::size_t i = 0; i < count; i++) {
         limits[i].decided_by = DecidedBy::kNobody;
         limits[i].reason = kNoSlot;
+        limits[i].charged = false;
         closed = closed || limits[i].zone->on_error == OnError::kClosed;
     }
     return closed ? Progress::kRefused : Progress::kAdmitted;
@@ -90,11 +90,11 @@ Progress leave_undecided(Limit* limits, std::size_t count) {
 RequestOutcome decide_remote(Limit* limit, const Process& process, Micros (*wall)(), const Waiter& waiter,
                              void* data) {
     const Micros now = process.clock();
-    Micros decided_at = 0;
     limit->decided_by = DecidedBy::kNobody;
     limit->reason = kNoReason;
-    if (find_denial(limit, now, &decided_at)) {
-        return {Progress::kRejected, redis::Error::kNone, decided_at, now, process.clock, nullptr};
+    limit->charged = false;
+    if (find_denial(limit, now)) {
+        return {Progress::kRejected, redis::Error::kNone, now, process.clock, nullptr};
     }
     return start_check(limit, 1, now, process, wall, waiter, data);
 }
@@ -108,9 +108,8 @@ RequestOutcome decide(Limit* limits, std::size_t count, const Process& process, 
         return decide_remote(limits, process, wall, waiter, data);
     }
     const Micros now = process.clock();
-    Micros decided_at = 0;
-    if (is_denied(limits, count, now, &decided_at)) {
-        return {Progress::kRejected, redis::Error::kNone, decided_at, now, process.clock, nullptr};
+    if (is_denied(limits, count, now)) {
+        return {Progress::kRejected, redis::Error::kNone, now, process.clock, nullptr};
     }
     return start_check(limits, count, now, process, wall, waiter, data);
 }

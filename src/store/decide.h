@@ -32,8 +32,7 @@ Progress leave_undecided(Limit* limits, std::size_t count);
                                                         Micros (*wall)(), const Waiter& waiter, void* data) {
     if (limits->zone->batcher != nullptr) {
         const RequestOutcome outcome = decide_remote(limits, process, wall, waiter, data);
-        return {outcome.progress,   outcome.error, outcome.decided_at,
-                outcome.started_at, outcome.clock, outcome.check};
+        return {outcome.progress, outcome.error, outcome.started_at, outcome.clock, outcome.check};
     }
     Limit& limit = *limits;
     const Micros now = wall();
@@ -44,10 +43,12 @@ Progress leave_undecided(Limit* limits, std::size_t count);
                                                 now, process, &limit.decision, limit.is_short);
     limit.decided_by = DecidedBy::kMemory;
     limit.reason = kNoReason;
+    limit.decided_at = now;
+    limit.charged = verdict == Verdict::kAdmitted;
     const Progress progress = verdict == Verdict::kAdmitted   ? Progress::kAdmitted
                               : verdict == Verdict::kRejected ? Progress::kRejected
                                                               : leave_undecided(limits, 1);
-    return {progress, redis::Error::kNone, now, now, wall, nullptr};
+    return {progress, redis::Error::kNone, now, wall, nullptr};
 }
 
 }  // namespace rate_limit

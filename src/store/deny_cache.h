@@ -19,13 +19,12 @@ inline std::uint64_t denied_client(const Limit& limit) {
                                                          : denied_long_client(limit);
 }
 
-// Whether the cache rejects the limit at `now`, by the process's clock. If so, sets the limit's decision, and
-// `*decided_at` to the time of the decision, by Redis's clock.
-inline bool find_denial(Limit* limit, Micros now, Micros* decided_at) {
+// Whether the cache rejects the limit at `now`, by the process's clock. If so, sets the limit's decision.
+inline bool find_denial(Limit* limit, Micros now) {
     const Denials* denials = limit->zone->denials;
     if (denials == nullptr || limit->cost == 0 || limit->policy->count_all || !denials->any(now) ||
         !denials->find(denied_client(*limit), *limit->policy, limit->cost, now, &limit->decision,
-                       decided_at)) {
+                       &limit->decided_at)) {
         return false;
     }
     limit->decided_by = DecidedBy::kCache;

@@ -44,6 +44,9 @@ struct Limit {
     DecidedBy decided_by;
     Reason reason;      // why the fallback or nobody decided
     Decision decision;  // not set if nobody decided
+    Micros decided_at;  // time of day, by Redis's clock if Redis decided; not set if nobody decided
+    Micros charged_at;  // by Process::clock, not later than the charge; set only if Redis decided
+    bool charged;       // the request is admitted, and refund() has not given it back
 };
 
 }  // namespace rate_limit

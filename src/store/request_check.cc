@@ -14,8 +14,7 @@ namespace rate_limit {
 struct MemoryLimits {
     TableLimits limits;
     std::size_t indices[kMaxLimits];
-    // Storage for the part of a policy that belongs to this instance; used only if memory is a fallback.
-    std::aligned_storage_t<sizeof(Policy), alignof(Policy)> parts[kMaxLimits];
+    PolicyRoom parts[kMaxLimits];  // used only if memory is a fallback
 };
 
 namespace {
@@ -42,6 +41,7 @@ RequestCheck::RequestCheck(Limit* limits, std::size_t count, const Process& proc
         const StoreZone& zone = *limits_[i].zone;
         limits_[i].decided_by = DecidedBy::kNobody;
         limits_[i].reason = kNoReason;
+        limits_[i].charged = false;
         slots_[i] = zone.batcher != nullptr ? zone.batcher->slot_of(limits_[i]) : redis::Slot{0};
         order_[i] = static_cast<std::uint8_t>(i);
         has_tables_ = has_tables_ || zone.table != nullptr;
@@ -80,7 +80,7 @@ void RequestCheck::arrange() {
 }
 
 Progress RequestCheck::start() {
-    started_at_ = process_.clock();
+    started_at_ = asked_at_ = process_.clock();
     progress_ = look_at_memory();
     return progress_;
 }
@@ -159,21 +159,16 @@ TableLimit* RequestCheck::add_memory_limit(std::size_t i, MemoryLimits* memory) 
     TableLimit* own =
         memory->limits.add(limit.zone->table, *limit.policy, limit.client, limit.cost, limit.is_short);
     if (limit.zone->batcher != nullptr) {
-        // Redis is charged later for requests that this instance admits, and by the whole rate.
-        own->ahead = 0;
-        own->rates = &limit.policy->rates;
-        if (limit.zone->membership != nullptr) {
-            own->policy =
-                new (&memory->parts[index]) Policy(part_of(*limit.policy, limit.zone->membership->share()));
-        }
+        make_fallback(limit, &memory->parts[index], own);
     }
     return own;
 }
 
-void RequestCheck::copy_decisions(const MemoryLimits& memory) {
+void RequestCheck::copy_decisions(const MemoryLimits& memory, Micros now) {
     for (std::size_t i = 0; i < memory.limits.size(); i++) {
         Limit& limit = limits_[memory.indices[i]];
         limit.decision = memory.limits[i].decision;
+        limit.decided_at = now;
         limit.decided_by = limit.zone->batcher == nullptr ? DecidedBy::kMemory : DecidedBy::kFallback;
     }
 }
@@ -186,10 +181,10 @@ Progress RequestCheck::look_at_memory() {
     MemoryLimits memory;
     gather_memory(count_, &memory);
     if (memory.limits.size() != 0) {
-        decided_at_ = wall_();
-        const Verdict verdict = precheck(memory.limits.data(), memory.limits.size(), decided_at_, process_);
+        const Micros now = wall_();
+        const Verdict verdict = precheck(memory.limits.data(), memory.limits.size(), now, process_);
         if (verdict == Verdict::kRejected) {
-            copy_decisions(memory);
+            copy_decisions(memory, now);
             count_rejection();
             return Progress::kRejected;
         }
@@ -229,9 +224,10 @@ Progress RequestCheck::ask_next() {
             return charged;
         }
         choose(position);
+        asked_at_ = waited_ ? process_.clock() : started_at_;
         if (!asked_->available(slots_[question_.indices[0]])) {
             error_ = redis::Error::kUnavailable;
-        } else if (waited_ && process_.clock() - started_at_ >= asked_->budget()) {
+        } else if (asked_at_ - started_at_ >= asked_->budget()) {
             error_ = redis::Error::kTimedOut;
         } else if (asked_->ask(&question_)) {
             return Progress::kWaiting;
@@ -258,14 +254,14 @@ Progress RequestCheck::take_answer() {
         error_ = question_.error;
         return must_refuse() ? Progress::kRefused : ask_next();
     }
-    decided_at_ = question_.time;
     bool allowed = true;
     for (std::size_t i = 0; i < question_.count; i++) {
         Limit& limit = question_[i];
         limit.decided_by = DecidedBy::kRedis;
+        limit.decided_at = question_.time;
         allowed = allowed && limit.decision.allowed;
         if (!limit.decision.allowed) {
-            remember_denial(limit, process_.clock(), decided_at_);
+            remember_denial(limit, process_.clock(), question_.time);
         }
     }
     MemoryLimits memory;
@@ -273,14 +269,14 @@ Progress RequestCheck::take_answer() {
     if (!allowed) {
         return reject();
     }
-    if (followed && question_.count == count_) {
-        return Progress::kAdmitted;  // no other limit can reject, so no refund can follow
-    }
-    const Micros charged_at = process_.clock();
     for (std::size_t i = 0; i < question_.count; i++) {
-        charged_at_[question_.indices[i]] = charged_at;
+        question_[i].charged = true;
+        question_[i].charged_at = asked_at_;
     }
-    return followed ? ask_next() : reject_for_memory(memory);
+    if (!followed) {
+        return reject_for_memory(memory);
+    }
+    return question_.count == count_ ? Progress::kAdmitted : ask_next();
 }
 
 // Passes Redis's decisions to the tables that are the fallback of these limits. False if a table rejects;
@@ -310,6 +306,7 @@ Progress RequestCheck::reject_for_memory(const MemoryLimits& memory) {
         if (!memory.limits[i].decision.allowed) {
             Limit& limit = limits_[memory.indices[i]];
             limit.decision = memory.limits[i].decision;
+            limit.decided_at = wall_();
             limit.decided_by = DecidedBy::kFallback;
         }
     }
@@ -338,23 +335,23 @@ Progress RequestCheck::charge_memory(std::size_t end) {
     if (memory.limits.size() == 0) {
         return Progress::kAdmitted;
     }
-    const Verdict verdict = check(memory.limits.data(), memory.limits.size(), wall_(), process_);
+    const Micros now = wall_();
+    const Verdict verdict = check(memory.limits.data(), memory.limits.size(), now, process_);
     for (std::size_t i = 0; i < memory.limits.size(); i++) {
         in_memory_[memory.indices[i]] = true;
     }
     if (verdict == Verdict::kBusy) {
         return leave_memory_out(memory);
     }
-    copy_decisions(memory);
+    copy_decisions(memory, now);
     if (verdict == Verdict::kRejected) {
         return reject();
     }
-    const Micros charged_at = process_.clock();
     for (std::size_t i = 0; i < memory.limits.size(); i++) {
-        const Limit& limit = limits_[memory.indices[i]];
-        charged_at_[memory.indices[i]] = charged_at;
+        Limit& limit = limits_[memory.indices[i]];
+        limit.charged = true;
         if (limit.zone->batcher != nullptr && limit.zone->table->has_unsent_counts()) {
-            limit.zone->table->unsent_counts().set_alone_at(charged_at);
+            limit.zone->table->unsent_counts().set_alone_at(process_.clock());
         }
     }
     return Progress::kAdmitted;
@@ -381,9 +378,10 @@ Progress RequestCheck::reject() {
     count_rejection();
     MemoryLimits memory;
     gather_memory(count_, &memory);
+    const Micros now = wall_();
     if (memory.limits.size() != 0 &&
-        note_rejection(memory.limits.data(), memory.limits.size(), wall_(), process_) != Verdict::kBusy) {
-        copy_decisions(memory);
+        note_rejection(memory.limits.data(), memory.limits.size(), now, process_) != Verdict::kBusy) {
+        copy_decisions(memory, now);
     }
     return Progress::kRejected;
 }
@@ -396,44 +394,6 @@ void RequestCheck::count_rejection() {
             limit.zone->batcher->count(limit);
         }
     }
-}
-
-bool RequestCheck::is_refundable(std::size_t index) const {
-    const Limit& limit = limits_[index];
-    return charged_at_[index] != 0 &&
-           rate_limit::is_refundable(*limit.policy, limit.cost, limit.decision, decided_at_,
-                                     process_.clock() - charged_at_[index]);
-}
-
-// Refunds the charged limits. The deny cache forgets rejections of these clients: the charge may have caused
-// them.
-void RequestCheck::give_back() {
-    give_back_to_memory();
-    for (std::size_t first = 0; first < count_; first++) {
-        std::uint8_t charged[kMaxLimits];
-        std::size_t count = 0;
-        for (std::size_t i = first; i < count_; i++) {
-            if (together(i, first) && is_refundable(i)) {
-                charged[count++] = static_cast<std::uint8_t>(i);
-                charged_at_[i] = 0;
-                forget_denial(limits_[i]);
-            }
-        }
-        if (count != 0) {
-            limits_[first].zone->batcher->give_back(limits_, charged, count);
-        }
-    }
-}
-
-void RequestCheck::give_back_to_memory() {
-    MemoryLimits memory;
-    for (std::size_t i = 0; i < count_; i++) {
-        if (in_memory_[i] && is_refundable(i)) {
-            add_memory_limit(i, &memory);
-        }
-        charged_at_[i] = in_memory_[i] ? 0 : charged_at_[i];
-    }
-    rate_limit::give_back(memory.limits.data(), memory.limits.size(), wall_(), process_);
 }
 
 }  // namespace rate_limit

@@ -15,6 +15,7 @@
 #include "memory/table_check.h"
 #include "store/check_batcher.h"
 #include "store/limit.h"
+#include "store/refund.h"
 
 namespace rate_limit {
 
@@ -33,7 +34,6 @@ class RequestCheck;
 struct RequestOutcome {
     Progress progress;
     redis::Error error;  // of the last Redis that did not answer; kNone if all did
-    Micros decided_at;   // time of day, by Redis's clock if Redis decided
     Micros started_at;   // by `clock`
     Micros (*clock)();
     RequestCheck* check;  // while the progress is kWaiting, else null
@@ -61,10 +61,7 @@ class RequestCheck {
     void leave(Gone gone);
 
     Progress progress() const { return progress_; }
-    RequestOutcome outcome() const {
-        return {progress_,   error_,         decided_at_ != 0 ? decided_at_ : wall_(),
-                started_at_, process_.clock, nullptr};
-    }
+    RequestOutcome outcome() const { return {progress_, error_, started_at_, process_.clock, nullptr}; }
 
     const Limit* begin() const { return limits_; }
     const Limit* end() const { return limits_ + count_; }
@@ -80,7 +77,7 @@ class RequestCheck {
     void arrange();
     TableLimit* add_memory_limit(std::size_t index, MemoryLimits* memory) const;
     void gather_memory(std::size_t end, MemoryLimits* memory) const;
-    void copy_decisions(const MemoryLimits& memory);
+    void copy_decisions(const MemoryLimits& memory, Micros now);
     Progress look_at_memory();
     std::size_t next_position() const;
     void choose(std::size_t position);
@@ -93,9 +90,7 @@ class RequestCheck {
     Progress leave_memory_out(const MemoryLimits& memory);
     Progress reject();
     void count_rejection();
-    bool is_refundable(std::size_t index) const;
-    void give_back();
-    void give_back_to_memory();
+    void give_back() { refund(limits_, count_, process_, wall_); }
 
     Limit* limits_;
     std::size_t count_;
@@ -109,14 +104,13 @@ class RequestCheck {
     std::uint8_t order_[kMaxLimits];  // indices of the limits, in the order of charging
     Progress progress_ = Progress::kWaiting;
     redis::Error error_ = redis::Error::kNone;
-    Micros decided_at_ = 0;               // 0 before the first decision
-    Micros started_at_ = 0;               // by the process's clock
-    bool waited_ = false;                 // for a reply of Redis
-    bool has_tables_ = false;             // a zone has a table
-    bool scattered_ = false;              // its limits differ in batcher or slot
-    bool tried_[kMaxLimits] = {};         // its Redis was asked or is unavailable
-    bool in_memory_[kMaxLimits] = {};     // its table was asked; it may have had no free slot
-    Micros charged_at_[kMaxLimits] = {};  // by the process's clock; 0 if not charged or refunded
+    Micros started_at_ = 0;            // by the process's clock
+    Micros asked_at_ = 0;              // by the process's clock: when the last question was asked
+    bool waited_ = false;              // for a reply of Redis
+    bool has_tables_ = false;          // a zone has a table
+    bool scattered_ = false;           // its limits differ in batcher or slot
+    bool tried_[kMaxLimits] = {};      // its Redis was asked or is unavailable
+    bool in_memory_[kMaxLimits] = {};  // its table was asked; it may have had no free slot
 };
 
 }  // namespace rate_limit

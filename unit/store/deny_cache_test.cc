@@ -20,7 +20,7 @@ void test_a_rejection_is_remembered_and_redis_is_not_called_again(void**) {
     assert_int_equal(again.decided_by(1), DecidedBy::kCache);
     assert_int_equal(again.decision(1).retry_after, 30 * kSecond - 400'000);
     assert_int_equal(again.decision(1).reset_after, 60 * kSecond - 400'000);
-    assert_int_equal(again.decided_at(), ScriptServer::kTime + 400'000);
+    assert_int_equal(again.decided_at(1), ScriptServer::kTime + 400'000);
     scene.loop.run_for(10);
     assert_int_equal(scene.first_server.calls.size() + scene.second_server.calls.size(), 0);
     assert_int_equal(scene.zone->clients(), 0);

@@ -41,7 +41,8 @@ struct TestQuestion {
         zones.push_back({});
         zones.back().label = texts.back().zone;
         zones.back().layout = layout;
-        limits.push_back({&zones.back(), &policy, texts.back().client, cost, false, false, {}, {}, {}});
+        limits.push_back(
+            {&zones.back(), &policy, texts.back().client, cost, false, false, {}, {}, {}, 0, 0, false});
         question.limits = limits.data();
         question.indices[question.count] = static_cast<std::uint8_t>(question.count);
         question.count++;

@@ -1,6 +1,7 @@
 // Requests with limits in memory and in two Redis servers.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 
 #include "memory/shared_zone.h"
@@ -56,7 +57,10 @@ class Request {
                                is_single(*policy, zones_.back().layout),
                                DecidedBy::kCache,
                                kNoSlot,
-                               {}});
+                               {},
+                               0,
+                               0,
+                               true});
         }
         outcome_ = decide(
             limits_.data(), limits_.size(), kProcess, [] { return wall_clock; },
@@ -95,8 +99,16 @@ class Request {
     const Decision& decision(std::size_t index) const { return limits_[index].decision; }
     DecidedBy decided_by(std::size_t index) const { return limits_[index].decided_by; }
     Reason reason(std::size_t index) const { return limits_[index].reason; }
+    const std::vector<Limit>& limits() const { return limits_; }
     Error error() const { return outcome_.error; }
-    Micros decided_at() const { return outcome_.decided_at; }
+    Micros decided_at(std::size_t index = 0) const { return limits_[index].decided_at; }
+
+    // Refunds the limits, as after a rejection by a later limit. Returns how many limits stay charged.
+    long refund_all() {
+        refund(limits_.data(), limits_.size(), kProcess, [] { return wall_clock; });
+        return std::count_if(limits_.begin(), limits_.end(),
+                             [](const Limit& limit) { return limit.charged; });
+    }
 
   private:
     static inline std::deque<std::deque<StoreZone>> kept_zones_;  // of aborted requests

@@ -1,0 +1,152 @@
+// A request that was admitted gets its charges back: in memory, in Redis and from the fallback, each of them
+// once.
+#include "requests.h"
+
+namespace rate_limit {
+namespace {
+
+void test_every_algorithm_in_memory_gets_its_charge_back(void**) {
+    for (const Algorithm algorithm : kEveryAlgorithm) {
+        Policy policy = policy_of(algorithm, "10r/m");
+        policy.burst = policy.capacity = 9;
+        const Zone zone(policy);
+        use(zone, 2);
+        TestLimit limit = {&zone};
+        limit.cost = 3;
+        Request request({limit});
+        assert_int_equal(request.at_once(), Progress::kAdmitted);
+        assert_int_equal(used(zone), 5);
+        const std::uint32_t left = request.decision(0).remaining;
+        assert_int_equal(request.refund_all(), 0);
+        assert_int_equal(used(zone), 2);
+        assert_int_equal(request.decision(0).remaining, left + 3);
+        assert_int_equal(request.refund_all(), 0);
+        assert_int_equal(used(zone), 2);
+    }
+}
+
+void test_limits_in_memory_and_in_two_redis_are_refunded(void**) {
+    Scene scene;
+    Request request({scene.in_first(), scene.in_memory(), scene.in_second()});
+    assert_int_equal(request.in_the_end(&scene.loop), Progress::kAdmitted);
+    assert_int_equal(used(scene.zone), 1);
+    assert_int_equal(request.refund_all(), 0);
+    assert_int_equal(used(scene.zone), 0);
+    for (ScriptServer* server : {&scene.first_server, &scene.second_server}) {
+        assert_true(scene.loop.run_until([&] { return server->refunds().size() == 1; }));
+    }
+    assert_int_equal(request.refund_all(), 0);
+    scene.loop.run_for(10);
+    assert_int_equal(scene.first_server.refunds().size() + scene.second_server.refunds().size(), 2);
+}
+
+// The limits may be those of several locations: more than one location may have.
+void test_any_number_of_limits_is_refunded(void**) {
+    Scene scene;
+    std::deque<Request> requests;
+    std::vector<Limit> all;
+    for (unsigned i = 0; i < 3; i++) {
+        const std::vector<TestLimit> limits(kMaxLimits, scene.in_first());
+        const Request& request = requests.emplace_back(limits);
+        assert_int_equal(request.in_the_end(&scene.loop), Progress::kAdmitted);
+        all.insert(all.end(), request.limits().begin(), request.limits().end());
+    }
+    refund(all.data(), all.size(), kProcess, [] { return wall_clock; });
+    assert_true(scene.loop.run_until([&] { return scene.first_server.refunds().size() == 3; }));
+    for (const SeenGroup& group : scene.first_server.refunds()) {
+        assert_int_equal(group.limits.size(), kMaxLimits);
+    }
+}
+
+void test_a_rejected_request_is_not_refunded(void**) {
+    const Zone full(kPolicy);
+    const Zone other(kPolicy);
+    use(full, 10);
+    use(other, 1);
+    Request request({{&full}, {&other}});
+    assert_int_equal(request.at_once(), Progress::kRejected);
+    assert_true(request.decision(1).allowed);
+    assert_int_equal(request.refund_all(), 0);
+    assert_int_equal(used(full), 10);
+    assert_int_equal(used(other), 1);
+}
+
+void test_the_fallback_is_refunded_and_not_redis(void**) {
+    Scene scene;
+    const Zone local(kPolicy, layout_of(kPolicy), kMegabyteZone, true);
+    scene.lose_first();
+    Request request({scene.in_first(OnError::kLocal, &local)});
+    assert_int_equal(request.at_once(), Progress::kAdmitted);
+    assert_int_equal(request.decided_by(0), DecidedBy::kFallback);
+    assert_int_equal(used(local), 1);
+    assert_int_equal(request.refund_all(), 0);
+    assert_int_equal(used(local), 0);
+    std::uint64_t from = 0;
+    assert_null(local->next_unsent(&from, kProcess).state);
+}
+
+void test_a_charge_that_no_longer_counts_stays(void**) {
+    Scene scene;
+    const Policy policy = policy_of(Algorithm::kTokenBucket, "60r/m");
+    const Zone zone(policy);
+    TestLimit in_redis = scene.in_first();
+    in_redis.policy = &policy;
+    Request drained({{&zone}, in_redis});
+    assert_int_equal(drained.in_the_end(&scene.loop), Progress::kAdmitted);
+    wall_clock += kSecond;
+    steady_clock += kSecond;
+    assert_int_equal(drained.refund_all(), 2);
+    scene.loop.run_for(10);
+    assert_int_equal(scene.first_server.refunds().size(), 0);
+}
+
+void test_nothing_is_refunded_after_the_clock_was_set_back(void**) {
+    const Zone zone(kPolicy);
+    Request request({{&zone}});
+    wall_clock -= kSecond;
+    assert_int_equal(request.refund_all(), 1);
+    wall_clock += kSecond;
+    assert_int_equal(used(zone), 1);
+}
+
+void test_nothing_is_refunded_where_rejected_requests_count(void**) {
+    Policy counting = kPolicy;
+    counting.count_all = true;
+    const Zone zone(counting);
+    Request request({{&zone}});
+    assert_int_equal(request.refund_all(), 1);
+    assert_int_equal(used(zone), 1);
+}
+
+void test_a_denial_is_forgotten_with_the_charge_that_may_have_caused_it(void**) {
+    Scene scene;
+    Request request({scene.cached()});
+    assert_int_equal(request.in_the_end(&scene.loop), Progress::kAdmitted);
+    always_reject(&scene.first_server);
+    const Request denied({scene.cached()});
+    assert_int_equal(denied.in_the_end(&scene.loop), Progress::kRejected);
+    const Request cached({scene.cached()});
+    assert_int_equal(cached.at_once(), Progress::kRejected);
+    assert_int_equal(request.refund_all(), 0);
+    const Request asked({scene.cached()});
+    assert_int_equal(asked.in_the_end(&scene.loop), Progress::kRejected);
+}
+
+}  // namespace
+}  // namespace rate_limit
+
+int main() {
+    using namespace rate_limit;
+    const CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_algorithm_in_memory_gets_its_charge_back),
+        cmocka_unit_test(test_limits_in_memory_and_in_two_redis_are_refunded),
+        cmocka_unit_test(test_any_number_of_limits_is_refunded),
+        cmocka_unit_test(test_a_rejected_request_is_not_refunded),
+        cmocka_unit_test(test_the_fallback_is_refunded_and_not_redis),
+        cmocka_unit_test(test_a_charge_that_no_longer_counts_stays),
+        cmocka_unit_test(test_nothing_is_refunded_after_the_clock_was_set_back),
+        cmocka_unit_test(test_nothing_is_refunded_where_rejected_requests_count),
+        cmocka_unit_test(test_a_denial_is_forgotten_with_the_charge_that_may_have_caused_it),
+    };
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}
