@@ -105,6 +105,8 @@ my @limits = (
     [ 'a zone with off',      'rate_limit zone=gcra off',                           'off' ],
     [ 'nodelay and delay=',   'rate_limit zone=leaky_bucket burst=5 nodelay delay=2', 'delay=2' ],
     ( map { [ "$_ is not a cost", "rate_limit zone=gcra $_", $_ ] } qw(cost=-1 cost=1000001 cost=abc cost= cost=1.5) ),
+    ( map { [ "$_ is not a phase", "rate_limit zone=gcra $_", $_ ] } qw(phase=preaccess phase=content phase=), 'phase=$arg_n' ),
+    [ 'phase= twice', 'rate_limit zone=gcra phase=access phase=precontent', 'phase=precontent' ],
     ( map { [ "$_ is out of range", "rate_limit zone=leaky_bucket $_", $_ ] }
         qw(burst=-1 burst=abc burst= burst=1000000000 delay=-1 delay=abc delay= delay=1000000000) ),
     ( map { [ "burst= for $_", "rate_limit zone=$_ burst=5", 'burst=' ] }

@@ -32,6 +32,8 @@ my @variable_options = ('rates=1', 'rates=8', 'algorithm=sliding_log log=1', 'al
 my @limits = (
     ( map {"rate_limit zone=a cost=$_;"} 0, 1, 5, 1_000_000, '$arg_n', '${arg_n}0' ),
     ( map {"rate_limit zone=leaky $_;"} 'burst=5', 'burst=5 nodelay', 'burst=5 delay=2', 'nodelay', 'delay=0' ),
+    ( map {"rate_limit zone=a $_;"} 'phase=access', 'phase=precontent', 'cost=5 phase=precontent' ),
+    'rate_limit zone=a; rate_limit zone=leaky phase=precontent; rate_limit_shadow zone=gcra phase=precontent;',
     'rate_limit zone=gcra burst=0;',
     'rate_limit burst=3 cost=2 zone=gcra;',
     'rate_limit off;',

@@ -110,7 +110,7 @@ sub warnings_of {
     return $check->{exit} ? $check->{stderr} : join "\n", map { s{^.*\[warn\] \d+#\d+: | in \S+:\d+$}{}gr } split /\n/, $check->{stderr};
 }
 my $set  = 'auth_request /auth; auth_request_set $role $upstream_http_x_role; auth_request_set $auth_user $upstream_http_x_user;';
-my $late = 'the key of zone "a" has "$auth_user", which is still empty when limits are checked: auth_request_set sets it afterwards';
+my $late = 'the key of zone "a" has "$auth_user", which is still empty when limits are checked: auth_request_set sets it afterwards, and "phase=precontent" checks after that';
 my $zone = 'rate_limit_zone $auth_user zone=a:1m rate=1r/s;';
 my $gif  = 'rate_limit zone=a; empty_gif;';
 subtest 'a warning' => sub {

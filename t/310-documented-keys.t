@@ -64,14 +64,15 @@ with_section 'Choosing a key' => sub {
     is $_->header('X-RateLimit-Remaining'), 99, 'each address is a client' for $alice, $key, $address;
 };
 
-with_section 'Keys that come too late' => sub {
+with_section 'A limit for each user or tenant, after authentication' => sub {
     my ($nginx) = @_;
-    my $remaining = sub { return $nginx->get('/api/', 'X-User' => $_[0])->header('X-RateLimit-Remaining') };
-    is $remaining->('alice'), 99, 'a user is counted';
-    is $remaining->('alice'), 98, 'the same user is counted';
-    is $remaining->('bob'),   99, 'another user is counted';
-    is scalar(grep { $nginx->get('/api/', 'X-User' => 'alice')->{status} == 200 } 1 .. 100), 98, 'up to the limit';
-} => sub { $_[0]{servers} =~ s{return}{add_header X-User \$http_x_user; return} or die "no server to tell who the user is\n" };
+    my $get = sub { my ($tenant, $plan) = @_; return $nginx->get('/api/', 'X-Tenant' => $tenant, 'X-Plan' => $plan) };
+    is $get->('alice', '100r/m')->header('X-RateLimit-Remaining'), 99, 'a tenant is counted';
+    is $get->('alice', '100r/m')->header('X-RateLimit-Remaining'), 98, 'the same tenant is counted';
+    is $get->('bob',   '20r/m')->header('X-RateLimit-Remaining'),  19, 'another tenant, with another plan, is counted';
+    is scalar(grep { $get->('alice', '100r/m')->{status} == 200 } 1 .. 100), 98, 'up to the limit';
+    is scalar(grep { $get->("t$_", '100r/m')->{status} == 200 } 1 .. 600), 499, 'the address has not paid for rejected requests';
+} => sub { $_[0]{servers} =~ s{return}{add_header X-Tenant \$http_x_tenant; add_header X-Plan \$http_x_plan; return} or die "no server to tell who the tenant is\n" };
 
 with_section 'Login: many passwords for one account' => sub {
     my ($nginx) = @_;

@@ -61,8 +61,8 @@ void* ngx_http_rate_limit_create_loc_conf(ngx_conf_t* cf) {
     if (conf == nullptr) {
         return nullptr;
     }
-    // Set by pcalloc: limits = shadows = outer_limits = outer_shadows = NULL, lone_limit = NULL,
-    // api = NULL.
+    // Set by pcalloc: limits = shadows = outer_limits = outer_shadows = NULL, access = { 0 },
+    // precontent = NULL, lone_limit = NULL, api = NULL.
     conf->status = NGX_CONF_UNSET_UINT;
     conf->grpc_status = NGX_CONF_UNSET_UINT;
     conf->headers = NGX_CONF_UNSET_UINT;

@@ -8,7 +8,8 @@
 namespace rate_limit {
 namespace {
 
-constexpr char kLimitForm[] = "zone=NAME [cost=N] [burst=N] [nodelay | delay=N] [headers=on|off], or off";
+constexpr char kLimitForm[] =
+    "zone=NAME [cost=N] [burst=N] [nodelay | delay=N] [phase=access|precontent] [headers=on|off], or off";
 
 // A rate_limit or rate_limit_shadow while it is being read.
 struct LimitReader : DirectiveReader {
@@ -54,6 +55,16 @@ Parsed read_delay(LimitReader* reader, const OptionValue& value) {
     return value.read_number(&reader->limit->delay);
 }
 
+Parsed read_phase(LimitReader* reader, const OptionValue& value) {
+    bool precontent = false;
+    const Parsed parsed = value.read_choice("access", "precontent", &precontent);
+    if (precontent) {
+        reader->limit->phase = NGX_HTTP_PRECONTENT_PHASE;
+        main_conf_of(reader->cf)->has_precontent = 1;
+    }
+    return parsed;
+}
+
 Parsed read_headers(LimitReader* reader, const OptionValue& value) {
     return value.read_choice("on", "off", &reader->limit->hidden);
 }
@@ -70,6 +81,8 @@ constexpr Option<LimitReader> kLimitOptions[] = {
     {"nodelay", "", "no request is delayed", "without delay=", read_nodelay},
     {"delay", "N", "the first N requests of the burst are not delayed",
      "a number from %uL to %uL without nodelay", read_delay, 0, kMaxBurst},
+    {"phase", "access|precontent", "checked before authentication, or after it", "access or precontent",
+     read_phase},
     {"headers", "on|off", "whether clients are told of the limit", "on or off", read_headers},
     {"off", "", "cancels the inherited limits", "the only parameter", read_off},
 };
@@ -82,6 +95,7 @@ AppliedLimit* make_limit(ngx_conf_t* cf, ngx_command_t* cmd, bool shadow) {
     }
     limit->fixed_cost = 1;
     limit->shadow = shadow;
+    limit->phase = NGX_HTTP_ACCESS_PHASE;
     limit->context = static_cast<ngx_http_conf_ctx_t*>(cf->ctx)->loc_conf;
     set_place(cf, limit);
     LimitReader reader = {{cf, cmd, 1}, limit};

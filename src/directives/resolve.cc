@@ -1,5 +1,7 @@
 // Checks that need the whole configuration: names of zones, Redis servers and variables, and limits that do
 // not fit their zone.
+#include <algorithm>
+
 #include "directives/jwt_directive.h"
 #include "directives/key_directive.h"
 #include "directives/redis_directive.h"
@@ -7,7 +9,6 @@
 #include "memory/table_check.h"
 #include "nginx/collections.h"
 #include "nginx/consequence.h"
-#include "request/shadow.h"
 
 namespace rate_limit {
 namespace {
@@ -131,12 +132,60 @@ void share_bursts(const ngx_http_rate_limit_main_conf_t& conf) {
     }
 }
 
-// The only limit of a location; null if the location has no limit, several limits or shadows, or if the
-// client is not told of the limit, which the fast path does not test.
-AppliedLimit* lone_limit(const ngx_http_rate_limit_loc_conf_t& conf) {
-    const bool lone = conf.limits != nullptr && conf.limits->nelts == 1 && !has_shadows(conf);
-    AppliedLimit* limit = lone ? *static_cast<AppliedLimit**>(conf.limits->elts) : nullptr;
-    return limit != nullptr && !limit->hidden ? limit : nullptr;
+// The limits of one phase; null if there are none. False if memory is exhausted.
+bool choose_limits(ngx_conf_t* cf, ngx_array_t* all, ngx_uint_t phase, ngx_array_t** chosen) {
+    *chosen = nullptr;
+    if (all == nullptr) {
+        return true;
+    }
+    const auto limits = pointers<AppliedLimit>(*all);
+    const auto is_of_phase = [phase](const AppliedLimit* limit) { return limit->phase == phase; };
+    if (std::none_of(limits.begin(), limits.end(), is_of_phase)) {
+        return true;
+    }
+    if (std::all_of(limits.begin(), limits.end(), is_of_phase)) {
+        *chosen = all;
+        return true;
+    }
+    *chosen = ngx_array_create(cf->pool, all->nelts, sizeof(AppliedLimit*));
+    if (*chosen == nullptr) {
+        return false;
+    }
+    for (AppliedLimit* limit : limits) {
+        if (is_of_phase(limit)) {
+            *static_cast<AppliedLimit**>(ngx_array_push(*chosen)) = limit;
+        }
+    }
+    return true;
+}
+
+bool choose_phase(ngx_conf_t* cf, const ngx_http_rate_limit_loc_conf_t& conf, ngx_uint_t phase,
+                  ngx_http_rate_limit_phase_t* chosen) {
+    chosen->phase = phase;
+    return choose_limits(cf, conf.limits, phase, &chosen->limits) &&
+           choose_limits(cf, conf.shadows, phase, &chosen->shadows);
+}
+
+// Splits the limits and shadows of a location by phase. False if memory is exhausted.
+bool split_phases(ngx_conf_t* cf, ngx_http_rate_limit_loc_conf_t* conf) {
+    ngx_http_rate_limit_phase_t precontent;
+    if (!choose_phase(cf, *conf, NGX_HTTP_ACCESS_PHASE, &conf->access) ||
+        !choose_phase(cf, *conf, NGX_HTTP_PRECONTENT_PHASE, &precontent)) {
+        return false;
+    }
+    if (precontent.limits != nullptr || precontent.shadows != nullptr) {
+        conf->precontent = pool_new<ngx_http_rate_limit_phase_t>(cf->pool);
+        if (conf->precontent == nullptr) {
+            return false;
+        }
+        *conf->precontent = precontent;
+    }
+    const ngx_array_t* limits = conf->access.limits;
+    const bool lone = limits != nullptr && limits->nelts == 1 && conf->access.shadows == nullptr;
+    // The fast path does not test whether the client is told of the limit.
+    AppliedLimit* limit = lone ? *static_cast<AppliedLimit**>(limits->elts) : nullptr;
+    conf->lone_limit = limit != nullptr && !limit->hidden ? limit : nullptr;
+    return true;
 }
 
 // False after an error was logged.
@@ -162,7 +211,9 @@ bool resolve_configuration(ngx_conf_t* cf) {
     }
     share_bursts(conf);
     for (auto* location : pointers<ngx_http_rate_limit_loc_conf_t>(conf.locations)) {
-        location->lone_limit = lone_limit(*location);
+        if (!split_phases(cf, location)) {
+            return false;
+        }
     }
     warn_of_mistakes(cf, conf);
     return true;

@@ -299,8 +299,9 @@ bool depends_on(const ngx_http_rate_limit_main_conf_t& conf, std::string_view te
     return std::any_of(names.begin(), names.end(), [&](auto one) { return has_variable(text, one); });
 }
 
-// Warns of keys with a variable of auth_request_set: auth_request runs after limits are checked. There is no
-// warning in a location that only internal redirects reach, since the variable may be set before.
+// Warns of keys with a variable of auth_request_set: auth_request runs after limits of the access phase are
+// checked. There is no warning in a location that only internal redirects reach, since the variable may be
+// set before.
 void warn_of_late_keys(ngx_conf_t* cf, const ngx_http_rate_limit_main_conf_t& conf,
                        const ngx_http_rate_limit_loc_conf_t& here) {
     void** context = here.context.loc_conf;
@@ -314,12 +315,12 @@ void warn_of_late_keys(ngx_conf_t* cf, const ngx_http_rate_limit_main_conf_t& co
     for (AppliedLimit* limit : pointers<AppliedLimit>(*here.limits)) {
         for (const SetVariable& variable : elements<const SetVariable>(*set)) {
             const auto index = static_cast<ngx_uint_t>(variable.index);
-            if (!limit->warned && index < cmcf->variables.nelts &&
+            if (!limit->warned && limit->phase == NGX_HTTP_ACCESS_PHASE && index < cmcf->variables.nelts &&
                 depends_on(conf, view(limit->zone->key.value), view(variables[index].name))) {
                 limit->warned = true;
                 warn_at(cf, directive_of(*limit), *limit,
                         "the key of zone \"%V\" has \"$%V\", which is still empty when limits are checked: "
-                        "auth_request_set sets it afterwards",
+                        "auth_request_set sets it afterwards, and \"phase=precontent\" checks after that",
                         &limit->zone_name, &variables[index].name);
             }
         }

@@ -12,19 +12,33 @@ ngx_int_t ngx_http_rate_limit_add_variables(ngx_conf_t* cf) {
     return rate_limit::add_variables(cf) ? NGX_OK : NGX_ERROR;
 }
 
+namespace {
+
+// Adds the handler in front of those that earlier modules have added.
+bool add_handler(ngx_conf_t* cf, ngx_http_phases phase, ngx_http_handler_pt handler) {
+    auto* cmcf =
+        static_cast<ngx_http_core_main_conf_t*>(ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module));
+    auto* added = static_cast<ngx_http_handler_pt*>(ngx_array_push(&cmcf->phases[phase].handlers));
+    if (added != nullptr) {
+        *added = handler;
+    }
+    return added != nullptr;
+}
+
+}  // namespace
+
 // After the http block was read.
 ngx_int_t ngx_http_rate_limit_init(ngx_conf_t* cf) {
     if (ngx_http_rate_limit_check_configuration(cf) != NGX_OK) {
         return NGX_ERROR;
     }
-    auto* cmcf =
-        static_cast<ngx_http_core_main_conf_t*>(ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module));
-    auto* handler =
-        static_cast<ngx_http_handler_pt*>(ngx_array_push(&cmcf->phases[NGX_HTTP_ACCESS_PHASE].handlers));
-    if (handler == nullptr) {
+    const auto* conf = static_cast<ngx_http_rate_limit_main_conf_t*>(
+        ngx_http_conf_get_module_main_conf(cf, ngx_http_rate_limit_module));
+    if (!add_handler(cf, NGX_HTTP_ACCESS_PHASE, rate_limit::handle_access) ||
+        (conf->has_precontent != 0 &&
+         !add_handler(cf, NGX_HTTP_PRECONTENT_PHASE, rate_limit::handle_precontent))) {
         return NGX_ERROR;
     }
-    *handler = rate_limit::handle_access;
     rate_limit::add_header_filter();
     return NGX_OK;
 }

@@ -20,6 +20,7 @@ typedef struct {
     ngx_array_t   tokens;            /* of pointers to TokenSource */
     ngx_flag_t    has_jwt_keys;      /* the configuration has rate_limit_jwt_key */
     ngx_flag_t    observed;          /* some location shows counters */
+    ngx_flag_t    has_precontent;    /* some limit has phase=precontent */
 
     ngx_connection_t  *watch;        /* of a worker with background tasks; see background.cc */
 } ngx_http_rate_limit_main_conf_t;
@@ -31,12 +32,22 @@ typedef struct {
 } ngx_http_rate_limit_srv_conf_t;
 
 
+/* What a location decides in one phase. */
 typedef struct {
-    ngx_array_t  *limits;            /* of pointers to AppliedLimit; empty for off */
+    ngx_uint_t    phase;             /* NGX_HTTP_ACCESS_PHASE or NGX_HTTP_PRECONTENT_PHASE */
+    ngx_array_t  *limits;            /* of pointers to AppliedLimit; NULL if there are none */
+    ngx_array_t  *shadows;           /* the same for rate_limit_shadow */
+} ngx_http_rate_limit_phase_t;
+
+
+typedef struct {
+    ngx_array_t  *limits;            /* of pointers to AppliedLimit, of both phases; empty for off */
     ngx_array_t  *shadows;           /* the same for rate_limit_shadow */
     ngx_array_t  *outer_limits;      /* limits that nested locations inherit; an API location itself does not */
     ngx_array_t  *outer_shadows;
-    void         *lone_limit;        /* an AppliedLimit, if this location decides nothing else; else NULL */
+    ngx_http_rate_limit_phase_t   access;      /* this and the next two are set once all is read */
+    ngx_http_rate_limit_phase_t  *precontent;  /* NULL if this location decides nothing there */
+    void         *lone_limit;        /* an AppliedLimit, if the access phase decides nothing else; else NULL */
     ngx_uint_t    status;            /* of a rejection */
     ngx_uint_t    grpc_status;       /* of a rejected gRPC request; NGX_HTTP_RATE_LIMIT_GRPC_OFF for `status` */
     ngx_uint_t    headers;           /* bits of NGX_HTTP_RATE_LIMIT_HEADERS_* */

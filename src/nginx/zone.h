@@ -45,8 +45,9 @@ struct AppliedLimit {
     bool single;                     // is_single(policy, zone->layout)
     ngx_http_complex_value_t* cost;  // of cost=$variable, else null
     std::uint32_t fixed_cost;
-    bool shadow;  // of rate_limit_shadow
-    bool hidden;  // headers=off: clients are not told of the limit
+    bool shadow;       // of rate_limit_shadow
+    bool hidden;       // headers=off: clients are not told of the limit
+    ngx_uint_t phase;  // NGX_HTTP_ACCESS_PHASE or NGX_HTTP_PRECONTENT_PHASE
     bool has_burst;
     bool has_delay;  // nodelay or delay=
     std::uint32_t burst;

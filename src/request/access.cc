@@ -1,5 +1,5 @@
-// The handler of the access phase: collects the limits of a request, has the store decide them, and acts on
-// the decision.
+// The handlers of both phases: collect the limits of a request, have the store decide them, and act on the
+// decision.
 #include "request/access.h"
 
 #include <algorithm>
@@ -16,9 +16,9 @@
 namespace rate_limit {
 namespace {
 
-bool has_limits(const ngx_http_rate_limit_loc_conf_t& conf) {
-    return conf.limits != nullptr && conf.limits->nelts != 0;
-}
+using Phase = ngx_http_rate_limit_phase_t;
+
+bool is_precontent(const Phase& phase) { return phase.phase == NGX_HTTP_PRECONTENT_PHASE; }
 
 // Whether a zone has charged or rejected the request already, or could not decide it. Outside of a dry run, a
 // rejection in a dry run does not count.
@@ -85,7 +85,7 @@ bool hide(ngx_http_request_t* r, const Zone* zone, RequestState* state) {
     return has_zone(state->hidden, zone) || add_zone(r, zone, &state->hidden);
 }
 
-// Collects the limits of this location that have not decided the request yet.
+// Collects the limits of a phase that have not decided the request yet.
 Collected collect(ngx_http_request_t* r, const ngx_array_t& limits, RequestState* state) {
     auto** applied = static_cast<AppliedLimit**>(limits.elts);
     Collected all = Collected::kNothing;
@@ -144,7 +144,7 @@ void restore_remaining(RequestState* state) {
     }
 }
 
-// Adds the decided limits of this location to those of earlier locations, and finds the binding limit.
+// Adds the limits that were just decided to those that were decided before, and finds the binding limit.
 // Returns the index of the limit with the longest delay, or state->count if no limit was decided.
 std::uint32_t add_decided(RequestState* state) {
     const Limit* decided = &state->limits[state->count];
@@ -201,32 +201,55 @@ void find_shown(RequestState* state) {
     state->shown = shown;
 }
 
-ngx_int_t fail_request(ngx_http_request_t* r, bool closed, RequestState* state) {
+// The status of a request that continues after the limits of a phase. The precontent phase does not hide what
+// the access phase has shown. The status of a dry run does not count where limits apply.
+Status combined_status(ngx_http_request_t* r, const Phase& phase, Status status, const RequestState& state) {
+    const bool tried = is_dry_run(state.status) && !location_conf(r)->dry_run;
+    return is_precontent(phase) && !tried ? std::max(state.status, status) : status;
+}
+
+// Refuses the request: what an earlier phase has charged is given back. The access phase of a location is the
+// first one, and leaves charges of locations before an internal redirect as they are.
+void refuse_request(const Phase& phase, Status status, RequestState* state) {
+    state->status = status;
+    state->flow = Flow::kRefused;
+    if (is_precontent(phase)) {
+        refund(state->limits, state->count, this_process(), wall_clock);
+    }
+}
+
+ngx_int_t fail_request(ngx_http_request_t* r, const Phase& phase, bool closed, RequestState* state) {
     const bool refused = closed && !location_conf(r)->dry_run;
-    state->status = Status::kError;
-    state->flow = refused ? Flow::kRefused : Flow::kFree;
     state->deciding = 0;
-    check_shadows(r, state, !closed);
-    return refused ? answer_unavailable(r) : NGX_DECLINED;
+    check_shadows(r, phase, state, !closed);
+    if (refused) {
+        refuse_request(phase, Status::kError, state);
+        return answer_unavailable(r);
+    }
+    state->flow = Flow::kFree;
+    state->status = combined_status(r, phase, Status::kError, *state);
+    return NGX_DECLINED;
 }
 
 // Rejects the request by its binding limit, except in a dry run.
-ngx_int_t reject_request(ngx_http_request_t* r, RequestState* state) {
+ngx_int_t reject_request(ngx_http_request_t* r, const Phase& phase, RequestState* state) {
     const bool dry_run = location_conf(r)->dry_run != 0;
-    state->status = dry_run ? Status::kRejectedDryRun : Status::kRejected;
-    log_decision(r, *state, state->limits[state->binding]);
+    const Status status = dry_run ? Status::kRejectedDryRun : Status::kRejected;
+    log_decision(r, status, state->limits[state->binding]);
     if (dry_run) {
+        state->status = status;
         return NGX_DECLINED;
     }
-    state->flow = Flow::kRefused;
+    refuse_request(phase, status, state);
     return reject(r, *state);
 }
 
 // Delays the request by the delay of this limit, except in a dry run.
-ngx_int_t slow_down(ngx_http_request_t* r, const Limit& limit, RequestState* state) {
+ngx_int_t slow_down(ngx_http_request_t* r, const Phase& phase, const Limit& limit, RequestState* state) {
     const bool dry_run = location_conf(r)->dry_run != 0;
-    state->status = dry_run ? Status::kDelayedDryRun : Status::kDelayed;
-    log_decision(r, *state, limit);
+    const Status status = dry_run ? Status::kDelayedDryRun : Status::kDelayed;
+    log_decision(r, status, limit);
+    state->status = combined_status(r, phase, status, *state);
     return dry_run ? NGX_DECLINED : delay_request(r, limit.decision.delay, state);
 }
 
@@ -252,7 +275,8 @@ void log_full_zones(ngx_http_request_t* r, const RequestState& state) {
 }
 
 // Acts on the outcome of the limits that were being decided.
-ngx_int_t conclude(ngx_http_request_t* r, const RequestOutcome& outcome, RequestState* state) {
+ngx_int_t conclude(ngx_http_request_t* r, const Phase& phase, const RequestOutcome& outcome,
+                   RequestState* state) {
     const ngx_http_rate_limit_loc_conf_t* conf = location_conf(r);
     const bool rejected = outcome.progress == Progress::kRejected;
     const Limit* limits = &state->limits[state->count];
@@ -273,7 +297,7 @@ ngx_int_t conclude(ngx_http_request_t* r, const RequestOutcome& outcome, Request
         state->error = outcome.error;
     }
     if (outcome.progress == Progress::kRefused) {
-        return fail_request(r, true, state);
+        return fail_request(r, phase, true, state);
     }
     state->headers = static_cast<std::uint32_t>(conf->headers);
     if (rejected && state->hidden != nullptr) {
@@ -281,16 +305,15 @@ ngx_int_t conclude(ngx_http_request_t* r, const RequestOutcome& outcome, Request
     }
     const std::uint32_t slowest = add_decided(state);
     find_shown(state);
-    if (has_shadows(*conf)) {
-        check_shadows(r, state, !rejected);
-    }
+    check_shadows(r, phase, state, !rejected);
     if (rejected) {
-        return reject_request(r, state);
+        return reject_request(r, phase, state);
     }
     if (slowest < state->count && state->limits[slowest].decision.delay != 0) {
-        return slow_down(r, state->limits[slowest], state);
+        return slow_down(r, phase, state->limits[slowest], state);
     }
-    state->status = state->undecided ? Status::kError : Status::kPassed;
+    const Status status = state->undecided ? Status::kError : Status::kPassed;
+    state->status = combined_status(r, phase, status, *state);
     return NGX_DECLINED;
 }
 
@@ -336,34 +359,35 @@ ngx_int_t wait_for_redis(ngx_http_request_t* r, RequestCheck* check, RequestStat
     return NGX_AGAIN;
 }
 
-// Handles a location with nothing to decide: no limit applies, all were decided in earlier locations, or
+// Handles a phase with nothing to decide: no limit applies, all were decided in earlier locations, or
 // collecting a limit failed.
-[[gnu::noinline]] ngx_int_t decide_nothing(ngx_http_request_t* r, Collected collected, RequestState* state) {
+[[gnu::noinline]] ngx_int_t decide_nothing(ngx_http_request_t* r, const Phase& phase, Collected collected,
+                                           RequestState* state) {
     if (collected == Collected::kNoMemory) {
         state->undecided = false;
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
     if (collected == Collected::kClosed || state->undecided) {
-        return fail_request(r, collected == Collected::kClosed, state);
+        return fail_request(r, phase, collected == Collected::kClosed, state);
     }
-    if (has_limits(*location_conf(r)) && state->status == Status::kNone) {
+    if (phase.limits != nullptr && state->status == Status::kNone) {
         state->status = Status::kBypassed;
     }
-    check_shadows(r, state, true);
+    check_shadows(r, phase, state, true);
     return NGX_DECLINED;
 }
 
 // Acts on any outcome, including kWaiting and kNoMemory.
-[[gnu::noinline]] ngx_int_t act_on(ngx_http_request_t* r, const RequestOutcome& outcome,
+[[gnu::noinline]] ngx_int_t act_on(ngx_http_request_t* r, const Phase& phase, const RequestOutcome& outcome,
                                    RequestState* state) {
     if (outcome.progress == Progress::kWaiting) {
         return wait_for_redis(r, outcome.check, state);
     }
-    return outcome.progress != Progress::kNoMemory ? conclude(r, outcome, state)
+    return outcome.progress != Progress::kNoMemory ? conclude(r, phase, outcome, state)
                                                    : NGX_HTTP_INTERNAL_SERVER_ERROR;
 }
 
-// Decides the only limit of a location without shadows, for a request that no earlier location has limited.
+// Decides the only limit of the access phase, for a request that no earlier location has limited.
 [[gnu::always_inline]] inline ngx_int_t limit_alone(ngx_http_request_t* r,
                                                     const ngx_http_rate_limit_loc_conf_t& conf,
                                                     RequestState* state) {
@@ -374,13 +398,13 @@ ngx_int_t wait_for_redis(ngx_http_request_t* r, RequestCheck* check, RequestStat
     Limit* limit = state->limits;
     const Collected collected = collect_limit(r, *static_cast<AppliedLimit*>(conf.lone_limit), state, limit);
     if (collected != Collected::kLimit) {
-        return decide_nothing(r, collected, state);
+        return decide_nothing(r, conf.access, collected, state);
     }
     const RequestOutcome outcome = decide_one(limit, this_process(), wall_clock, kWaiter, r);
     if (outcome.progress > Progress::kRejected || outcome.error != redis::Error::kNone ||
         limit->decided_by == DecidedBy::kNobody) {
         state->deciding = 1;
-        return act_on(r, outcome, state);
+        return act_on(r, conf.access, outcome, state);
     }
     state->headers = static_cast<std::uint32_t>(conf.headers);
     state->count = 1;
@@ -388,42 +412,42 @@ ngx_int_t wait_for_redis(ngx_http_request_t* r, RequestCheck* check, RequestStat
         count_limit(*limit, outcome, conf.dry_run != 0);
     }
     if (outcome.progress == Progress::kRejected) {
-        return reject_request(r, state);
+        return reject_request(r, conf.access, state);
     }
     if (limit->decision.delay != 0) {
-        return slow_down(r, *limit, state);
+        return slow_down(r, conf.access, *limit, state);
     }
     state->status = Status::kPassed;
     return NGX_DECLINED;
 }
 
-// Decides all limits of this location that have not decided the request yet.
-[[gnu::noinline]] ngx_int_t limit_request(ngx_http_request_t* r, const ngx_http_rate_limit_loc_conf_t& conf) {
-    const std::size_t most = has_limits(conf) ? conf.limits->nelts : 0;
+// Decides all limits of a phase that have not decided the request yet.
+[[gnu::noinline]] ngx_int_t limit_request(ngx_http_request_t* r, const Phase& phase) {
+    const std::size_t most = phase.limits != nullptr ? phase.limits->nelts : 0;
     RequestState* state = make_request_state(r, most);
     if (state == nullptr) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
     state->deciding = 0;
     state->undecided = false;
-    const Collected collected = most != 0 ? collect(r, *conf.limits, state) : Collected::kNothing;
+    const Collected collected = most != 0 ? collect(r, *phase.limits, state) : Collected::kNothing;
     if (collected != Collected::kLimit) {
-        return decide_nothing(r, collected, state);
+        return decide_nothing(r, phase, collected, state);
     }
     Limit* limits = &state->limits[state->count];
-    return act_on(r, decide(limits, state->deciding, this_process(), wall_clock, kWaiter, r), state);
+    return act_on(r, phase, decide(limits, state->deciding, this_process(), wall_clock, kWaiter, r), state);
 }
 
-// Continues a request that was delayed, was refused, or waited for Redis.
-[[gnu::noinline]] ngx_int_t go_on(ngx_http_request_t* r, const ngx_http_rate_limit_loc_conf_t& conf,
-                                  RequestState* state) {
+// Continues a request that was delayed, was refused, or waited for Redis. nginx calls the handler that
+// delayed or suspended the request, unless the request was redirected meanwhile.
+[[gnu::noinline]] ngx_int_t go_on(ngx_http_request_t* r, const Phase& phase, RequestState* state) {
     if (state->flow == Flow::kAsking && state->check->progress() != Progress::kWaiting) {
         state->flow = Flow::kFree;
-        return conclude(r, state->check->outcome(), state);
+        return conclude(r, phase, state->check->outcome(), state);
     }
     if (state->flow == Flow::kAsking) {
         leave_check(r, state);
-        return limit_request(r, conf);
+        return limit_request(r, phase);
     }
     if (state->flow == Flow::kDelayed) {
         state->flow = Flow::kFree;
@@ -431,17 +455,20 @@ ngx_int_t wait_for_redis(ngx_http_request_t* r, RequestCheck* check, RequestStat
     return NGX_DECLINED;
 }
 
-// handle_access for requests that do not take the fast path.
-[[gnu::noinline]] ngx_int_t handle_any(ngx_http_request_t* r, const ngx_http_rate_limit_loc_conf_t& conf) {
+// Handles a phase that has limits or shadows.
+[[gnu::noinline]] ngx_int_t handle_phase(ngx_http_request_t* r, const Phase& phase) {
     RequestState* state = request_state(r);
-    if (!has_limits(conf) && !has_shadows(conf)) {
-        // The API also suspends requests. A check that an earlier location started must not resume them.
-        if (conf.api != nullptr && state != nullptr) {
-            leave_check(r, state);
-        }
-        return NGX_DECLINED;
+    return state != nullptr && state->flow != Flow::kFree ? go_on(r, phase, state) : limit_request(r, phase);
+}
+
+// Handles a location without limits and shadows in the access phase. The API also suspends requests. A check
+// that an earlier location started must not resume them.
+ngx_int_t handle_no_limits(ngx_http_request_t* r, const ngx_http_rate_limit_loc_conf_t& conf) {
+    RequestState* state = conf.api != nullptr ? request_state(r) : nullptr;
+    if (state != nullptr) {
+        leave_check(r, state);
     }
-    return state != nullptr && state->flow != Flow::kFree ? go_on(r, conf, state) : limit_request(r, conf);
+    return NGX_DECLINED;
 }
 
 }  // namespace
@@ -454,10 +481,16 @@ ngx_int_t handle_access(ngx_http_request_t* r) {
             (state->status == Status::kNone && state->count == 0 && state->flow == Flow::kFree)) {
             return limit_alone(r, *conf, state);
         }
-    } else if (conf->limits == nullptr && conf->shadows == nullptr && conf->api == nullptr) {
-        return NGX_DECLINED;
+    } else if (conf->access.limits == nullptr && conf->access.shadows == nullptr) {
+        return handle_no_limits(r, *conf);
     }
-    return handle_any(r, *conf);
+    return handle_phase(r, conf->access);
+}
+
+ngx_int_t handle_precontent(ngx_http_request_t* r) {
+    const Phase* phase = location_conf(r)->precontent;
+    // Unlike the access phase, this phase is also for subrequests.
+    return phase == nullptr || r != r->main ? NGX_DECLINED : handle_phase(r, *phase);
 }
 
 }  // namespace rate_limit

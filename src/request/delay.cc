@@ -21,12 +21,13 @@ void end_delay(ngx_http_request_t* r) {
     }
 }
 
-// Counts a request that ends while it is delayed.
+// Counts a request that ends while it is delayed. Counts it once, though each delay adds a clean-up.
 void count_if_delayed(void* data) {
-    const auto* state = static_cast<RequestState*>(data);
+    auto* state = static_cast<RequestState*>(data);
     for (std::uint32_t i = 0; state->flow == Flow::kDelayed && i < state->count; i++) {
         count_aborted(zone_of(state->limits[i]));
     }
+    state->flow = state->flow == Flow::kDelayed ? Flow::kFree : state->flow;
 }
 
 }  // namespace

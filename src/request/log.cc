@@ -1,6 +1,8 @@
 // The log lines of decisions. Up to the address of the client, they have the format of limit_req.
 #include "request/log.h"
 
+#include <utility>
+
 #include "identity/address.h"
 #include "nginx/clock.h"
 
@@ -39,12 +41,16 @@ template <class... Arguments>
 void log_with_details(ngx_http_request_t* r, ngx_uint_t level, const ngx_str_t& text, const char* format,
                       Arguments... arguments) {
     ngx_http_request_t* main = r->main;
+    ngx_log_t* log = r->connection->log;
     const Details own = {text, main->log_handler};
+    // The action of an earlier subrequest, such as that of auth_request, would be in front of the address.
+    char* const action = std::exchange(log->action, nullptr);
     details = &own;
     main->log_handler = print_details;
-    ngx_log_error(level, r->connection->log, 0, format, arguments...);
+    ngx_log_error(level, log, 0, format, arguments...);
     main->log_handler = own.rest;
     details = nullptr;
+    log->action = action;
 }
 
 }  // namespace
@@ -81,10 +87,10 @@ LogText::LogText(const Zone& zone, std::string_view client) {
     escaped = {static_cast<std::size_t>(at - buffer), buffer};
 }
 
-void log_decision(ngx_http_request_t* r, const RequestState& state, const Limit& limit) {
+void log_decision(ngx_http_request_t* r, Status status, const Limit& limit) {
     const ngx_http_rate_limit_loc_conf_t* conf = location_conf(r);
-    const bool rejected = state.status == Status::kRejected || state.status == Status::kRejectedDryRun;
-    const bool dry_run = state.status == Status::kRejectedDryRun || state.status == Status::kDelayedDryRun;
+    const bool rejected = status == Status::kRejected || status == Status::kRejectedDryRun;
+    const bool dry_run = is_dry_run(status);
     ngx_uint_t level = conf->log_level;
     if (!rejected && level != NGX_LOG_INFO) {
         level++;

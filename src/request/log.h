@@ -23,8 +23,8 @@ struct LogText {
     u_char buffer[4 * kLongestLogged + 3];
 };
 
-// Logs a rejection or a delay by one of the request's limits.
-void log_decision(ngx_http_request_t* r, const RequestState& state, const Limit& limit);
+// Logs a rejection or a delay by one of the request's limits. `status` tells which, and whether in a dry run.
+void log_decision(ngx_http_request_t* r, Status status, const Limit& limit);
 
 // Whether debug lines of requests are logged. A line on the request path costs a test of this.
 inline bool is_debugged([[maybe_unused]] ngx_http_request_t* r) {

@@ -5,7 +5,7 @@
 
 namespace rate_limit {
 
-// Each sends the response, and returns the code that the access handler returns.
+// Each sends the response, and returns the code that the handler returns.
 ngx_int_t reject(ngx_http_request_t* r, const RequestState& state);
 ngx_int_t answer_unavailable(ngx_http_request_t* r);
 

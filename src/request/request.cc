@@ -16,8 +16,8 @@ struct StateRoom {
     Limit limit;
 };
 
-constexpr const char* kStatusNames[] = {"",         "BYPASSED",        "PASSED",           "DELAYED",
-                                        "REJECTED", "DELAYED_DRY_RUN", "REJECTED_DRY_RUN", "ERROR"};
+constexpr const char* kStatusNames[] = {"",        "BYPASSED",         "PASSED",  "ERROR", "DELAYED_DRY_RUN",
+                                        "DELAYED", "REJECTED_DRY_RUN", "REJECTED"};
 
 }  // namespace
 

@@ -7,18 +7,23 @@
 
 namespace rate_limit {
 
+// In the order of severity: of the phases of a location, the more severe status is shown.
 enum class Status : std::uint8_t {
     kNone,      // no limit was checked yet
     kBypassed,  // no limit applied: the key is empty, or the rate is off
     kPassed,
-    kDelayed,
-    kRejected,
-    kDelayedDryRun,
-    kRejectedDryRun,
     kError,  // a limit could not be decided, and fails open or closed
+    kDelayedDryRun,
+    kDelayed,
+    kRejectedDryRun,
+    kRejected,
 };
 
-// The step of the access phase that a request has reached.
+inline bool is_dry_run(Status status) {
+    return status == Status::kDelayedDryRun || status == Status::kRejectedDryRun;
+}
+
+// The step that a request has reached in the phase that decides its limits.
 enum class Flow : std::uint8_t {
     kFree,     // limits may be decided
     kAsking,   // `check` waits for Redis

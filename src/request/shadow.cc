@@ -160,13 +160,13 @@ void check_shadow(ngx_http_request_t* r, const AppliedLimit& applied, RequestSta
 
 }  // namespace
 
-void check_shadows(ngx_http_request_t* r, RequestState* state, bool admitted) {
-    const ngx_http_rate_limit_loc_conf_t* conf = location_conf(r);
-    if (!has_shadows(*conf) || !is_observed(r)) {
+void check_shadows(ngx_http_request_t* r, const ngx_http_rate_limit_phase_t& phase, RequestState* state,
+                   bool admitted) {
+    if (phase.shadows == nullptr || !is_observed(r)) {
         return;
     }
-    auto** shadows = static_cast<AppliedLimit**>(conf->shadows->elts);
-    for (ngx_uint_t i = 0; i < conf->shadows->nelts; i++) {
+    auto** shadows = static_cast<AppliedLimit**>(phase.shadows->elts);
+    for (ngx_uint_t i = 0; i < phase.shadows->nelts; i++) {
         check_shadow(r, *shadows[i], state, admitted);
     }
 }
