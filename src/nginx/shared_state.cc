@@ -40,6 +40,7 @@ ngx_int_t init_zone_state(ngx_shm_zone_t* shm, void* data) {
     if (data != nullptr) {
         const Zone& old = *static_cast<Zone*>(data);
         zone->shared = old.shared;
+        zone->shared->empty_keys.restart();
         log_ignored_rate(*zone, old, shm->shm.log);
         return NGX_OK;
     }

@@ -28,6 +28,7 @@ struct Zone : StoreZone {
     ngx_shm_zone_t* shm;
     ZoneSharedState* shared;
     bool shadow;                 // used by rate_limit_shadow
+    bool keys_judged;            // this process knows that shared->empty_keys has ended
     std::uint64_t live_version;  // of the live rate that this process has read last
     bool is_live;                // whether this process uses a live rate
     RateList live;               // only if is_live

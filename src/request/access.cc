@@ -9,6 +9,7 @@
 #include "request/counters.h"
 #include "request/delay.h"
 #include "request/effective_policy.h"
+#include "request/empty_key.h"
 #include "request/log.h"
 #include "request/rejection.h"
 #include "request/shadow.h"
@@ -42,9 +43,18 @@ enum class Collected : std::uint8_t {
 
 // Counts a limit that does not apply, because its key is empty or its rate is `off`. Counts the limit once:
 // an internal redirect may lead to the same limit again.
-[[gnu::noinline]] Collected bypass(ngx_http_request_t* r, const Zone* zone, Bypass why, RequestState* state) {
-    if (is_observed(r) && add_zone(r, zone, &state->bypassed)) {
-        count_bypass(*zone, why);
+[[gnu::noinline]] Collected bypass(ngx_http_request_t* r, const AppliedLimit& applied, Bypass why,
+                                   RequestState* state) {
+    const Zone& zone = *applied.zone;
+    const bool watched = why == Bypass::kEmptyKey && !zone.keys_judged;
+    if (!(watched || is_observed(r)) || !add_zone(r, &zone, &state->bypassed)) {
+        return Collected::kNothing;
+    }
+    if (is_observed(r)) {
+        count_bypass(zone, why);
+    }
+    if (watched) {
+        note_empty_key(r, applied);
     }
     return Collected::kNothing;
 }
@@ -66,14 +76,15 @@ enum class Collected : std::uint8_t {
         return Collected::kNoMemory;
     }
     if (key.len == 0) {
-        return bypass(r, zone, Bypass::kEmptyKey, state);
+        return bypass(r, applied, Bypass::kEmptyKey, state);
     }
+    note_key(zone);
     const Policy* policy = policy_of(r, applied);
     if (policy == nullptr) {
         return leave_out(r, *zone, state);
     }
     if (policy->rates.size == 0) {
-        return bypass(r, zone, Bypass::kRateOff, state);
+        return bypass(r, applied, Bypass::kRateOff, state);
     }
     make_limit(zone, *policy, view(key), cost_of(r, applied), limit);
     limit->is_single = applied.single && policy == &applied.policy;

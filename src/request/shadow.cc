@@ -9,6 +9,7 @@
 #include "nginx/clock.h"
 #include "request/counters.h"
 #include "request/effective_policy.h"
+#include "request/empty_key.h"
 
 namespace rate_limit {
 namespace {
@@ -136,8 +137,12 @@ void check_shadow(ngx_http_request_t* r, const AppliedLimit& applied, RequestSta
     }
     if (key.len == 0) {
         count_bypass(*zone, Bypass::kEmptyKey);
+        if (!zone->keys_judged) {
+            note_empty_key(r, applied);
+        }
         return;
     }
+    note_key(zone);
     const Policy* policy = policy_of(r, applied);
     if (policy == nullptr) {
         count_reason(*zone, kNoRate);

@@ -3,6 +3,7 @@
 
 #include "fleet/fleet_changes.h"
 #include "fleet/heartbeat.h"
+#include "memory/empty_keys.h"
 #include "memory/live_rate.h"
 #include "memory/reminder.h"
 #include "memory/statistics.h"
@@ -16,8 +17,9 @@ struct ZoneSharedState {
     ZoneStatistics statistics;
     LiveRate live;
     TopClients top_clients;
-    Reminder bad_cost;  // when a bad value of cost=$variable was last logged
-    Reminder bad_rate;  // the same of rate=$variable
+    Reminder bad_cost;     // when a bad value of cost=$variable was last logged
+    Reminder bad_rate;     // the same of rate=$variable
+    EmptyKeys empty_keys;  // of the first requests since the start or the last reload
 };
 
 struct RedisSharedState {
