@@ -46,7 +46,7 @@ endef
 # compiled with FLAGS.
 define link
 	@mkdir -p $(@D)
-	$(CXX) $(FLAGS) $(linker) $(LINK) -o $@ $^ $(filter-out %.a,$(linked)) $(1) -ljansson -lssl -lcrypto -lpthread
+	$(CXX) $(FLAGS) $(linker) $(LINK) -o $@ $^ $(filter-out %.a,$(linked)) $(1) -ljansson -lyajl -lssl -lcrypto -lpthread
 endef
 
 .PHONY: programs fuzzers benchmarks

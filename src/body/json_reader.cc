@@ -1,0 +1,330 @@
+// Splits a document into pieces that yajl parses in bounded memory, and follows paths in yajl's events.
+#include "body/json_reader.h"
+
+#include <yajl/yajl_parse.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "body/scan.h"
+
+namespace rate_limit::body {
+namespace {
+
+constexpr std::string_view kEmptyString = "\"\"";
+
+// A value of an object that is longer is skipped, since this is faster than yajl.
+constexpr std::ptrdiff_t kShortValue = 32;  // bytes
+
+// The header of a block of yajl's memory.
+union BlockSize {
+    std::size_t size;
+    std::max_align_t aligned;
+};
+
+bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
+
+// Whether a character can be part of a number or a literal.
+bool is_in_token(char c) {
+    return !is_space(c) && c != ',' && c != ':' && c != '"' && c != '[' && c != ']' && c != '{' && c != '}';
+}
+
+bool is_hexadecimal(char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
+}
+
+bool is_escaped(char c) { return std::string_view("\"\\/bfnrt").find(c) != std::string_view::npos; }
+
+// Whether a string that begins here is the value of a member.
+bool follows_colon(const char* run, const char* quote) {
+    if (quote != run && quote[-1] == ' ') {
+        quote--;
+    }
+    return quote != run && quote[-1] == ':';
+}
+
+}  // namespace
+
+struct Callbacks {
+    static JsonReader& reader(void* context) { return *static_cast<JsonReader*>(context); }
+
+    static int value(void* context) {
+        reader(context).matches();
+        return 1;
+    }
+    static int boolean(void* context, int) { return value(context); }
+    static int string(void* context, const unsigned char*, std::size_t) { return value(context); }
+
+    static int number(void* context, const char* text, std::size_t size) {
+        JsonReader& self = reader(context);
+        if (size > kMaxAnyNumber) {
+            self.fail(Syntax::kTooLarge);
+            return 0;
+        }
+        unsigned found = self.matches();
+        for (std::size_t i = 0; found != 0; i++, found >>= 1) {
+            if ((found & 1) != 0 && self.paths_->paths[i].size == self.depth_) {
+                Number& number = self.numbers_[i];
+                number.size = size <= kMaxNumber ? static_cast<std::uint8_t>(size) : 0;
+                std::memcpy(number.text, text, number.size);
+            }
+        }
+        return 1;
+    }
+
+    static int key(void* context, const unsigned char* text, std::size_t size) {
+        JsonReader& self = reader(context);
+        const std::string_view name(reinterpret_cast<const char*>(text), size);
+        self.key_matches_ = 0;
+        unsigned open = self.depth_ <= kMaxSteps ? self.levels_[self.depth_] : 0;
+        for (std::size_t i = 0; open != 0; i++, open >>= 1) {
+            const Path& path = self.paths_->paths[i];
+            if ((open & 1) != 0 && path.steps[self.depth_ - 1].name == name) {
+                self.key_matches_ |= 1U << i;
+            }
+        }
+        return 1;
+    }
+
+    static int open_object(void* context) { return reader(context).open(true) ? 1 : 0; }
+    static int open_array(void* context) { return reader(context).open(false) ? 1 : 0; }
+    static int close(void* context) {
+        reader(context).depth_--;
+        return 1;
+    }
+
+    static void* allocate(void* context, std::size_t size) { return reader(context).allocate(size); }
+    static void* reallocate(void* context, void* old, std::size_t size) {
+        void* room = reader(context).allocate(size);
+        if (room != nullptr && old != nullptr) {
+            std::memcpy(room, old, std::min(size, (static_cast<BlockSize*>(old) - 1)->size));
+        }
+        return room;
+    }
+    static void release(void*, void*) {}
+};
+
+namespace {
+
+constexpr yajl_callbacks kCallbacks = {
+    Callbacks::value,  Callbacks::boolean,     nullptr,        nullptr,          Callbacks::number,
+    Callbacks::string, Callbacks::open_object, Callbacks::key, Callbacks::close, Callbacks::open_array,
+    Callbacks::close,
+};
+
+}  // namespace
+
+void JsonReader::begin(const Paths* paths) {
+    paths_ = paths;
+    syntax_ = Syntax::kGood;
+    place_ = Place::kBetweenStrings;
+    escape_ = 0;
+    depth_ = 0;
+    key_matches_ = 0;
+    token_ = 0;
+    held_size_ = 0;
+    used_ = 0;
+    for (std::size_t i = 0; i < paths->size; i++) {
+        numbers_[i].size = 0;
+    }
+    yajl_alloc_funcs memory = {Callbacks::allocate, Callbacks::reallocate, Callbacks::release, this};
+    parser_ = yajl_alloc(&kCallbacks, &memory, this);
+    yajl_config(parser_, yajl_dont_validate_strings, 1);
+}
+
+// yajl does not check for null. A unit test shows that the memory is enough for any document.
+void* JsonReader::allocate(std::size_t size) {
+    const std::size_t whole =
+        sizeof(BlockSize) + (size + sizeof(BlockSize) - 1) / sizeof(BlockSize) * sizeof(BlockSize);
+    if (whole > sizeof(memory_) - used_) {
+        return nullptr;
+    }
+    auto* block = reinterpret_cast<BlockSize*>(memory_ + used_);
+    used_ += whole;
+    block->size = size;
+    return block + 1;
+}
+
+// The paths that lead to the value that begins.
+unsigned JsonReader::matches() {
+    if (depth_ == 0 || depth_ > kMaxSteps) {
+        return 0;
+    }
+    if (objects_[depth_]) {
+        return key_matches_;
+    }
+    const std::uint32_t index = indexes_[depth_]++;
+    unsigned matching = 0;
+    unsigned open = levels_[depth_];
+    for (std::size_t i = 0; open != 0; i++, open >>= 1) {
+        const Step& step = paths_->paths[i].steps[depth_ - 1];
+        if ((open & 1) != 0 && step.is_index && step.index == index) {
+            matching |= 1U << i;
+        }
+    }
+    return matching;
+}
+
+bool JsonReader::open(bool is_object) {
+    unsigned inside = matches();
+    if (depth_ == kMaxDepth) {
+        fail(Syntax::kTooLarge);
+        return false;
+    }
+    depth_++;
+    if (depth_ > kMaxSteps) {
+        return true;
+    }
+    if (depth_ == 1) {
+        inside = (1U << paths_->size) - 1;
+    }
+    for (std::size_t i = 0; i < paths_->size; i++) {
+        if (paths_->paths[i].size < depth_) {
+            inside &= ~(1U << i);
+        }
+    }
+    levels_[depth_] = inside;
+    objects_[depth_] = is_object;
+    indexes_[depth_] = 0;
+    key_matches_ = 0;
+    return true;
+}
+
+// Whether yajl, which holds a token that is not complete and the first token of each piece, would hold only
+// short ones.
+bool JsonReader::has_short_tokens(std::string_view text) {
+    const auto begin = text.begin();
+    const auto first = std::find_if_not(begin, text.end(), is_space);
+    const auto bound = first + std::min<std::ptrdiff_t>(text.end() - first, kMaxAnyNumber + 1);
+    const auto first_size = static_cast<std::size_t>(std::find_if_not(first, bound, is_in_token) - first);
+    if (first_size + (first == begin ? token_ : 0) > kMaxAnyNumber) {
+        return false;
+    }
+    std::size_t last_size = 0;
+    while (last_size < text.size() && last_size <= kMaxAnyNumber &&
+           is_in_token(text.end()[-1 - static_cast<std::ptrdiff_t>(last_size)])) {
+        last_size++;
+    }
+    token_ = last_size + (last_size == text.size() ? token_ : 0);
+    return token_ <= kMaxAnyNumber;
+}
+
+void JsonReader::parse(std::string_view text) {
+    if (text.empty() || syntax_ != Syntax::kGood) {
+        return;
+    }
+    if (!has_short_tokens(text)) {
+        fail(Syntax::kTooLarge);
+        return;
+    }
+    const yajl_status status =
+        yajl_parse(parser_, reinterpret_cast<const unsigned char*>(text.data()), text.size());
+    if (status == yajl_status_error) {
+        fail(Syntax::kMalformed);
+    }
+}
+
+// Reads a character of an escape sequence; false if it is invalid.
+bool JsonReader::read_escaped(char c) {
+    if (escape_ == 1) {
+        escape_ = c == 'u' ? 5 : 0;
+        return c == 'u' || is_escaped(c);
+    }
+    escape_ = escape_ == 2 ? 0 : escape_ - 1;
+    return is_hexadecimal(c);
+}
+
+// The quote that ends the string whose text continues at `at`; `end` if it has not arrived or the string is
+// invalid.
+const char* JsonReader::find_quote(const char* at, const char* end) {
+    while (at != end) {
+        if (escape_ == 0) {
+            at = skip_plain_text(at, end);
+            if (at == end || *at == '"') {
+                return at;
+            }
+            escape_ = 1;
+            if (*at++ != '\\') {
+                fail(Syntax::kMalformed);
+                return end;
+            }
+        } else if (!read_escaped(*at++)) {
+            fail(Syntax::kMalformed);
+            return end;
+        }
+    }
+    return end;
+}
+
+// Adds to the string that is held, unless it gets too long to be a name of a path.
+void JsonReader::hold(const char* at, const char* end) {
+    const auto size = static_cast<std::size_t>(end - at);
+    if (size > sizeof(held_) - held_size_) {
+        place_ = Place::kSkippedString;
+        return;
+    }
+    std::memcpy(held_ + held_size_, at, size);
+    held_size_ += size;
+}
+
+// Reads tokens up to the first string that yajl must not get as it is. Returns the end of what was read.
+const char* JsonReader::read_run(const char* at, const char* end) {
+    const char* const run = at;
+    const auto text_to = [run](const char* to) {
+        return std::string_view(run, static_cast<std::size_t>(to - run));
+    };
+    while (true) {
+        const auto* quote =
+            static_cast<const char*>(std::memchr(at, '"', static_cast<std::size_t>(end - at)));
+        if (quote == nullptr) {
+            parse(text_to(end));
+            return end;
+        }
+        const char* const close = find_quote(quote + 1, end);
+        const bool is_value = follows_colon(run, quote);
+        if (close == end) {
+            parse(text_to(quote));
+            held_size_ = 0;
+            place_ = is_value ? Place::kSkippedString : Place::kHeldString;
+            hold(quote, is_value ? quote : end);
+            return end;
+        }
+        if (close - quote >= (is_value ? kShortValue : static_cast<std::ptrdiff_t>(sizeof(held_)))) {
+            parse(text_to(quote));
+            parse(kEmptyString);
+            return close + 1;
+        }
+        at = close + 1;
+    }
+}
+
+// Continues a string. Returns the end of what was read.
+const char* JsonReader::read_string(const char* at, const char* end) {
+    const char* const close = find_quote(at, end);
+    const char* const next = close != end ? close + 1 : end;
+    if (place_ == Place::kHeldString) {
+        hold(at, next);
+    }
+    if (close != end) {
+        parse(place_ == Place::kHeldString ? std::string_view(held_, held_size_) : kEmptyString);
+        place_ = Place::kBetweenStrings;
+    }
+    return next;
+}
+
+void JsonReader::feed(const char* data, std::size_t size) {
+    const char* const end = data + size;
+    while (data != end && syntax_ == Syntax::kGood) {
+        data = place_ == Place::kBetweenStrings ? read_run(data, end) : read_string(data, end);
+    }
+}
+
+Syntax JsonReader::finish() {
+    if (syntax_ == Syntax::kGood &&
+        (place_ != Place::kBetweenStrings || yajl_complete_parse(parser_) != yajl_status_ok)) {
+        fail(Syntax::kMalformed);
+    }
+    return syntax_;
+}
+
+}  // namespace rate_limit::body
