@@ -32,7 +32,8 @@ void* ngx_http_rate_limit_create_main_conf(ngx_conf_t* cf) {
         ngx_array_init(&conf->locations, cf->pool, 16, sizeof(void*)) != NGX_OK ||
         ngx_array_init(&conf->servers, cf->pool, 1, sizeof(void*)) != NGX_OK ||
         ngx_array_init(&conf->keys, cf->pool, 1, sizeof(void*)) != NGX_OK ||
-        ngx_array_init(&conf->tokens, cf->pool, 1, sizeof(void*)) != NGX_OK) {
+        ngx_array_init(&conf->tokens, cf->pool, 1, sizeof(void*)) != NGX_OK ||
+        ngx_array_init(&conf->body_variables, cf->pool, 1, sizeof(void*)) != NGX_OK) {
         return nullptr;
     }
     return conf;
@@ -62,7 +63,7 @@ void* ngx_http_rate_limit_create_loc_conf(ngx_conf_t* cf) {
         return nullptr;
     }
     // Set by pcalloc: limits = shadows = outer_limits = outer_shadows = NULL, access = { 0 },
-    // precontent = NULL, lone_limit = NULL, api = NULL.
+    // precontent = NULL, lone_limit = NULL, api = NULL, requests = responses = NULL.
     conf->status = NGX_CONF_UNSET_UINT;
     conf->grpc_status = NGX_CONF_UNSET_UINT;
     conf->headers = NGX_CONF_UNSET_UINT;
@@ -85,6 +86,8 @@ char* ngx_http_rate_limit_merge_loc_conf(ngx_conf_t* cf, void* parent, void* chi
             conf);
     inherit(*prev, &ngx_http_rate_limit_loc_conf_t::shadows, &ngx_http_rate_limit_loc_conf_t::outer_shadows,
             conf);
+    conf->requests = conf->requests != nullptr ? conf->requests : prev->requests;
+    conf->responses = conf->responses != nullptr ? conf->responses : prev->responses;
     ngx_conf_merge_uint_value(conf->status, prev->status, NGX_HTTP_TOO_MANY_REQUESTS);
     ngx_conf_merge_uint_value(conf->grpc_status, prev->grpc_status, rate_limit::kGrpcResourceExhausted);
     ngx_conf_merge_uint_value(conf->headers, prev->headers, NGX_HTTP_RATE_LIMIT_HEADERS_LEGACY);

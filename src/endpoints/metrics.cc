@@ -3,6 +3,7 @@
 #include <string>
 
 #include "directives/configuration.h"
+#include "memory/body_statistics.h"
 #include "nginx/collections.h"
 #include "request/counters.h"
 
@@ -263,6 +264,22 @@ void print_tables(const std::vector<ReadZone>& zones, std::string* text) {
         [](const ReadZone& zone) { return zone.owner->table->lost(); }, is_synced);
 }
 
+void print_bodies(const ngx_http_rate_limit_main_conf_t& conf, std::string* text) {
+    if (conf.body_statistics == nullptr) {
+        return;
+    }
+    Metric bodies(text, "rate_limiter_bodies_total", "counter",
+                  "Bodies that rate_limit_request and rate_limit_response have read or could not read.");
+    const BodyTotals totals = static_cast<const BodyStatistics*>(conf.body_statistics)->read();
+    for (const BodyKind kind : {BodyKind::kRequest, BodyKind::kResponse}) {
+        for (unsigned i = 0; i < kBodyResults; i++) {
+            bodies.add(
+                {{"body", body_kind_name(kind)}, {"result", body_result_name(static_cast<BodyResult>(i))}},
+                totals.counts[static_cast<unsigned>(kind)][i]);
+        }
+    }
+}
+
 void print_health(const std::vector<ReadServer>& servers, std::string* text) {
     const Printer<ReadServer> printer("redis", servers, text);
     printer.print("rate_limiter_redis_up", "gauge",
@@ -303,6 +320,7 @@ std::string print_metrics(const ngx_http_rate_limit_main_conf_t& conf) {
     print_shadows(zones, &text);
     print_decisions(zones, &text);
     print_tables(zones, &text);
+    print_bodies(conf, &text);
     const std::vector<ReadServer> servers = read_all<RedisServer, RedisTotals>(conf.servers, redis_totals);
     print_health(servers, &text);
     print_calls(servers, &text);

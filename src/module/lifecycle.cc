@@ -2,6 +2,7 @@
 #include "nginx/background.h"
 #include "request/access.h"
 #include "request/headers.h"
+#include "request/response_reader.h"
 #include "request/shadow.h"
 #include "request/variables.h"
 
@@ -40,6 +41,7 @@ ngx_int_t ngx_http_rate_limit_init(ngx_conf_t* cf) {
         return NGX_ERROR;
     }
     rate_limit::add_header_filter();
+    rate_limit::add_response_filters(cf);
     return NGX_OK;
 }
 

@@ -18,6 +18,8 @@ typedef struct {
     ngx_array_t   servers;           /* of pointers to RedisServer */
     ngx_array_t   keys;              /* of pointers to ClientKey */
     ngx_array_t   tokens;            /* of pointers to TokenSource */
+    ngx_array_t   body_variables;    /* of pointers to BodyVariable */
+    void         *body_statistics;   /* a BodyStatistics in shared memory; NULL without body variables */
     ngx_flag_t    has_jwt_keys;      /* the configuration has rate_limit_jwt_key */
     ngx_flag_t    observed;          /* some location shows counters */
     ngx_flag_t    has_precontent;    /* some limit has phase=precontent */
@@ -55,6 +57,8 @@ typedef struct {
     ngx_uint_t    log_level;         /* of a rejection */
     ngx_flag_t    dry_run;
     void         *api;               /* an ApiSettings; NULL without rate_limit_api; inherited by limit_except only */
+    void         *requests;          /* a BodySettings; NULL without rate_limit_request */
+    void         *responses;         /* a BodySettings; NULL without rate_limit_response */
     ngx_http_conf_ctx_t  context;    /* of this location, for all modules; set after merging */
 } ngx_http_rate_limit_loc_conf_t;
 
@@ -95,6 +99,8 @@ char *ngx_http_rate_limit_jwt_source(ngx_conf_t *cf, ngx_command_t *cmd, void *c
 char *ngx_http_rate_limit_zone(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 char *ngx_http_rate_limit(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 char *ngx_http_rate_limit_shadow(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
+char *ngx_http_rate_limit_request(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
+char *ngx_http_rate_limit_response(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 char *ngx_http_rate_limit_api(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 char *ngx_http_rate_limit_metrics(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 char *ngx_http_rate_limit_dashboard(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);

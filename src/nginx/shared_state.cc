@@ -6,12 +6,15 @@
 #include <algorithm>
 #include <new>
 
+#include "memory/body_statistics.h"
+
 namespace rate_limit {
 namespace {
 
 // Tags of the shared memory. nginx compares their addresses, which differ from the tag of the tables.
 char zone_tag;
 char redis_tag;
+char body_tag;
 
 void* allocate(ngx_shm_zone_t* shm, std::size_t size) {
     return ngx_slab_calloc(reinterpret_cast<ngx_slab_pool_t*>(shm->shm.addr), size);
@@ -67,6 +70,20 @@ ngx_int_t init_redis_state(ngx_shm_zone_t* shm, void* data) {
     return NGX_OK;
 }
 
+ngx_int_t init_body_statistics(ngx_shm_zone_t* shm, void* data) {
+    auto* conf = static_cast<ngx_http_rate_limit_main_conf_t*>(shm->data);
+    if (data != nullptr) {
+        conf->body_statistics = static_cast<ngx_http_rate_limit_main_conf_t*>(data)->body_statistics;
+        return NGX_OK;
+    }
+    void* memory = allocate(shm, sizeof(BodyStatistics));
+    if (memory == nullptr) {
+        return NGX_ERROR;
+    }
+    conf->body_statistics = new (memory) BodyStatistics;
+    return NGX_OK;
+}
+
 // The size of shared memory for `size` bytes and for nginx's allocator.
 std::size_t memory_for(std::size_t size) {
     constexpr std::size_t kLeast = 8;  // pages; nginx requires as many
@@ -109,6 +126,11 @@ bool add_shared_state(ngx_conf_t* cf, Zone* zone) {
 bool add_shared_state(ngx_conf_t* cf, RedisServer* server) {
     return add(cf, "rate_limit_redis", server->name, sizeof(RedisSharedState), &redis_tag, init_redis_state,
                server);
+}
+
+bool add_body_statistics(ngx_conf_t* cf, ngx_http_rate_limit_main_conf_t* conf) {
+    const ngx_str_t name = ngx_string("bodies");
+    return add(cf, "rate_limit", name, sizeof(BodyStatistics), &body_tag, init_body_statistics, conf);
 }
 
 }  // namespace rate_limit

@@ -15,4 +15,7 @@ bool read_instance_id(std::uint64_t* id);
 bool add_shared_state(ngx_conf_t* cf, Zone* zone);
 bool add_shared_state(ngx_conf_t* cf, RedisServer* server);
 
+// The same for the counters of bodies, once for a configuration.
+bool add_body_statistics(ngx_conf_t* cf, ngx_http_rate_limit_main_conf_t* conf);
+
 }  // namespace rate_limit

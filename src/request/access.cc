@@ -12,6 +12,7 @@
 #include "request/empty_key.h"
 #include "request/log.h"
 #include "request/rejection.h"
+#include "request/request_reader.h"
 #include "request/shadow.h"
 
 namespace rate_limit {
@@ -486,6 +487,12 @@ ngx_int_t handle_no_limits(ngx_http_request_t* r, const ngx_http_rate_limit_loc_
 
 ngx_int_t handle_access(ngx_http_request_t* r) {
     const ngx_http_rate_limit_loc_conf_t* conf = location_conf(r);
+    if (conf->requests != nullptr) {
+        const ngx_int_t rc = read_request_body(r, *conf);
+        if (rc != NGX_DECLINED) {
+            return rc;
+        }
+    }
     if (conf->lone_limit != nullptr && !is_debugged(r)) {
         RequestState* state = request_state(r);
         if (state == nullptr ||

@@ -7,6 +7,9 @@
 
 namespace rate_limit {
 
+struct BodySettings;
+struct ReadBody;
+
 // In the order of severity: of the phases of a location, the more severe status is shown.
 enum class Status : std::uint8_t {
     kNone,      // no limit was checked yet
@@ -46,8 +49,11 @@ struct RequestState {
     std::uint32_t headers = 0;                 // NGX_HTTP_RATE_LIMIT_HEADERS_* of the location that decided;
                                                // OFF if clients are told of no limit
     Limit* limits = nullptr;
-    RequestCheck* check = nullptr;    // only if the flow is kAsking
-    identity::Json claims;            // of the token, if the token is valid
+    RequestCheck* check = nullptr;                   // only if the flow is kAsking
+    identity::Json claims;                           // of the token, if the token is valid
+    ReadBody* request_body = nullptr;                // of rate_limit_request; null if not read
+    const BodySettings* request_settings = nullptr;  // that the request body was last read for
+    ReadBody* response_body = nullptr;               // of rate_limit_response; null if not read
     ngx_array_t* shadows = nullptr;   // of pointers to Zone: shadows that have decided; may be null
     ngx_array_t* left_out = nullptr;  // of pointers to Zone: undecided, not checked again; may be null
     ngx_array_t* bypassed = nullptr;  // of pointers to Zone: counted as bypassed; may be null

@@ -1,0 +1,22 @@
+// The values of the variables of rate_limit_request and rate_limit_response.
+#pragma once
+
+#include "memory/body_statistics.h"
+#include "request/body_settings.h"
+#include "request/request.h"
+
+namespace rate_limit {
+
+// The get handler of a BodyVariable.
+ngx_int_t get_body_variable(ngx_http_request_t* r, ngx_http_variable_value_t* value, uintptr_t variable);
+
+// Creates a reader for a body of this format; null if memory is exhausted.
+ReadBody* new_read_body(ngx_http_request_t* r, const BodySettings& settings, body::Format format);
+
+// Ends a body, and makes nginx evaluate its variables again.
+BodyResult finish_body(ngx_http_request_t* r, ReadBody* read);
+
+// Counts a body, if some location shows counters.
+void count_body(ngx_http_request_t* r, BodyKind kind, BodyResult result);
+
+}  // namespace rate_limit
