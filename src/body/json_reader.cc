@@ -33,7 +33,22 @@ bool is_hexadecimal(char c) {
     return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
 }
 
-bool is_escaped(char c) { return std::string_view("\"\\/bfnrt").find(c) != std::string_view::npos; }
+// Whether a character can follow a backslash, apart from u.
+bool is_escaped(char c) {
+    switch (c) {
+        case '"':
+        case '\\':
+        case '/':
+        case 'b':
+        case 'f':
+        case 'n':
+        case 'r':
+        case 't':
+            return true;
+        default:
+            return false;
+    }
+}
 
 // Whether a string that begins here is the value of a member.
 bool follows_colon(const char* run, const char* quote) {
@@ -117,7 +132,7 @@ constexpr yajl_callbacks kCallbacks = {
 void JsonReader::begin(const Paths* paths) {
     paths_ = paths;
     syntax_ = Syntax::kGood;
-    place_ = Place::kBetweenStrings;
+    place_ = Place::kParsed;
     escape_ = 0;
     depth_ = 0;
     key_matches_ = 0;
@@ -267,35 +282,108 @@ void JsonReader::hold(const char* at, const char* end) {
     held_size_ += size;
 }
 
-// Reads tokens up to the first string that yajl must not get as it is. Returns the end of what was read.
+// Reads tokens up to the first string or value that yajl must not get as it is, or to the next bracket that
+// opens an array or object. Returns the end of what was read.
 const char* JsonReader::read_run(const char* at, const char* end) {
     const char* const run = at;
     const auto text_to = [run](const char* to) {
         return std::string_view(run, static_cast<std::size_t>(to - run));
     };
     while (true) {
-        const auto* quote =
-            static_cast<const char*>(std::memchr(at, '"', static_cast<std::size_t>(end - at)));
-        if (quote == nullptr) {
+        at = std::find_if(at, end, [](char c) { return c == '"' || c == '[' || c == '{'; });
+        if (at == end) {
             parse(text_to(end));
             return end;
         }
-        const char* const close = find_quote(quote + 1, end);
-        const bool is_value = follows_colon(run, quote);
+        if (*at != '"') {
+            parse(text_to(++at));
+            if (syntax_ == Syntax::kGood && is_beside_paths()) {
+                place_ = Place::kSkippedValue;
+                skipped_depth_ = 0;
+                skipped_ = {};
+            }
+            return at;
+        }
+        const char* const close = find_quote(at + 1, end);
+        const bool is_value = follows_colon(run, at);
         if (close == end) {
-            parse(text_to(quote));
+            parse(text_to(at));
             held_size_ = 0;
             place_ = is_value ? Place::kSkippedString : Place::kHeldString;
-            hold(quote, is_value ? quote : end);
+            hold(at, is_value ? at : end);
             return end;
         }
-        if (close - quote >= (is_value ? kShortValue : static_cast<std::ptrdiff_t>(sizeof(held_)))) {
-            parse(text_to(quote));
+        if (close - at >= (is_value ? kShortValue : static_cast<std::ptrdiff_t>(sizeof(held_)))) {
+            parse(text_to(at));
             parse(kEmptyString);
             return close + 1;
         }
         at = close + 1;
     }
+}
+
+// Counts a bracket of a skipped value; false if it closes the value, or if the value is malformed or too
+// deep.
+bool JsonReader::skip_bracket(char c) {
+    const bool is_object = c == '{' || c == '}';
+    if (c == '{' || c == '[') {
+        if (depth_ + skipped_depth_ == kMaxDepth) {
+            fail(Syntax::kTooLarge);
+            return false;
+        }
+        std::uint64_t& word = skipped_objects_[skipped_depth_ / 64];
+        const std::uint64_t bit = std::uint64_t{1} << (skipped_depth_ % 64);
+        word = is_object ? word | bit : word & ~bit;
+        skipped_depth_++;
+        return true;
+    }
+    if (skipped_depth_ == 0) {
+        return false;
+    }
+    skipped_depth_--;
+    const bool opened_object = (skipped_objects_[skipped_depth_ / 64] >> (skipped_depth_ % 64) & 1) != 0;
+    if (opened_object != is_object) {
+        fail(Syntax::kMalformed);
+    }
+    return opened_object == is_object;
+}
+
+// Skips `size` bytes, up to a block, of the value. `block` has as many bytes as a block. Returns the index of
+// the bracket that closes the value, or `size`.
+[[gnu::always_inline]] inline std::size_t JsonReader::skip_block(const char* block, std::size_t size,
+                                                                 Skipped* state) {
+    const BlockMarks marks = find_marks(block);
+    bool carry = state->is_escaped;
+    const std::uint64_t escaped = find_escaped(marks.backslashes, &carry);
+    const std::uint64_t strings = parities(marks.quotes & ~escaped) ^ state->in_string;
+    for (std::uint64_t bits = marks.brackets & ~strings; bits != 0; bits &= bits - 1) {
+        const int index = __builtin_ctzll(bits);
+        if (!skip_bracket(block[index])) {
+            place_ = Place::kParsed;
+            return static_cast<std::size_t>(index);
+        }
+    }
+    state->is_escaped = size == kBlock ? carry : (escaped >> size & 1) != 0;
+    state->in_string = std::uint64_t{0} - (strings >> 63);
+    return size;
+}
+
+// Skips the content of an array or object beside all paths. Returns the bracket that closes it, or `end`.
+const char* JsonReader::skip_value(const char* at, const char* end) {
+    Skipped state = skipped_;
+    for (std::size_t used = kBlock; used == kBlock && static_cast<std::size_t>(end - at) >= kBlock;
+         at += used) {
+        used = skip_block(at, kBlock, &state);
+    }
+    if (place_ == Place::kSkippedValue && at != end) {
+        const auto size = static_cast<std::size_t>(end - at);
+        char block[kBlock];
+        std::memset(block, ' ', sizeof(block));
+        std::memcpy(block, at, size);
+        at += skip_block(block, size, &state);
+    }
+    skipped_ = state;
+    return at;
 }
 
 // Continues a string. Returns the end of what was read.
@@ -307,7 +395,7 @@ const char* JsonReader::read_string(const char* at, const char* end) {
     }
     if (close != end) {
         parse(place_ == Place::kHeldString ? std::string_view(held_, held_size_) : kEmptyString);
-        place_ = Place::kBetweenStrings;
+        place_ = Place::kParsed;
     }
     return next;
 }
@@ -315,13 +403,15 @@ const char* JsonReader::read_string(const char* at, const char* end) {
 void JsonReader::feed(const char* data, std::size_t size) {
     const char* const end = data + size;
     while (data != end && syntax_ == Syntax::kGood) {
-        data = place_ == Place::kBetweenStrings ? read_run(data, end) : read_string(data, end);
+        data = place_ == Place::kParsed         ? read_run(data, end)
+               : place_ == Place::kSkippedValue ? skip_value(data, end)
+                                                : read_string(data, end);
     }
 }
 
 Syntax JsonReader::finish() {
     if (syntax_ == Syntax::kGood &&
-        (place_ != Place::kBetweenStrings || yajl_complete_parse(parser_) != yajl_status_ok)) {
+        (place_ != Place::kParsed || yajl_complete_parse(parser_) != yajl_status_ok)) {
         fail(Syntax::kMalformed);
     }
     return syntax_;

@@ -1,8 +1,9 @@
 // Reads numbers out of a JSON document that arrives in pieces of any size.
 //
-// yajl parses the document. Its memory is bounded, and part of the reader: strings that are longer than any
-// name of a path are validated here and passed to yajl as "", which is the same token for its grammar, and
-// numbers and depth are limited. UTF-8 is not validated.
+// yajl parses the arrays and objects that a path leads into. Values beside a path are skipped, since this is
+// many times faster: of these, only brackets are checked. yajl's memory is bounded, and part of
+// the reader: strings that are longer than any name of a path are validated here and passed to yajl as "",
+// which is the same token for its grammar, and numbers and depth are limited. UTF-8 is not validated.
 #pragma once
 
 #include "body/path.h"
@@ -47,14 +48,28 @@ class JsonReader {
   private:
     friend struct Callbacks;
 
-    // The place of the next byte. A string whose end has not arrived is held if it may be a name of a path.
-    enum class Place : std::uint8_t { kBetweenStrings, kHeldString, kSkippedString };
+    // The place of the next byte.
+    enum class Place : std::uint8_t {
+        kParsed,         // not below
+        kHeldString,     // in a string that may be a name of a path, and whose end has not arrived
+        kSkippedString,  // in a string of any length
+        kSkippedValue,   // in an array or object beside all paths
+    };
+
+    // The place in a skipped value.
+    struct Skipped {
+        std::uint64_t in_string;  // all bits are set in a string, else none
+        bool is_escaped;          // a backslash escapes the next byte
+    };
 
     static constexpr std::size_t kMaxHeld = 6 * kMaxStep + 2;  // a name in \u escapes, with quotes
     static constexpr std::size_t kMemory = 8192;
 
     const char* read_run(const char* at, const char* end);
     const char* read_string(const char* at, const char* end);
+    const char* skip_value(const char* at, const char* end);
+    std::size_t skip_block(const char* block, std::size_t size, Skipped* state);
+    bool skip_bracket(char c);
     const char* find_quote(const char* at, const char* end);
     bool read_escaped(char c);
     void hold(const char* at, const char* end);
@@ -64,14 +79,18 @@ class JsonReader {
     void* allocate(std::size_t size);
     unsigned matches();
     bool open(bool is_object);
+    bool is_beside_paths() const { return depth_ > kMaxSteps || levels_[depth_] == 0; }
 
     yajl_handle_t* parser_;
     const Paths* paths_;
     Syntax syntax_;
     Place place_;
     std::uint8_t escape_;  // 0: in plain text, 1: after a backslash, N: before N - 1 hexadecimal digits
+    Skipped skipped_;
     std::uint32_t depth_;
-    unsigned key_matches_;                  // paths whose step is the last key
+    std::uint32_t skipped_depth_;                    // of arrays and objects in the skipped value
+    std::uint64_t skipped_objects_[kMaxDepth / 64];  // by skipped depth: a bit, set for an object
+    unsigned key_matches_;                           // paths whose step is the last key
     unsigned levels_[kMaxSteps + 1];        // by depth: paths that lead into the open array or object
     std::uint32_t indexes_[kMaxSteps + 1];  // by depth: the index of the next value of an array
     bool objects_[kMaxSteps + 1];           // by depth: whether it is an object

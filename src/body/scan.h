@@ -1,91 +1,147 @@
-// Searches of text, sixteen bytes at a time.
+// Searches of text, with SSE2 where the processor has it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <string_view>
 
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
 namespace rate_limit::body {
 
-using Block = std::uint8_t __attribute__((vector_size(16)));
-constexpr std::size_t kBlock = sizeof(Block);
+constexpr std::size_t kBlock = 64;  // bytes that are searched at once
 
-inline Block load_block(const char* at) {
-    Block block;
-    std::memcpy(&block, at, sizeof(block));
-    return block;
-}
+inline bool is_control(char c) { return static_cast<unsigned char>(c) < 0x20; }
 
-// The index of the first byte of a comparison that is not zero; kBlock if all are zero.
-template <class Compared>
-std::size_t first_hit(const Compared& hits) {
-    std::uint64_t words[2];
-    static_assert(sizeof(words) == sizeof(hits), "a block is two words");
-    std::memcpy(words, &hits, sizeof(words));
-    if ((words[0] | words[1]) == 0) {
-        return kBlock;
+inline bool is_bracket(char c) { return c == '{' || c == '}' || c == '[' || c == ']'; }
+
+// Where a block has the characters that structure JSON: bit i is for the byte i.
+struct BlockMarks {
+    std::uint64_t quotes;
+    std::uint64_t backslashes;
+    std::uint64_t brackets;
+};
+
+inline BlockMarks find_marks(const char* at) {
+    BlockMarks marks = {};
+#if defined(__SSE2__)
+    const auto bits = [](__m128i compared, int i) {
+        return static_cast<std::uint64_t>(static_cast<unsigned>(_mm_movemask_epi8(compared))) << (16 * i);
+    };
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        const __m128i text = _mm_loadu_si128(reinterpret_cast<const __m128i*>(at + 16 * i));
+        // Without bit 0x20, { and [ are the same, and } and ].
+        const __m128i folded = _mm_or_si128(text, _mm_set1_epi8(0x20));
+        marks.quotes |= bits(_mm_cmpeq_epi8(text, _mm_set1_epi8('"')), i);
+        marks.backslashes |= bits(_mm_cmpeq_epi8(text, _mm_set1_epi8('\\')), i);
+        marks.brackets |= bits(_mm_or_si128(_mm_cmpeq_epi8(folded, _mm_set1_epi8('{')),
+                                            _mm_cmpeq_epi8(folded, _mm_set1_epi8('}'))),
+                               i);
     }
-#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-    const unsigned bit = words[0] != 0 ? static_cast<unsigned>(__builtin_ctzll(words[0]))
-                                       : 64 + static_cast<unsigned>(__builtin_ctzll(words[1]));
 #else
-    const unsigned bit = words[0] != 0 ? static_cast<unsigned>(__builtin_clzll(words[0]))
-                                       : 64 + static_cast<unsigned>(__builtin_clzll(words[1]));
+    for (std::size_t i = 0; i < kBlock; i++) {
+        marks.quotes |= std::uint64_t{at[i] == '"'} << i;
+        marks.backslashes |= std::uint64_t{at[i] == '\\'} << i;
+        marks.brackets |= std::uint64_t{is_bracket(at[i])} << i;
+    }
 #endif
-    return bit / 8;
+    return marks;
 }
 
-inline bool ends_plain_text(char c) { return static_cast<unsigned char>(c) < 0x20 || c == '"' || c == '\\'; }
+// The bytes of a block that a backslash before them escapes. Bit 64, in `*carry`, is for the byte after the
+// block; `*carry` tells whether the first byte is escaped.
+inline std::uint64_t find_escaped(std::uint64_t backslashes, bool* carry) {
+    std::uint64_t escaped = *carry ? 1 : 0;
+    std::uint64_t left = backslashes & ~escaped;
+    if ((left & (left << 1)) == 0) {
+        *carry = (left >> 63) != 0;
+        return escaped | left << 1;
+    }
+    bool after = false;
+    while (left != 0) {
+        const std::uint64_t first = left & (~left + 1);
+        escaped |= first << 1;
+        left &= ~(first | first << 1);
+        after = first >> 63 != 0;
+    }
+    *carry = after;
+    return escaped;
+}
+
+// Bit i is set if an odd number of the bits 0 to i is set.
+inline std::uint64_t parities(std::uint64_t bits) {
+#pragma GCC unroll 6
+    for (int distance = 1; distance < 64; distance *= 2) {
+        bits ^= bits << distance;
+    }
+    return bits;
+}
 
 // The first byte that is not plain text of a JSON string: a quote, a backslash or a control character; `end`
 // if there is none.
 inline const char* skip_plain_text(const char* at, const char* end) {
-    while (static_cast<std::size_t>(end - at) >= kBlock) {
-        const Block block = load_block(at);
-        const std::size_t hit = first_hit((block < 0x20) | (block == '"') | (block == '\\'));
-        at += hit;
-        if (hit != kBlock) {
-            return at;
+#if defined(__SSE2__)
+    for (; end - at >= 16; at += 16) {
+        const __m128i text = _mm_loadu_si128(reinterpret_cast<const __m128i*>(at));
+        const __m128i control = _mm_cmpeq_epi8(_mm_min_epu8(text, _mm_set1_epi8(0x1f)), text);
+        const __m128i special =
+            _mm_or_si128(_mm_cmpeq_epi8(text, _mm_set1_epi8('"')), _mm_cmpeq_epi8(text, _mm_set1_epi8('\\')));
+        const int mask = _mm_movemask_epi8(_mm_or_si128(control, special));
+        if (mask != 0) {
+            return at + __builtin_ctz(static_cast<unsigned>(mask));
         }
     }
-    while (at != end && !ends_plain_text(*at)) {
+#endif
+    while (at != end && !is_control(*at) && *at != '"' && *at != '\\') {
         at++;
     }
     return at;
 }
 
-// Whether the text at `at` is NAME and a quote.
-inline bool is_rest_of_key(const char* at, const char* end, std::string_view name) {
-    return static_cast<std::size_t>(end - at) > name.size() && at[name.size()] == '"' &&
-           std::memcmp(at, name.data(), name.size()) == 0;
+// Whether `at` may begin a member of this name, as it is or with \u escapes, or ends a line of an event
+// stream without a line feed. The name must be ASCII and have no characters that JSON escapes in another way.
+inline bool may_begin_member(const char* at, const char* end, std::string_view name) {
+    const auto left = static_cast<std::size_t>(end - at);
+    if (*at == '"') {
+        return left > name.size() + 1 && at[name.size() + 1] == '"' &&
+               std::memcmp(at + 1, name.data(), name.size()) == 0;
+    }
+    if (*at == '\\') {
+        return left > 1 && at[1] == 'u' && (left < 5 || (at[2] == '0' && at[3] == '0' && at[4] < '8'));
+    }
+    return *at == '\r' && (left == 1 || at[1] != '\n');
 }
 
-// Whether the text of one line may have a member of this name. False is exact. A text with a backslash may
-// have the name in another spelling.
-inline bool may_have_member(const char* at, const char* end, std::string_view name) {
-    const auto first = static_cast<std::uint8_t>(name[0]);
-    const auto may_match = [&](const char* p) {
-        return *p == '\\' || *p == '\r' || (*p == '"' && is_rest_of_key(p + 1, end, name));
-    };
-    while (static_cast<std::size_t>(end - at) > kBlock) {
-        const Block block = load_block(at);
-        const Block next = load_block(at + 1);
-        const std::size_t hit =
-            first_hit(((block == '"') & (next == first)) | (block == '\\') | (block == '\r'));
-        at += hit;
-        if (hit != kBlock) {
-            if (may_match(at)) {
-                return true;
+// The first place where may_begin_member() is true; `end` if there is none.
+inline const char* find_member(const char* at, const char* end, std::string_view name) {
+#if defined(__SSE2__)
+    const __m128i first = _mm_set1_epi8(name[0]);
+    for (; end - at > 16; at += 16) {
+        const __m128i text = _mm_loadu_si128(reinterpret_cast<const __m128i*>(at));
+        const __m128i next = _mm_loadu_si128(reinterpret_cast<const __m128i*>(at + 1));
+        const __m128i member =
+            _mm_and_si128(_mm_cmpeq_epi8(text, _mm_set1_epi8('"')), _mm_cmpeq_epi8(next, first));
+        const __m128i escape = _mm_and_si128(_mm_cmpeq_epi8(text, _mm_set1_epi8('\\')),
+                                             _mm_cmpeq_epi8(next, _mm_set1_epi8('u')));
+        const __m128i line_end = _mm_cmpeq_epi8(text, _mm_set1_epi8('\r'));
+        auto mask =
+            static_cast<unsigned>(_mm_movemask_epi8(_mm_or_si128(_mm_or_si128(member, escape), line_end)));
+        for (; mask != 0; mask &= mask - 1) {
+            const char* const hit = at + __builtin_ctz(mask);
+            if (may_begin_member(hit, end, name)) {
+                return hit;
             }
-            at++;
         }
     }
-    for (; at != end; at++) {
-        if (may_match(at)) {
-            return true;
-        }
+#endif
+    while (at != end && !may_begin_member(at, end, name)) {
+        at++;
     }
-    return false;
+    return at;
 }
 
 }  // namespace rate_limit::body

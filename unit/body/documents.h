@@ -105,9 +105,9 @@ inline rc::Gen<std::string> arbitrary_document() {
 
 // A random well-formed value, at most `depth` deep.
 inline rc::Gen<std::string> arbitrary_value(int depth) {
-    const auto scalar =
-        rc::gen::element<std::string>("1", "-2.5e3", "0", "true", "null", "\"text\"", "\"\\u0061\\\"\"",
-                                      "\"" + std::string(700, 'x') + "\"", "900719925474099");
+    const auto scalar = rc::gen::element<std::string>(
+        "1", "-2.5e3", "0", "true", "null", "\"text\"", "\"\\u0061\\\"\"", "\"]}\\\\\"", "\"{[\\\\\\\"\"",
+        "[\"\",{}]", "\"" + std::string(700, 'x') + "\"", "900719925474099");
     if (depth == 0) {
         return scalar;
     }

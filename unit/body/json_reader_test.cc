@@ -95,6 +95,30 @@ void test_skips_long_strings(void**) {
     }
 }
 
+// Values beside the path end where they should, wherever a block of the search begins.
+void test_skips_values_beside_the_path(void**) {
+    const Paths paths = paths_of({"a"});
+    for (std::size_t before = 0; before < 140; before++) {
+        for (const std::string_view text : {R"("]}")", R"("\\")", R"("\"]")", R"("\\\"}]")", R"({"a":[{}]})",
+                                            R"([[],"",{"x":"\\\\"}])", "1,2", R"("\\\\\\\\\\","]")"}) {
+            const std::string document =
+                R"({"x":[)" + std::string(before, ' ') + std::string(text) + R"(],"a":1})";
+            for (const std::size_t size : {document.size(), std::size_t{64}, std::size_t{7}}) {
+                const Reading reading = read_pieces(paths, Format::kJson, document, {size});
+                assert_string_equal(reading.numbers.c_str(), "1");
+                assert_int_equal(static_cast<int>(reading.syntax), static_cast<int>(Syntax::kGood));
+            }
+        }
+    }
+    for (const char* text : {"[}", "{]", R"([["]"}])", "[[]", R"(["])"}) {
+        assert_read("a", std::string(R"({"x":)") + text + R"(,"a":1})", "-", Syntax::kMalformed);
+    }
+    assert_read("a", R"({"x":[1,,nul "\z" :],"a":1})", "1");  // only brackets are checked
+    assert_read("a.x", R"({"a":{"x":[1,2],"y":3}})", "-");
+    assert_read("a.y", R"({"a":{"x":[1,2],"y":3}})", "3");
+    assert_read("x.1.y", R"({"x":[{"y":1},{"z":[{"y":9}],"y":2},{"y":3}]})", "2");
+}
+
 void test_refuses_malformed_documents(void**) {
     for (const char* text :
          {R"({"a":1)", R"({"a":1}})", R"({"a":1} x)", R"({"a":1,})", R"({a:1})", R"({"a" 1})", R"({"a":01})",
@@ -225,6 +249,7 @@ int main() {
         cmocka_unit_test(test_ignores_values_that_are_no_numbers),
         cmocka_unit_test(test_compares_decoded_names),
         cmocka_unit_test(test_skips_long_strings),
+        cmocka_unit_test(test_skips_values_beside_the_path),
         cmocka_unit_test(test_refuses_malformed_documents),
         cmocka_unit_test(test_bounds_depth),
         cmocka_unit_test(test_bounds_numbers),
