@@ -10,6 +10,7 @@ use Test::More;
 my %directives = (
     kZoneOptions   => [qw(rate_limit_zone)],
     kLimitOptions  => [qw(rate_limit rate_limit_shadow)],
+    kRequestOptions => [qw(rate_limit_request)],
     kRedisOptions  => [qw(rate_limit_redis)],
     kJwtKeyOptions => [qw(rate_limit_jwt_key)],
     kApiOptions    => [qw(rate_limit_api rate_limit_dashboard)],
