@@ -205,22 +205,23 @@ bool JsonReader::open(bool is_object) {
     return true;
 }
 
-// Whether yajl, which holds a token that is not complete and the first token of each piece, would hold only
-// short ones.
+// Whether yajl would hold only short tokens: it holds the first token of each piece, and a token that is not
+// complete.
 bool JsonReader::has_short_tokens(std::string_view text) {
-    const auto begin = text.begin();
-    const auto first = std::find_if_not(begin, text.end(), is_space);
-    const auto bound = first + std::min<std::ptrdiff_t>(text.end() - first, kMaxAnyNumber + 1);
+    const char* const begin = text.data();
+    const char* const end = begin + text.size();
+    const char* const first = std::find_if_not(begin, end, is_space);
+    const char* const bound = first + std::min<std::ptrdiff_t>(end - first, kMaxAnyNumber + 1);
     const auto first_size = static_cast<std::size_t>(std::find_if_not(first, bound, is_in_token) - first);
     if (first_size + (first == begin ? token_ : 0) > kMaxAnyNumber) {
         return false;
     }
-    std::size_t last_size = 0;
-    while (last_size < text.size() && last_size <= kMaxAnyNumber &&
-           is_in_token(text.end()[-1 - static_cast<std::ptrdiff_t>(last_size)])) {
-        last_size++;
+    const char* last = end;
+    while (last != begin && end - last <= static_cast<std::ptrdiff_t>(kMaxAnyNumber) &&
+           is_in_token(last[-1])) {
+        last--;
     }
-    token_ = last_size + (last_size == text.size() ? token_ : 0);
+    token_ = static_cast<std::size_t>(end - last) + (last == begin ? token_ : 0);
     return token_ <= kMaxAnyNumber;
 }
 

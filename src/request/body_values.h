@@ -7,8 +7,8 @@
 
 namespace rate_limit {
 
-// The get handler of a BodyVariable.
-ngx_int_t get_body_variable(ngx_http_request_t* r, ngx_http_variable_value_t* value, uintptr_t variable);
+// The get handler of a variable. `data` is its BodyVariable.
+ngx_int_t get_body_variable(ngx_http_request_t* r, ngx_http_variable_value_t* value, uintptr_t data);
 
 // Creates a reader for a body of this format; null if memory is exhausted.
 ReadBody* new_read_body(ngx_http_request_t* r, const BodySettings& settings, body::Format format);

@@ -13,7 +13,18 @@ bool decides_something(const ngx_http_rate_limit_loc_conf_t& conf) {
 }
 
 bool may_have_body(const ngx_http_request_t& r) {
-    return r.headers_in.content_length_n > 0 || r.headers_in.chunked || r.request_body != nullptr;
+    return r.headers_in.content_length_n > 0 || r.headers_in.chunked ||
+           (r.request_body != nullptr && r.request_body->bufs != nullptr);
+}
+
+// The Content-Encoding; empty if there is none.
+std::string_view encoding_of(const ngx_http_request_t& r) {
+    for (const ngx_table_elt_t& header : elements<ngx_table_elt_t>(r.headers_in.headers)) {
+        if (same_letters(view(header.key), "Content-Encoding")) {
+            return view(header.value);
+        }
+    }
+    return {};
 }
 
 // Whether the headers describe a body that can be read. Counts a body that cannot.
@@ -23,11 +34,9 @@ bool is_readable(ngx_http_request_t* r) {
         count_body(r, BodyKind::kRequest, BodyResult::kNotJson);
         return false;
     }
-    for (const ngx_table_elt_t& header : elements<ngx_table_elt_t>(r->headers_in.headers)) {
-        if (same_letters(view(header.key), "Content-Encoding") && body::is_encoded(view(header.value))) {
-            count_body(r, BodyKind::kRequest, BodyResult::kCompressed);
-            return false;
-        }
+    if (body::is_encoded(encoding_of(*r))) {
+        count_body(r, BodyKind::kRequest, BodyResult::kCompressed);
+        return false;
     }
     return true;
 }
