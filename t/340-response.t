@@ -78,7 +78,8 @@ location /trailer/ { add_trailer X-Tokens \$tokens; add_trailer X-Prompt \$promp
 location /early/ { add_header X-Tokens "early-\$tokens"; proxy_pass http://app/; }
 location /checked/ { auth_request /auth; proxy_pass http://app/; }
 location /auth { internal; proxy_pass http://app; }
-location /included { ssi on; ssi_types application/json; }
+location /included { ssi on; ssi_types application/json; default_type application/json; }
+location /static.sse { default_type text/event-stream; }
 location /static.json { sendfile on; default_type application/json; }
 location /post/ { post_action /done; proxy_pass http://app/; }
 location /done { empty_gif; }
@@ -97,6 +98,8 @@ CONF
     servers => "server { listen 127.0.0.1:$h2_port http2; $server }",
 );
 $nginx->write_file('static.json', $json);
+$nginx->write_file('static.sse',  $stream);
+$nginx->write_file('included-stream', '{"text":"<!--# include virtual="/static.sse" -->"}');
 $nginx->write_file('included',    '{"usage":{"total_tokens":5,"x":<!--# include virtual="/static.json" -->}}');
 
 # Waits for the line of a request in the log, and returns the values of the variables.
@@ -182,6 +185,7 @@ reads('/early/json', '42 9', 'a variable that was evaluated before the body');
 reads('/accel',      '42 9', 'a file after X-Accel-Redirect');
 reads('/static.json', '42 9', 'a file with sendfile');
 reads('/included',   '- -', 'the parts of SSI are not one document');
+reads('/included-stream', '- -', 'a part of SSI is not read');
 reads('/checked/json', '42 9', 'the response of auth_request is not read');
 reads('/post/json',    '42 9', 'post_action keeps the values');
 is $nginx->request(path => '/json', method => 'HEAD')->{status}, 200, 'HEAD';

@@ -28,7 +28,7 @@ location /shadow { rate_limit_shadow zone=candidate cost=\$estimate; proxy_pass 
 location /nested { rate_limit_request \$deep json:options.0.n; rate_limit zone=tokens cost=\$deep; proxy_pass http://app; }
 location /free { proxy_pass http://app; }
 location /page { error_page 413 /large.html; rate_limit zone=tokens cost=\$estimate; proxy_pass http://app; }
-location /large.html { internal; }
+location /large.html { internal; rate_limit zone=tokens cost=\$estimate; }
 location /early { if (\$estimate = 7) { return 500; } rate_limit zone=tokens cost=\$estimate; proxy_pass http://app; }
 location /moved { error_page 404 = \@other; rate_limit zone=tokens cost=\$estimate; root /nowhere; }
 location \@other { rate_limit_request \$deep json:n; rate_limit zone=second cost=\$deep; proxy_pass http://app; }

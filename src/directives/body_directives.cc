@@ -68,10 +68,9 @@ BodyVariable* define_variable(const BodyReaderDirective& reader, const ngx_str_t
     *slot = made;
     made->name = name;
     made->is_request = reader.is_request;
-    made->index = ngx_http_get_variable_index(reader.cf, &name);
     variable->get_handler = get_body_variable;
     variable->data = reinterpret_cast<uintptr_t>(made);
-    return made->index != NGX_ERROR ? made : nullptr;
+    return made;
 }
 
 // The variable of a directive, which an earlier directive of the same name may have defined; null after an

@@ -9,7 +9,6 @@ namespace rate_limit {
 // A variable of rate_limit_request or rate_limit_response. Several locations may define it, each with a path.
 struct BodyVariable {
     ngx_str_t name;
-    ngx_int_t index;
     bool is_request;
 };
 

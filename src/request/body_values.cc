@@ -42,14 +42,11 @@ ReadBody* new_read_body(ngx_http_request_t* r, const BodySettings& settings, bod
     return read;
 }
 
-BodyResult finish_body(ngx_http_request_t* r, ReadBody* read) {
+BodyResult finish_body(ReadBody* read) {
     const body::Syntax syntax = read->reader.finish();
     bool found = false;
     for (std::size_t i = 0; i < read->settings->paths.size; i++) {
         found = found || !read->reader.number(i).empty();
-        ngx_http_variable_value_t& cached = r->variables[read->settings->variables[i]->index];
-        cached.valid = 0;
-        cached.not_found = 0;
     }
     switch (syntax) {
         case body::Syntax::kMalformed:

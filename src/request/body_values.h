@@ -13,8 +13,8 @@ ngx_int_t get_body_variable(ngx_http_request_t* r, ngx_http_variable_value_t* va
 // Creates a reader for a body of this format; null if memory is exhausted.
 ReadBody* new_read_body(ngx_http_request_t* r, const BodySettings& settings, body::Format format);
 
-// Ends a body, and makes nginx evaluate its variables again.
-BodyResult finish_body(ngx_http_request_t* r, ReadBody* read);
+// Ends a body.
+BodyResult finish_body(ReadBody* read);
 
 // Counts a body, if some location shows counters.
 void count_body(ngx_http_request_t* r, BodyKind kind, BodyResult result);

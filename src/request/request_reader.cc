@@ -99,7 +99,7 @@ ngx_int_t read_buffers(ngx_http_request_t* r, const BodySettings& settings, Requ
         }
     }
     if (!reader->is_empty()) {
-        count_body(r, BodyKind::kRequest, finish_body(r, state->request_body));
+        count_body(r, BodyKind::kRequest, finish_body(state->request_body));
     }
     return NGX_DECLINED;
 }

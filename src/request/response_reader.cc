@@ -52,7 +52,7 @@ void read_buffer(ngx_http_request_t* r, const ngx_buf_t& buffer, RequestState* s
                           static_cast<std::size_t>(buffer.last - buffer.pos));
     }
     if (buffer.last_buf && !read->reader.is_empty()) {
-        count_body(r, BodyKind::kResponse, finish_body(r, read));
+        count_body(r, BodyKind::kResponse, finish_body(read));
     }
 }
 

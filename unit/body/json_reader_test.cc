@@ -140,7 +140,9 @@ void test_bounds_depth(void**) {
 void test_bounds_numbers(void**) {
     assert_read("a", R"({"b":)" + std::string(kMaxAnyNumber, '1') + R"(,"a":1})", "1");
     assert_read("a", R"({"b":)" + std::string(kMaxAnyNumber + 1, '1') + R"(,"a":1})", "-", Syntax::kTooLarge);
-    assert_read("a", "[" + std::string(100'000, '1') + "]", "-", Syntax::kTooLarge);
+    assert_read("a", R"({"a":)" + std::string(100'000, '1') + "}", "-", Syntax::kTooLarge);
+    assert_read("a", R"({"a":)" + std::string(100'000, '1'), "-", Syntax::kTooLarge);
+    assert_read("a", R"({"b":[)" + std::string(100'000, '1') + R"(],"a":1})", "1");
     assert_read("a", R"({"a":1})" + std::string(100'000, ' '), "1");
 }
 
