@@ -34,7 +34,7 @@ location /moved { error_page 404 = \@other; rate_limit zone=tokens cost=\$estima
 location \@other { rate_limit_request \$deep json:n; rate_limit zone=second cost=\$deep; proxy_pass http://app; }
 location /metrics { rate_limit_metrics; }
 CONF
-my $nginx = start_nginx(
+my %conf = (
     clock => 1,
     http  => <<"CONF",
 upstream app { server 127.0.0.1:$app_port; keepalive 4; }
@@ -48,6 +48,7 @@ CONF
     server  => $server,
     servers => "server { listen 127.0.0.1:$h2_port http2; $server }",
 );
+my $nginx = start_nginx(%conf);
 $nginx->write_file('large.html', 'too large, sorry');
 
 # Posts a body. Returns the status, the remaining quota, and whether the upstream got the same body.
@@ -185,6 +186,11 @@ for my $path ('/', '/direct', '/remote') {
     is post($path, '{"max_tokens":0}', 'X-Client' => "h2$path"), '200 990', 'and the cost';
 }
 $h2->close;
+
+$metrics = metrics($nginx);
+$nginx->reload(%conf);
+my @labels = ('rate_limiter_bodies_total', body => 'request');
+is sum_of(metrics($nginx), @labels), sum_of($metrics, @labels), 'a reload keeps the counts';
 unlike $nginx->error_log, qr/\[(?:alert|crit|emerg)\]|exited on signal/, 'the log has no unexpected errors';
 
 done_testing;
