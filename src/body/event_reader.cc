@@ -10,7 +10,6 @@ namespace rate_limit::body {
 namespace {
 
 constexpr std::string_view kDataName = "data";
-constexpr std::string_view kDataField = "data:";
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
 const char* find(char c, const char* at, const char* end) {
