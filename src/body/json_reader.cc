@@ -356,7 +356,11 @@ bool JsonReader::skip_bracket(char c) {
     const BlockMarks marks = find_marks(block);
     bool carry = state->is_escaped;
     const std::uint64_t escaped = find_escaped(marks.backslashes, &carry);
-    const std::uint64_t strings = parities(marks.quotes & ~escaped) ^ state->in_string;
+    const std::uint64_t quotes = marks.quotes & ~escaped;
+    std::uint64_t strings = state->in_string;
+    if (quotes != 0) {
+        strings ^= parities(quotes);
+    }
     for (std::uint64_t bits = marks.brackets & ~strings; bits != 0; bits &= bits - 1) {
         const int index = __builtin_ctzll(bits);
         if (!skip_bracket(block[index])) {
