@@ -17,6 +17,17 @@ const char* find(char c, const char* at, const char* end) {
     return found != nullptr ? static_cast<const char*>(found) : end;
 }
 
+// The first carriage return that ends a line without a line feed, as far as has arrived; `end` if there is
+// none.
+const char* find_lone_return(const char* at, const char* end) {
+    for (at = find('\r', at, end); at != end; at = find('\r', at + 1, end)) {
+        if (at + 1 == end || at[1] != '\n') {
+            return at;
+        }
+    }
+    return end;
+}
+
 // Whether a name has one spelling in JSON apart from \u escapes of ASCII.
 bool is_searchable(std::string_view name) {
     return !name.empty() && std::all_of(name.begin(), name.end(), [](char c) {
@@ -64,7 +75,7 @@ void EventReader::begin(const Paths* paths, JsonReader* json, Number* numbers) {
 
 // The first place that may be a member of a path, or needs a look for another reason; `end` if there is none.
 const char* EventReader::find_any_member(const char* at, const char* end) const {
-    const char* first = end;
+    const char* first = find_lone_return(at, end);
     for (std::size_t i = 0; i < paths_->size; i++) {
         first = std::min(first, find_member(at, end, paths_->paths[i].key));
     }

@@ -102,34 +102,37 @@ inline const char* skip_plain_text(const char* at, const char* end) {
     return at;
 }
 
-// Whether `at` may begin a member of this name, as it is or with \u escapes, or ends a line of an event
-// stream without a line feed. The name must be ASCII and have no characters that JSON escapes in another way.
+// Whether `at` may begin a member of this name, as it is or with \u escapes. The name must be ASCII and have
+// no characters that JSON escapes in another way.
 inline bool may_begin_member(const char* at, const char* end, std::string_view name) {
     const auto left = static_cast<std::size_t>(end - at);
     if (*at == '"') {
         return left > name.size() + 1 && at[name.size() + 1] == '"' &&
                std::memcmp(at + 1, name.data(), name.size()) == 0;
     }
-    if (*at == '\\') {
-        return left > 1 && at[1] == 'u' && (left < 5 || (at[2] == '0' && at[3] == '0' && at[4] < '8'));
-    }
-    return *at == '\r' && (left == 1 || at[1] != '\n');
+    return *at == '\\' && left > 1 && at[1] == 'u' &&
+           (left < 5 || (at[2] == '0' && at[3] == '0' && at[4] < '8'));
 }
 
 // The first place where may_begin_member() is true; `end` if there is none.
 inline const char* find_member(const char* at, const char* end, std::string_view name) {
 #if defined(__SSE2__)
     const __m128i first = _mm_set1_epi8(name[0]);
-    for (; end - at > 16; at += 16) {
-        const __m128i text = _mm_loadu_si128(reinterpret_cast<const __m128i*>(at));
-        const __m128i next = _mm_loadu_si128(reinterpret_cast<const __m128i*>(at + 1));
+    const auto find_marks_of_member = [&](const char* from) {
+        const __m128i text = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+        const __m128i next = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + 1));
         const __m128i member =
             _mm_and_si128(_mm_cmpeq_epi8(text, _mm_set1_epi8('"')), _mm_cmpeq_epi8(next, first));
-        const __m128i escape = _mm_and_si128(_mm_cmpeq_epi8(text, _mm_set1_epi8('\\')),
-                                             _mm_cmpeq_epi8(next, _mm_set1_epi8('u')));
-        const __m128i line_end = _mm_cmpeq_epi8(text, _mm_set1_epi8('\r'));
-        auto mask =
-            static_cast<unsigned>(_mm_movemask_epi8(_mm_or_si128(_mm_or_si128(member, escape), line_end)));
+        return _mm_or_si128(member, _mm_cmpeq_epi8(text, _mm_set1_epi8('\\')));
+    };
+    for (; end - at > 32; at += 32) {
+        const __m128i low = find_marks_of_member(at);
+        const __m128i high = find_marks_of_member(at + 16);
+        if (_mm_movemask_epi8(_mm_or_si128(low, high)) == 0) {
+            continue;
+        }
+        auto mask = static_cast<unsigned>(_mm_movemask_epi8(low)) |
+                    static_cast<unsigned>(_mm_movemask_epi8(high)) << 16;
         for (; mask != 0; mask &= mask - 1) {
             const char* const hit = at + __builtin_ctz(mask);
             if (may_begin_member(hit, end, name)) {
