@@ -6,8 +6,8 @@ if remaining and not rejected_or_delayed and form == kDecisionFormat then
     at, index = at + 6, index + 1
 else
     local head, rate = kind % 256, 0
-    local size = head % kRefund
-    for i = 1, head < kRefund and size or 0 do
+    local size = head % kOverdraw
+    for i = 1, head < kOverdraw and size or 0 do
         if checks then
             local check = checks[i]
             fits, rate, remaining, reset = check.allowed, check.rate, check.remaining, check.reset
@@ -30,5 +30,6 @@ else
             filled = filled + 2
         end
     end
-    at, index = at + kGroupSize + size * kLimitSize, index + size
+    at = at + kGroupSize + size * (head >= kUndo and kLimitSize + kChargeSize or kLimitSize)
+    index = index + size
 end

@@ -16,19 +16,22 @@
 --   evaluate_at_admission    sets `drains` if the time of a charge matters; last_charge returns the last such time
 --   overshoot_of             returns how many requests exceed the limit
 --   charge_beyond_limit      charges
+--   undo                     sets `amount` for the rate `i`, to what may be given back, and changes check.a and check.b
+--   overdraw                 sets `used` for the rate `i`, or `cost`, to what is charged to it
 --   charge_client            returns without a value for the reply
 --
--- makers[algorithm](limit, count, seconds, flags, size, ceiling, delay, longest) returns the functions evaluate, write,
--- decode and step of one rate, and fixed_expiry. `longest` is the longest period of the policy, in seconds; the other
--- parameters are those that read_policy returns. In these functions, `state` is the state of the rate as a string, or
--- false for a new client:
+-- makers[algorithm](limit, count, seconds, most, flags, size, ceiling, delay, longest) returns the functions evaluate,
+-- write, decode and step of one rate, and fixed_expiry. `longest` is the longest period of the policy, in seconds; the
+-- other parameters are those that read_policy returns. In these functions, `state` is the state of the rate as a
+-- string, or false for a new client:
 --   evaluate(state, cost) returns
 --     whether the request fits;
 --     remaining, reset_after, retry_after (-1 for never), delay and excess_milli, after the charge if it fits;
 --     the view: the time of the evaluation; `start`, `a` and `b`, whose meaning depends on the algorithm; and `moved`,
 --     whether the state must be written even if nothing is charged.
---   write(state, time, start, a, b, cost) returns the state after `cost` is charged to this view, false for no state,
---     and the time until which the state is needed. A negative cost is a refund.
+--   write(state, time, start, a, b, cost, reset, charged_at) returns the state after `cost` is charged to this view,
+--     false for no state, and the time until which the state is needed. `reset` is the reset_after of evaluate, or nil.
+--     A negative cost undoes a part of a charge that was made at `charged_at`.
 --   decode(state), for sliding_log only, returns the log.
 --   step(state, cost), for some algorithms only, is evaluate and write for the most common requests. It returns the
 --     state after the charge, remaining, reset_after and, if it changes, the time until which the state is needed. It

@@ -6,10 +6,8 @@
 -- requests, `b` the fraction.
 --
 -- `base`: the excess of a rejected request is the level above `base`.
-local bucket = kNeeded and function(base, limit, count, seconds, flags, ceiling, delay)
+local bucket = kNeeded and function(base, limit, count, seconds, most, ceiling, delay)
     local period = seconds * kSecond
-    -- With sync=, other instances may have admitted more than the limit.
-    local most = flags >= kFlagDebt and limit + (limit > count and limit or count) or limit
     most = most > ceiling and most or ceiling
     local free = delay < kNoDelay and delay + 1
 
@@ -165,14 +163,48 @@ end
 
 -- part charge_beyond_limit
 if kOwn(policy.algorithm) and cost > 0 then
-    -- Raises the level, at most to `owed`.
+    -- Raises the level, at most to `most`.
     for i = 1, policy.rates do
-        local after, owed = check.a[i] + cost, policy[i].owed
-        if after < owed then
+        local after, most = check.a[i] + cost, policy[i].most
+        if after < most then
             check.a[i] = after
-        elseif check.a[i] < owed then
-            check.a[i], check.b[i] = owed, 0
+        elseif check.a[i] < most then
+            check.a[i], check.b[i] = most, 0
         end
     end
     return charge(check, 0)
+end
+
+-- part undo
+if kOwn(policy.algorithm) then
+    -- What may have drained since the charge is not given back. `left` and `part` is what cannot have drained.
+    local period = policy[i].seconds * kSecond
+    local drained, part = muldiv(math.max(check.time[i] - charged_at, 0), policy[i].count, period)
+    local left = charged - drained
+    if part > 0 then
+        left, part = left - 1, period - part
+    end
+    if left < 0 then
+        left, part = 0, 0
+    elseif left >= amount or (whole and left + part > 0) then
+        -- A request that is undone before its whole charge may have drained costs nothing.
+        left, part = amount, 0
+    end
+    local level, rest = check.a[i] - left, check.b[i] - part
+    if rest < 0 then
+        level, rest = level - 1, rest + period
+    end
+    check.a[i], check.b[i] = math.max(level, 0), level < 0 and 0 or rest
+    amount = 0
+end
+
+-- part overdraw
+if kOwn(policy.algorithm) then
+    local after = check.a[i] + cost
+    if after < most then
+        check.a[i] = after
+    elseif check.a[i] < most then
+        check.a[i], check.b[i] = most, 0
+    end
+    return 0
 end

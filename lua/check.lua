@@ -11,9 +11,10 @@
 --   interval_moved               whether that time must be written even if nothing is charged
 --   extra                        microseconds for which the value is kept beyond the need of its rates; may be nil
 --   fresh                        used by write_rates only
+--   charged, charged_at          the charge that is undone; used by group.lua only
 --
--- charge, refuse and give_back return the new value of the key, false for none, and the time until which the value is
--- needed; they return nothing if the key does not change.
+-- charge, refuse, undo and overdraw return the new value of the key, false for none, and the time until which the value
+-- is needed; they return nothing if the key does not change.
 local function checks()
     local find_rate_slots, convert_rate_slots = rate_slots()
     local read_value, write_value = value_codec(convert_rate_slots)
@@ -126,13 +127,17 @@ local function checks()
     end
 
     -- Writes the states of all rates after `cost` to their slots. Returns the time until which they are needed.
-    local function write_rates(check, cost)
+    --
+    -- If not nil, cost_of(i) returns the cost for the rate `i`, and `charged_at` is the time of the charge that is
+    -- undone.
+    local function write_rates(check, cost, cost_of, charged_at)
         local policy, states, fresh = check.policy, check.states, check.fresh
         local expires = 0
         for i = 1, policy.written do
             local needed
+            cost = cost_of and cost_of(i) or cost
             fresh[i], needed = policy[i].write(states[check.from[i]], check.time[i], check.start[i], check.a[i],
-                check.b[i], cost)
+                check.b[i], cost, nil, charged_at)
             expires = math.max(expires, needed)
         end
         for i = 1, policy.written do
@@ -249,20 +254,40 @@ local function checks()
         return value, expires
     end
 
-    -- Refunds an admitted request.
-    local function give_back(check)
+    -- Undoes a part of the charge of the check: gives back the cost, as far as the charge still counts.
+    local function undo(check, whole)
         if check.cost == 0 then
             return
         end
-        -- The time of the admitted request before is unknown, so min_interval starts anew.
-        check.admitted = 0
-        return finish(check, write_rates(check, -check.cost))
+        if whole then
+            -- The time of the admitted request before is unknown, so min_interval starts anew.
+            check.admitted = 0
+        end
+        local policy, charged, charged_at = check.policy, check.charged, check.charged_at
+        return finish(check, write_rates(check, 0, function(i)
+            local amount = check.cost
+            -- parts undo
+            return -amount
+        end, charged_at))
+    end
+
+    -- Charges the cost even if it does not fit, as far as a client may owe.
+    local function overdraw(check)
+        if check.cost == 0 then
+            return
+        end
+        local policy = check.policy
+        return finish(check, write_rates(check, 0, function(i)
+            local cost, used, most = check.cost, check.a[i], policy[i].most
+            -- parts overdraw
+            return math.max(math.min(cost, most - used), 0)
+        end))
     end
 
     -- Returns a policy as a table, with its rates at 1, 2, ….
     local function new_policy(index)
-        local algorithm, flags, rates, slots, size, ceiling, delay, min_interval, limit, count, seconds, next_rate =
-            read_policy(index)
+        local algorithm, flags, rates, slots, size, ceiling, delay, min_interval, limit, count, seconds, most,
+            next_rate = read_policy(index)
         -- Whether the value may be needed for longer than the rates of one request tell, and how many rates have states
         -- of their own.
         local has_expiry, written = slots > 1, rates
@@ -276,20 +301,20 @@ local function checks()
         for i = 1, rates do
             policy[i] = {
                 limit = limit, count = count, seconds = seconds, slot_mark = 1 + seconds % kRateSlotMarks,
-                owed = flags >= kFlagDebt and limit + math.max(limit, count) or limit,
+                most = most,
             }
             longest = math.max(longest, seconds)
             if i < rates then
-                limit, count, seconds, next_rate = from_bytes(kRateFormat, ARGV[1], next_rate)
+                limit, count, seconds, most, next_rate = from_bytes(kRateFormat, ARGV[1], next_rate)
             end
         end
         for i = 1, rates do
             local rate = policy[i]
             rate.evaluate, rate.write, rate.decode =
-                makers[algorithm](rate.limit, rate.count, rate.seconds, flags, size, ceiling, delay, longest)
+                makers[algorithm](rate.limit, rate.count, rate.seconds, rate.most, flags, size, ceiling, delay, longest)
         end
         return policy
     end
 
-    return new_check, new_policy, evaluate, charge, refuse, give_back
+    return new_check, new_policy, evaluate, charge, refuse, undo, overdraw
 end

@@ -3,7 +3,7 @@
 -- State: the end of the window (52 bits), the mark of its period (12 bits) and the count (32 bits). View: `start` is
 -- the end of the window, `a` the count.
 -- use window.lua
-makers[kFixedWindow] = makers[kFixedWindow] and function(limit, _, seconds, flags)
+makers[kFixedWindow] = makers[kFixedWindow] and function(limit, _, seconds, _, flags)
     local period, mark, first = seconds * kSecond, seconds % kPeriodMarks * 16, flags % 2 >= kFlagAlignFirst
 
     -- Returns the view of the window at `now`: time, end, count, moved.
@@ -76,4 +76,9 @@ makers[kFixedWindow] = makers[kFixedWindow] and function(limit, _, seconds, flag
     end
 
     return evaluate, write, nil, step, true
+end
+
+-- part undo
+if policy.algorithm == kFixedWindow and charged_at < check.start[i] - policy[i].seconds * kSecond then
+    amount = 0
 end

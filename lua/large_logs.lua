@@ -4,7 +4,7 @@ local LARGE = 300
 if makers[kSlidingLog] then
     local has_large_log, number, at = {}, 0, 1
     while at <= #ARGV[1] do
-        local algorithm, _, rates, _, size, _, _, _, _, _, _, next_rate = read_policy(0, at)
+        local algorithm, _, rates, _, size, _, _, _, _, _, _, _, next_rate = read_policy(0, at)
         if algorithm == kSlidingLog and size > LARGE then
             has_large_log[number] = true
             large = large or {}
@@ -14,14 +14,17 @@ if makers[kSlidingLog] then
     -- main.lua gets groups, each with a head. sync.lua gets entries without heads.
     local limits, index = ARGV[2], 0
     local left = #limits > #KEYS * kLimitSize and 0 or -1
+    local record = kLimitSize
     at = 1
     while large and at <= #limits do
         if left == 0 then
-            left = string.byte(limits, at) % kRefund
+            local head = string.byte(limits, at)
+            left = head % kOverdraw
+            record = head >= kUndo and kLimitSize + kChargeSize or kLimitSize
             at = at + kGroupSize
         end
         index = index + 1
         large[index] = has_large_log[string.byte(limits, at)]
-        at, left = at + kLimitSize, left - 1
+        at, left = at + record, left - 1
     end
 end

@@ -14,8 +14,9 @@ end
 
 -- Decodes the policy `index` records after the one at `at`, which is the first if not given. Returns the algorithm, the
 -- flags, the number of rates, the number of rate slots, the size (buckets of sliding_buckets, largest number of entries
--- of sliding_log), ceiling, delay, min_interval; capacity, count and period of the first rate; and the position after
--- that rate. A table would be more readable, but costs 7 % of a call.
+-- of sliding_log), ceiling, delay, min_interval; capacity, count, period and most of the first rate; and the position
+-- after that rate. `most` is what a client may have used, more than the capacity if it may owe. A table would be more
+-- readable, but costs 7 % of a call.
 local function read_policy(index, at)
     at = at or 1
     for _ = 1, index do

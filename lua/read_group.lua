@@ -15,14 +15,14 @@ if other_kind ~= kind then
         evaluate, step = nil, nil
     end
     if not known and kind % 256 == 1 then
-        local algorithm, flags, rates, slots, size, ceiling, delay, min_interval, limit, count, seconds =
+        local algorithm, flags, rates, slots, size, ceiling, delay, min_interval, limit, count, seconds, most =
             read_policy((kind - 1) / 256)
         local simple = rates == 1 and slots == 1 and min_interval == 0 and flags % 4 < kFlagCountAll
         -- parts read_group
         if simple then
             local _
             evaluate, write, _, step, fixed_expiry =
-                makers[algorithm](limit, count, seconds, flags, size, ceiling, delay, seconds)
+                makers[algorithm](limit, count, seconds, most, flags, size, ceiling, delay, seconds)
             step = rewrite and not expiries and step
         end
     end

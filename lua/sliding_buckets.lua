@@ -4,7 +4,7 @@
 -- (8 bits), the period in seconds (32 bits) and the counters in a ring. All counters have 1, 2 or 4 bytes, as the
 -- largest needs. View: `start` is the start of the newest sub-window at `now`, `a` by how many sub-windows it is newer
 -- than the newest of the state, `b` the index of the latter's counter, -1 for a new client.
-makers[kSlidingBuckets] = makers[kSlidingBuckets] and function(limit, _, seconds, _, buckets)
+makers[kSlidingBuckets] = makers[kSlidingBuckets] and function(limit, _, seconds, _, _, buckets)
     local byte = string.byte
     local width = (seconds * kSecond + -seconds * kSecond % buckets) / buckets
 
@@ -178,25 +178,23 @@ makers[kSlidingBuckets] = makers[kSlidingBuckets] and function(limit, _, seconds
         end
     end
 
-    local function write(state, _, start, newer, head, cost)
-        local text, expires = write_text(state, start, newer, head, cost)
+    local function write(state, _, start, newer, head, cost, _, charged_at)
+        local text, expires
+        if cost >= 0 then
+            text, expires = write_text(state, start, newer, head, cost)
+        end
         if text then
             return text, expires
         end
         local ring
         ring, head = open(state, newer, head)
-        local index = head + 1
-        ring[index] = math.min(ring[index] + cost, kMaxCounter)
-        -- A refund above the newest counter reduces the counters before it.
-        for age = 1, buckets - 1 do
-            if ring[index] >= 0 then
-                break
-            end
-            local before = (head - age) % buckets + 1
-            ring[index], ring[before] = 0, ring[before] + ring[index]
-            index = before
+        -- By how many sub-windows the charge is older than the newest.
+        local behind = cost < 0 and charged_at < start and start - charged_at or 0
+        local age = (behind + -behind % width) / width
+        if age < buckets then
+            local index = (head - age) % buckets + 1
+            ring[index] = math.max(math.min(ring[index] + cost, kMaxCounter), 0)
         end
-        ring[index] = math.max(ring[index], 0)
         return close(ring, head, start)
     end
 
@@ -231,4 +229,11 @@ end
 -- part write_long
 if policy.algorithm == kSlidingBuckets then
     text = to_bytes('<I2', state and #state or 0) .. (state or '')
+end
+
+-- part overdraw
+if policy.algorithm == kSlidingBuckets then
+    local rate = policy[i]
+    local fits, remaining, _, _, _, excess = rate.evaluate(check.states[check.from[i]], cost)
+    used = rate.limit - cost + (fits and -remaining or excess / 1000)
 end

@@ -5,7 +5,7 @@
 -- express. A request of cost n has n entries. A large log is a ring: see log_ring.lua and sliding_ring.lua. View:
 -- `start` is the time of the newest entry, `a` the number of entries in the period, `b` that of all entries.
 -- include log_ring.lua
-makers[kSlidingLog] = makers[kSlidingLog] and function(limit, _, seconds, flags, capacity, _, _, longest)
+makers[kSlidingLog] = makers[kSlidingLog] and function(limit, _, seconds, _, flags, capacity, _, _, longest)
     local HEADER = 9
     local period, varied = seconds * kSecond, flags % 8 >= kFlagVaried
     longest = longest * kSecond
@@ -103,6 +103,21 @@ makers[kSlidingLog] = makers[kSlidingLog] and function(limit, _, seconds, flags,
             time, start, count, size, moved
     end
 
+    -- Returns the index of the first entry of a charge, and how many of its entries to remove, at most `amount`. While
+    -- the clock is behind, entries get the time of the newest entry.
+    local function find_charge(state, newest, size, time, start, charged_at, amount)
+        local first = size - younger_than(state, newest, size, time - start, time - charged_at + 1)
+        local age = first < size and age_of(state, width, newest, first)
+        if not age or time - charged_at >= horizon or start - age - charged_at > kClockSlack then
+            return size, 0
+        end
+        local last = first
+        while last < size and last - first < amount and age_of(state, width, newest, last) == age do
+            last = last + 1
+        end
+        return first, last - first
+    end
+
     if large and capacity > LARGE then
         -- include sliding_ring.lua
         return evaluate, write_ring, decode
@@ -122,22 +137,29 @@ makers[kSlidingLog] = makers[kSlidingLog] and function(limit, _, seconds, flags,
         return table.concat(entries)
     end
 
-    -- Drops entries older than the horizon, then adds `cost` entries; drops the oldest ones if there is no room. A
-    -- refund drops the newest entries instead.
-    local function write(state, time, start, count, _, cost)
+    -- Drops entries older than the horizon, then adds `cost` entries; drops the oldest ones if there is no room. If a
+    -- charge is undone, drops its entries instead.
+    local function write(state, time, start, count, _, cost, _, charged_at)
         local newest, size
         state, newest, size = decode(state)
         local kept = count
         if horizon ~= period then
             kept = younger_than(state, newest, size, time - start, horizon)
         end
+        local before, undone = size, 0
         if cost < 0 then
-            if kept + cost <= 0 then
+            before, undone = find_charge(state, newest, size, time, start, charged_at, -cost)
+            cost = 0
+        end
+        if undone > 0 then
+            if kept == undone then
                 return false, 0
             end
             local entries = entries_of(state, size, kept, newest - start)
-            start = start - age_of(state, width, newest, size + cost - 1)
-            return header(start) .. string.sub(entries, 1, (kept + cost) * width), start + longest
+            local at = (before - size + kept) * width
+            entries = string.sub(entries, 1, at) .. string.sub(entries, at + undone * width + 1)
+            start = before + undone < size and start or start - age_of(state, width, newest, before - 1)
+            return header(start) .. entries, start + longest
         end
         local entered = cost < capacity and cost or capacity
         if kept > capacity - entered then

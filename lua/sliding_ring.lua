@@ -53,22 +53,37 @@ decode = function(state)
 end
 
 -- See write in sliding_log.lua.
-local function write_ring(state, time, start, count, _, cost)
+local function write_ring(state, time, start, count, _, cost, _, charged_at)
     local ring, newest, size = decode(state)
     local kept = count
     if horizon ~= period then
         kept = younger_than(ring, newest, size, time - start, horizon)
     end
-    if cost < 0 and kept + cost <= 0 then
+    local before, undone = size, 0
+    if cost < 0 then
+        before, undone = find_charge(ring, newest, size, time, start, charged_at, -cost)
+        cost = 0
+    end
+    if undone > 0 and kept == undone then
         return false, 0
     end
-    local entered = math.min(math.max(cost, 0), capacity)
+    local entered = math.min(cost, capacity)
     kept = math.min(kept, capacity - entered)
-    local left = part_of_ring(ring, size - kept, cost < 0 and kept + cost or kept)
+    local left = part_of_ring(ring, size - kept, before - size + kept)
     left.shift = (ring.shift + newest - start) % 2 ^ 48
     left.newest = start
-    if cost < 0 then
-        left.newest = start - ring_age(ring, nil, nil, size + cost - 1)
+    if undone > 0 then
+        -- The entries after the charge, usually few, move to its place.
+        local after = {}
+        for index = before + undone, size - 1 do
+            after[#after + 1] = start - ring_age(ring, nil, nil, index)
+        end
+        if not after[1] then
+            left.newest = start - ring_age(ring, nil, nil, before - 1)
+        end
+        for i = 1, #after do
+            ring_append(left, to_bytes(left.format, (after[i] + left.shift) % left.wrap), 1, capacity)
+        end
     elseif entered > 0 then
         left.newest = time
         ring_append(left, to_bytes(left.format, (time + left.shift) % left.wrap), entered, capacity)

@@ -4,10 +4,10 @@
 -- previous window's count (16 bits each), then their high halves. The high halves are omitted if both are zero. View:
 -- `start` is the end of the window, `a` its count, `b` the previous count.
 -- use window.lua
-makers[kSlidingWindow] = makers[kSlidingWindow] and function(limit, _, seconds, flags)
+makers[kSlidingWindow] = makers[kSlidingWindow] and function(limit, _, seconds, most, flags)
     local period, mark = seconds * kSecond, seconds % kPeriodMarks * 16
-    -- The largest count that a request or an instance can have left: with count=all any, with sync= twice the limit.
-    local most = flags % 4 >= kFlagCountAll and 2 ^ 32 or flags >= kFlagDebt and limit * 2 or limit
+    -- The largest count that a request or an instance can have left.
+    most = flags % 4 >= kFlagCountAll and 2 ^ 32 or most
 
     -- Returns the view of the window at `now`: time, end, count, previous count, moved.
     local function view(state)
@@ -79,10 +79,6 @@ makers[kSlidingWindow] = makers[kSlidingWindow] and function(limit, _, seconds, 
         count = count + cost
         if count > kMaxCounter then
             count = kMaxCounter
-        elseif count < 0 then
-            -- A refund above this window's count reduces the previous count.
-            before = before + count > 0 and before + count or 0
-            count = 0
         end
         local low = finish % 2 ^ 48
         local high = (finish - low) / 2 ^ 48 + mark
@@ -118,4 +114,16 @@ makers[kSlidingWindow] = makers[kSlidingWindow] and function(limit, _, seconds, 
     end
 
     return evaluate, write, nil, step, true
+end
+
+-- part undo
+if policy.algorithm == kSlidingWindow then
+    local period = policy[i].seconds * kSecond
+    local begin = check.start[i] - period
+    if charged_at >= begin then
+        amount = math.min(amount, check.a[i])
+    else
+        check.b[i] = charged_at >= begin - period and math.max(check.b[i] - amount, 0) or check.b[i]
+        amount = 0
+    end
 end

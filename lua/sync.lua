@@ -28,13 +28,14 @@ local simple_evaluate, simple_write = {}, {}
 do
     local at, number = 1, 0
     while at <= #ARGV[1] do
-        local algorithm, flags, rates, slots, size, ceiling, delay, min_interval, limit, count, seconds, next_rate =
+        local algorithm, flags, rates, slots, size, ceiling, delay, min_interval, limit, count, seconds, most,
+            next_rate =
             read_policy(0, at)
         local simple = false
         -- parts simple_policies
         if simple and rates == 1 and slots == 1 and min_interval == 0 then
             simple_evaluate[number], simple_write[number] =
-                makers[algorithm](limit, count, seconds, flags, size, ceiling, delay, seconds)
+                makers[algorithm](limit, count, seconds, most, flags, size, ceiling, delay, seconds)
         end
         at, number = next_rate + (rates - 1) * kRateSize, number + 1
     end

@@ -1,5 +1,5 @@
 -- token_bucket: `capacity` tokens, refilled at the rate. The level of the bucket is the number of missing tokens.
 -- use bucket.lua
-makers[kTokenBucket] = makers[kTokenBucket] and function(limit, count, seconds, flags, _, ceiling, delay)
-    return bucket(limit, limit, count, seconds, flags, ceiling, delay)
+makers[kTokenBucket] = makers[kTokenBucket] and function(limit, count, seconds, most, _, _, ceiling, delay)
+    return bucket(limit, limit, count, seconds, most, ceiling, delay)
 end

@@ -21,9 +21,11 @@ my $nginx = start_nginx(
         . "rate_limit_zone \$http_x_client zone=shared:1m rate=3r/d redis=main on_error=local;\n"
         . "rate_limit_zone \$http_x_client zone=synced:1m rate=\$http_x_rate redis=main sync=50ms;\n"
         . "rate_limit_zone \$http_x_client zone=candidate:1m rate=1r/d;\n"
+        . "rate_limit_zone \$http_x_client zone=settled:1m rate=1r/d;\n"
         . "rate_limit_response \$number json:number;\n",
     server => join "\n",
     'location = /metrics { rate_limit_metrics; }',
+    'location = /settled { rate_limit zone=settled settle=$bytes_sent; empty_gif; }',
     'location = /candidate { rate_limit_shadow zone=candidate; empty_gif; }',
     map {"location = /$_ { rate_limit zone=$_; empty_gif; }"} qw(memory shared synced)
 );

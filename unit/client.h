@@ -51,14 +51,14 @@ class Client {
         : policy_(policy), layout_(layout), charged_(policy.rates), state_(words_of(layout)) {}
 
     // The decision on a request, without a change of the state.
-    Decision peek(Micros now, std::uint32_t cost = 1) const {
+    Decision peek(Micros now, std::uint64_t cost = 1) const {
         Check check;
         return check.evaluate(policy_, layout_, state_.data(), now, cost);
     }
 
     Decision look(Micros now) const { return peek(now, 0); }
 
-    Decision request(Micros now, std::uint32_t cost = 1) {
+    Decision request(Micros now, std::uint64_t cost = 1) {
         Check check;
         if (check.evaluate(policy_, layout_, state_.data(), now, cost).allowed) {
             check.charge(state_.data());
@@ -70,7 +70,7 @@ class Client {
     }
 
     // A request that another limit rejects, whatever this one says.
-    Decision refused(Micros now, std::uint32_t cost = 1) {
+    Decision refused(Micros now, std::uint64_t cost = 1) {
         Check check;
         check.evaluate(policy_, layout_, state_.data(), now, cost);
         check.refuse(state_.data());

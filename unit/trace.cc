@@ -36,8 +36,8 @@ std::ostream& operator<<(std::ostream& out, const Trace& trace) {
 
 namespace random {
 
-rc::Gen<std::uint32_t> any_count(Algorithm algorithm) {
-    using Count = std::uint32_t;
+rc::Gen<std::uint64_t> any_count(Algorithm algorithm) {
+    using Count = std::uint64_t;
     if (has_state<StateKind::kLog>(algorithm)) {
         return rc::gen::weightedOneOf<Count>({{6, between<Count>(1, 12)}, {1, between<Count>(1, 300)}});
     }
@@ -57,7 +57,7 @@ rc::Gen<Micros> any_period() {
 }
 
 Rate draw_rate(Algorithm algorithm) {
-    const std::uint32_t count = *any_count(algorithm);
+    const std::uint64_t count = *any_count(algorithm);
     return {count, *any_period()};
 }
 
@@ -75,10 +75,10 @@ Policy draw_policy(Algorithm algorithm, unsigned kind) {
     policy.algorithm = algorithm;
     policy.rates = draw_rates(algorithm, (kind & kSeveralRates) != 0);
     if (takes<kTakesCapacity>(algorithm)) {
-        policy.capacity = *rc::gen::oneOf(rc::gen::just(0U), any_count(algorithm));
+        policy.capacity = *rc::gen::oneOf(rc::gen::just<std::uint64_t>(0), any_count(algorithm));
     }
     if (takes<kTakesDelay>(algorithm)) {
-        policy.delay = *rc::gen::oneOf(rc::gen::just(kNoDelay), between(0U, 10U));
+        policy.delay = *rc::gen::oneOf(rc::gen::just(kNoDelay), between<std::uint64_t>(0, 10));
     }
     if (takes<kTakesBurst>(algorithm)) {
         policy.burst = *any_count(algorithm) - 1;
@@ -120,13 +120,14 @@ rc::Gen<Micros> any_move(const Rate& rate, bool back) {
          {1, rc::gen::map(between<Micros>(0, 3 * kYear), [](Micros move) { return -move; })}});
 }
 
-rc::Gen<std::uint32_t> any_cost(std::uint32_t limit) {
-    const std::uint32_t most = std::min(limit, kMaxCost - 1);
-    return rc::gen::weightedOneOf<std::uint32_t>({{10, rc::gen::just(1U)},
-                                                  {2, rc::gen::just(0U)},
-                                                  {4, between(1U, most)},
-                                                  {2, between(1U, std::min(most, 4U))},
-                                                  {1, one_of<std::uint32_t>({most, most + 1, kMaxCost})}});
+rc::Gen<std::uint64_t> any_cost(std::uint64_t limit) {
+    using Cost = std::uint64_t;
+    const Cost most = std::min(limit, kMaxCost - 1);
+    return rc::gen::weightedOneOf<Cost>({{10, rc::gen::just<Cost>(1)},
+                                         {2, rc::gen::just<Cost>(0)},
+                                         {4, between<Cost>(1, most)},
+                                         {2, between<Cost>(1, std::min<Cost>(most, 4))},
+                                         {1, one_of<Cost>({most, most + 1, kMaxCost})}});
 }
 
 Step draw_step(const Policy& policy, unsigned kind) {

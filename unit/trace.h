@@ -16,7 +16,7 @@ namespace rate_limit {
 
 struct Step {
     Micros move;         // what the clock shows more than at the step before; less than 0 if it was set back
-    std::uint32_t cost;  // 0 for a look
+    std::uint64_t cost;  // 0 for a look
     RateList rates;      // in force from this step on; none for no change
 };
 
@@ -59,7 +59,7 @@ rc::Gen<T> one_of(std::vector<T> values) {
     return rc::gen::elementOf(std::move(values));
 }
 
-rc::Gen<std::uint32_t> any_count(Algorithm algorithm);
+rc::Gen<std::uint64_t> any_count(Algorithm algorithm);
 RateList draw_rates(Algorithm algorithm, bool several);
 Policy draw_policy(Algorithm algorithm, unsigned kind);
 
@@ -67,7 +67,7 @@ Policy draw_policy(Algorithm algorithm, unsigned kind);
 // beyond.
 rc::Gen<Micros> any_move(const Rate& rate, bool back);
 
-rc::Gen<std::uint32_t> any_cost(std::uint32_t limit);
+rc::Gen<std::uint64_t> any_cost(std::uint64_t limit);
 
 }  // namespace random
 

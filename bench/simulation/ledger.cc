@@ -28,7 +28,7 @@ Micros Ledger::time_of_charge(const SyncBatch& batch, const std::uint64_t* state
 
 // Returns by how much `cost`, charged at `time`, raises the excess over the limit at `now`.
 std::uint32_t Ledger::overshoot(const std::uint64_t* state, Micros time, Micros now,
-                                std::uint32_t cost) const {
+                                std::uint64_t cost) const {
     Check check;
     const Decision& before = check.evaluate(*policy_, layout_, state, time, 0);
     if (cost == 0 || !is_bucket(policy_->algorithm)) {
@@ -49,7 +49,7 @@ void Ledger::apply(const SyncBatch& batch, Micros now, Answer* answer) {
     answer->states.clear();
     for (const SyncEntry& entry : batch.entries) {
         std::uint64_t* state = &states_[client_of(entry.name()) * words_];
-        const std::uint32_t cost = applied ? 0 : entry.amount;
+        const std::uint64_t cost = applied ? 0 : entry.amount;
         const Micros time = cost != 0 ? time_of_charge(batch, state, now) : now;
         answer->overshoots.push_back(overshoot(state, time, now, cost));
         Check check;

@@ -32,7 +32,7 @@ class Ledger {
 
   private:
     Micros time_of_charge(const SyncBatch& batch, const std::uint64_t* state, Micros now) const;
-    std::uint32_t overshoot(const std::uint64_t* state, Micros time, Micros now, std::uint32_t cost) const;
+    std::uint32_t overshoot(const std::uint64_t* state, Micros time, Micros now, std::uint64_t cost) const;
 
     const Policy* policy_;
     StateLayout layout_;

@@ -89,8 +89,9 @@ const Reader kReaders[] = {
      [](auto text, Options* o) {
          return parse_rates(text, &o->scenario.policy.rates) == nullptr && o->scenario.policy.rates.size == 1;
      }},
-    {"burst", [](auto text, Options* o) { return parse_count(text, &o->scenario.policy.burst); }},
-    {"capacity", [](auto text, Options* o) { return parse_count(text, &o->scenario.policy.capacity); }},
+    {"burst", [](auto text, Options* o) { return parse_number(text, kMaxCount, &o->scenario.policy.burst); }},
+    {"capacity",
+     [](auto text, Options* o) { return parse_number(text, kMaxCount, &o->scenario.policy.capacity); }},
     {"instances", [](auto text, Options* o) { return parse_list(text, parse_count, &o->instances); }},
     {"sync", [](auto text, Options* o) { return parse_list(text, parse_time, &o->syncs); }},
     {"phases", [](auto text, Options* o) { return parse_list(text, parse_time, &o->scenario.phases); }},

@@ -22,7 +22,7 @@ struct View {
 // What one rate decides on a request. If the request fits, the numbers are those after its charge.
 struct Outcome {
     bool fits = false;
-    std::uint32_t remaining = 0;
+    std::uint64_t remaining = 0;
     Micros reset_after = 0;          // until the whole quota is back
     Micros retry_after = 0;          // until the request would fit; kNever; 0 if it fits
     Micros delay = 0;                // leaky_bucket: how long the request is delayed
@@ -59,8 +59,13 @@ inline std::uint64_t pack_window(Micros end, const Rate& rate) {
     return static_cast<std::uint64_t>(end) | (period_mark(rate) << kWindowBits);
 }
 
-inline std::uint32_t saturating_add(std::uint64_t count, std::uint64_t cost) {
-    return static_cast<std::uint32_t>(std::min<std::uint64_t>(count + cost, kMaxCounter));
+inline std::uint64_t saturating_add(std::uint64_t count, std::uint64_t cost) {
+    return std::min(count + cost, kMaxCounter);
+}
+
+// `count` plus `cost`, but no more than `most`, unless `count` is more already.
+inline std::uint64_t add_up_to(std::uint64_t count, std::uint64_t cost, std::uint64_t most) {
+    return std::max(count, std::min({count + cost, most, kMaxCounter}));
 }
 
 // Sets `view->now` for a state that last changed at `last`: `now`, or `last` while the clock is behind by at
@@ -69,11 +74,6 @@ inline std::uint32_t saturating_add(std::uint64_t count, std::uint64_t cost) {
 inline void set_moment(Micros last, Micros now, View* view) {
     view->moved = last - now > kClockSlack;
     view->now = view->moved ? now : std::max(now, last);
-}
-
-template <class Holds>
-bool for_all_rates(const Policy& policy, Holds holds) {
-    return std::all_of(policy.rates.rates, policy.rates.rates + policy.rates.size, holds);
 }
 
 }  // namespace rate_limit

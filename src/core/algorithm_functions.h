@@ -9,13 +9,10 @@
 
 namespace rate_limit {
 
-// A charge of an admitted request.
+// The charge of an admitted request, as a later refund needs it.
 struct Charge {
-    const Policy& policy;
-    std::uint32_t cost;
-    const Decision& decision;  // on the request
-    Micros decided_at;         // by the clock of the windows
-    Micros passed;             // since the charge, microseconds
+    std::uint64_t cost;
+    Micros at;  // the time of the decision, by the clock of the windows
 };
 
 // `words` is the state of the quota's rate. For StateKind::kLog it is the state of all rates: the functions
@@ -32,15 +29,22 @@ struct AlgorithmFunctions {
     // Writes the state after requests that were admitted elsewhere, perhaps beyond the limit.
     void (*impose)(const Quota& quota, const View& view, std::uint64_t cost, std::uint64_t* words);
 
+    // Writes the state after a request turned out to cost more: charges `cost`, but no more than to reach
+    // `most` requests.
+    void (*overdraw)(const Quota& quota, const View& view, std::uint64_t cost, std::uint64_t most,
+                     std::uint64_t* words);
+
     // Writes the state without the newest requests, as many as `cost`.
     void (*refund)(const Quota& quota, const View& view, std::uint64_t cost, std::uint64_t* words);
+
+    // Writes the state without `amount` of a charge, as far as the charge still counts. `whole` means that
+    // the request is undone, usually at once.
+    void (*undo)(const Quota& quota, const View& view, std::uint64_t amount, const Charge& charge, bool whole,
+                 std::uint64_t* words);
 
     // How many requests the present window has counted, for algorithms whose windows follow each other
     // without overlap; otherwise 0.
     std::uint64_t (*window_count)(const Quota& quota, const View& view, const std::uint64_t* words);
-
-    // Whether a refund gives back no more than the charge still takes.
-    bool (*is_refundable)(const Charge& charge);
 
     // evaluate() and charge() in one call, for decide_single().
     void (*decide)(const Policy& policy, const StateLayout& layout, std::uint64_t* words, Micros now,
@@ -67,7 +71,7 @@ template <class A>
     }
     decision->allowed = out.fits;
     decision->rate = 0;
-    decision->limit = static_cast<std::uint32_t>(quota.limit);
+    decision->limit = quota.limit;
     decision->remaining = out.remaining;
     decision->reset_after = out.reset_after;
     decision->retry_after = out.retry_after;
@@ -83,12 +87,9 @@ template <class A>
 // those of AlgorithmFunctions that are not templates here.
 template <class A>
 constexpr AlgorithmFunctions make_functions() {
-    return {evaluate_by<A>, A::charge, A::impose, A::refund, A::window_count, A::is_refundable, decide_by<A>};
+    return {evaluate_by<A>, A::charge, A::impose,       A::overdraw,
+            A::refund,      A::undo,   A::window_count, decide_by<A>};
 }
-
-// For windows that follow each other: whether the windows of the charge have not ended. `left` is how long
-// the window of the only rate lasted after the charge; with several rates it is not used.
-bool is_in_same_window(const Charge& charge, Micros left);
 
 // NAME.cc of each algorithm defines these.
 #define ROW(enumerator, name, state, options) extern const AlgorithmFunctions k##enumerator##Functions;

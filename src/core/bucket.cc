@@ -39,7 +39,7 @@ struct Bucket {
         const Wide after = multiply(v.a + cost, quota.period) + v.b;
         out.fits = used + cost <= quota.limit;
         if (out.fits) {
-            out.remaining = static_cast<std::uint32_t>(quota.limit - used - cost);
+            out.remaining = quota.limit - used - cost;
             out.reset_after = as_wait(divide_up(after, quota.rate.count));
             if (quota.policy.delay != kNoDelay && cost != 0) {
                 set_delay(quota, after, &out);
@@ -47,7 +47,7 @@ struct Bucket {
             return out;
         }
         const Wide full = multiply(quota.limit, quota.period);
-        out.remaining = static_cast<std::uint32_t>(quota.limit - std::min(used, quota.limit));
+        out.remaining = quota.limit - std::min(used, quota.limit);
         out.reset_after = as_wait(divide_up(multiply(v.a, quota.period) + v.b, quota.rate.count));
         out.retry_after = cost > quota.limit ? kNever : as_wait(divide_up(after - full, quota.rate.count));
         const Wide base = takes<kTakesDelay>(quota.policy.algorithm) ? quota.period : full;
@@ -80,6 +80,11 @@ struct Bucket {
         write(v, words);
     }
 
+    static void overdraw(const Quota& quota, const View& v, std::uint64_t cost, std::uint64_t,
+                         std::uint64_t* words) {
+        impose(quota, v, cost, words);
+    }
+
     static void refund(const Quota&, const View& before, std::uint64_t cost, std::uint64_t* words) {
         View v = before;
         v.b = v.a < cost ? 0 : v.b;
@@ -87,15 +92,24 @@ struct Bucket {
         write(v, words);
     }
 
-    static std::uint64_t window_count(const Quota&, const View&, const std::uint64_t*) { return 0; }
-
-    // What may have drained since the charge is not given back.
-    static bool is_refundable(const Charge& charge) {
-        return for_all_rates(charge.policy, [&](const Rate& rate) {
-            return multiply(static_cast<std::uint64_t>(charge.passed), rate.count) <
-                   multiply(charge.cost, static_cast<std::uint64_t>(rate.period));
-        });
+    // Gives back nothing that may have drained since the charge, unless the request is undone before its
+    // whole charge may have drained: it then costs nothing.
+    static void undo(const Quota& quota, const View& before, std::uint64_t amount, const Charge& charge,
+                     bool whole, std::uint64_t* words) {
+        const auto passed = static_cast<std::uint64_t>(std::max<Micros>(before.now - charge.at, 0));
+        const Wide charged = multiply(charge.cost, quota.period);
+        const Wide drained = multiply(passed, quota.rate.count);
+        const Wide level = multiply(before.a, quota.period) + before.b;
+        const Wide left = charged <= drained ? 0 : whole ? charged : charged - drained;
+        const Quotient after =
+            divide(level - std::min({level, left, multiply(amount, quota.period)}), quota.period);
+        View v = before;
+        v.a = after.value;
+        v.b = after.rest;
+        write(v, words);
     }
+
+    static std::uint64_t window_count(const Quota&, const View&, const std::uint64_t*) { return 0; }
 
   private:
     static void write(const View& v, std::uint64_t* words) {
@@ -104,7 +118,7 @@ struct Bucket {
     }
 
     static std::uint64_t most_owed(const Quota& quota) {
-        return quota.limit + (quota.policy.debt ? std::max<std::uint64_t>(quota.limit, quota.rate.count) : 0);
+        return quota.limit + debt_of(quota.policy, quota.rate);
     }
 
     static void drain(const Quota& quota, std::uint64_t elapsed, View* v) {

@@ -44,7 +44,7 @@ std::uint64_t weight(std::uint64_t used, Micros matters) {
 }  // namespace
 
 const Decision& Check::evaluate(const Policy& policy, const StateLayout& layout, const std::uint64_t* state,
-                                Micros now, std::uint32_t cost) {
+                                Micros now, std::uint64_t cost) {
     policy_ = &policy;
     layout_ = &layout;
     now_ = now;
@@ -86,7 +86,7 @@ void Check::evaluate_rates(const std::uint64_t* state, Micros now) {
         }
         decision_.allowed = out.fits;
         decision_.rate = static_cast<std::uint8_t>(i);
-        decision_.limit = static_cast<std::uint32_t>(q.limit);
+        decision_.limit = q.limit;
         decision_.remaining = out.remaining;
         decision_.reset_after = out.reset_after;
         decision_.retry_after = out.retry_after;
@@ -110,7 +110,7 @@ void Check::evaluate_interval(const std::uint64_t* state, Micros now) {
     }
     if (decision_.allowed) {
         // Nothing will be charged, so the numbers are those without the request.
-        const std::uint32_t cost = cost_;
+        const std::uint64_t cost = cost_;
         cost_ = 0;
         evaluate_rates(state, now);
         cost_ = cost;
@@ -118,7 +118,7 @@ void Check::evaluate_interval(const std::uint64_t* state, Micros now) {
     if (decision_.allowed || longer(next - now, decision_.retry_after)) {
         decision_.retry_after = next - now;
         decision_.reset_after = std::max(decision_.reset_after, next - now);
-        decision_.excess_milli = std::uint64_t{cost_} * 1000;
+        decision_.excess_milli = cost_ * 1000;
     }
     decision_.allowed = false;
     decision_.remaining = 0;
@@ -136,7 +136,7 @@ void Check::write_states(std::uint64_t* state, Write write) const {
     }
 }
 
-void Check::write(std::uint64_t* state, std::uint32_t cost) const {
+void Check::write(std::uint64_t* state, std::uint64_t cost) const {
     const auto charge = functions_of(policy_->algorithm).charge;
     write_states(state, [=](const Quota& quota, const View& view, std::uint64_t* words) {
         charge(quota, view, cost, words);
@@ -171,6 +171,30 @@ void Check::give_back(std::uint64_t* state) const {
     });
 }
 
+void Check::undo(const Charge& charge, bool whole, std::uint64_t* state) const {
+    if (policy_->rates.size == 0 || cost_ == 0) {
+        return;
+    }
+    if (policy_->min_interval != 0 && whole) {
+        state[interval_index(*layout_)] = 0;
+    }
+    const auto undo = functions_of(policy_->algorithm).undo;
+    write_states(state, [&](const Quota& quota, const View& view, std::uint64_t* words) {
+        undo(quota, view, cost_, charge, whole, words);
+    });
+}
+
+void Check::overdraw(std::uint64_t* state) const {
+    if (cost_ == 0) {
+        return;
+    }
+    const auto overdraw = functions_of(policy_->algorithm).overdraw;
+    write_states(state, [&](const Quota& quota, const View& view, std::uint64_t* words) {
+        overdraw(quota, view, cost_, quota.limit + debt_of(*policy_, quota.rate), words);
+    });
+    write_weight(state);
+}
+
 void Check::impose(std::uint64_t* state) const {
     if (cost_ == 0) {
         charge(state);
@@ -201,7 +225,7 @@ void Check::finish_charge(std::uint64_t* state) const {
 
 // If the clock was set back or the period changed, the state is written even if nothing is charged: otherwise
 // it would not change until the clock reaches its time again.
-void Check::write_uncharged(std::uint64_t* state, std::uint32_t cost) const {
+void Check::write_uncharged(std::uint64_t* state, std::uint64_t cost) const {
     const bool moved =
         std::any_of(views_, views_ + policy_->rates.size, [](const View& view) { return view.moved; });
     if (moved || cost != 0) {
@@ -279,12 +303,6 @@ std::uint64_t window_excess(const Policy& policy, const StateLayout& layout, con
         most = std::max(most, counted - std::min(counted, q.limit));
     }
     return most;
-}
-
-bool is_refundable(const Policy& policy, std::uint32_t cost, const Decision& decision, Micros decided_at,
-                   Micros passed) {
-    return cost != 0 && !policy.count_all &&
-           functions_of(policy.algorithm).is_refundable({policy, cost, decision, decided_at, passed});
 }
 
 std::uint64_t used_part_of(std::uint64_t weight) { return weight >> kTimeBits; }

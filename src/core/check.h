@@ -22,7 +22,7 @@ class Check {
     // allowed; its decision has the present numbers. A null `state` means an unknown client. `now` is above
     // 0, which means never, and below kForever - kMaxPeriod. `policy` and `layout` must outlive the check.
     const Decision& evaluate(const Policy& policy, const StateLayout& layout, const std::uint64_t* state,
-                             Micros now, std::uint32_t cost);
+                             Micros now, std::uint64_t cost);
 
     // Writes to `state` that the request was admitted.
     void charge(std::uint64_t* state) const;
@@ -35,11 +35,20 @@ class Check {
     // numbers after the request.
     void refuse(std::uint64_t* state);
 
-    // Undoes an admitted request of the cost given to evaluate(): lowers what each rate has used by the cost,
-    // at most to 0. At the moment of the charge this restores the numbers; later it gives back the newest
-    // requests that still count. Clears the time of min_interval: the request before the undone one is older
-    // than that. The decision of such a check has no meaning.
+    // Writes to `state` that an admitted request turned out to cost more, by the cost given to evaluate(),
+    // even if that does not fit. A client owes at most debt_of() for each rate.
+    void overdraw(std::uint64_t* state) const;
+
+    // Lowers what each rate has used by the cost given to evaluate(), at most to 0: gives back the newest
+    // requests that still count. Clears the time of min_interval. The decision of such a check has no
+    // meaning.
     void give_back(std::uint64_t* state) const;
+
+    // Undoes a part of a charge, the cost given to evaluate(), as far as the charge still counts: gives
+    // nothing back to another window, and nothing that has drained. `whole` means that the request is undone,
+    // so the time of min_interval is cleared: the request before is older than that. The decision of such a
+    // check has no meaning.
+    void undo(const Charge& charge, bool whole, std::uint64_t* state) const;
 
     // If rates differ between clients: writes the weight of `state`, by the numbers of the decision.
     void write_weight(std::uint64_t* state) const;
@@ -51,9 +60,9 @@ class Check {
     void evaluate_interval(const std::uint64_t* state, Micros now);
     template <class Write>
     void write_states(std::uint64_t* state, Write write) const;
-    void write(std::uint64_t* state, std::uint32_t cost) const;
+    void write(std::uint64_t* state, std::uint64_t cost) const;
     void move_to_rate_slots(std::uint64_t* state) const;
-    void write_uncharged(std::uint64_t* state, std::uint32_t cost) const;
+    void write_uncharged(std::uint64_t* state, std::uint64_t cost) const;
     void finish_charge(std::uint64_t* state) const;
 
     // Set by evaluate() and not before: each request has a check on its stack.
@@ -61,7 +70,7 @@ class Check {
     const StateLayout* layout_;
     Decision decision_;
     Micros now_;
-    std::uint32_t cost_;
+    std::uint64_t cost_;
     bool interval_moved_;
     Micros admitted_at_;  // the new time for min_interval
     RateSlots rate_slots_;
@@ -77,15 +86,9 @@ inline bool is_single(const Policy& policy, const StateLayout& layout) {
 // For such a policy and a cost above 0: does the same as Check::evaluate() and then charge() or refuse(),
 // with fewer instructions.
 inline void decide_single(const Policy& policy, const StateLayout& layout, std::uint64_t* state, Micros now,
-                          std::uint32_t cost, Decision* decision) {
+                          std::uint64_t cost, Decision* decision) {
     functions_of(policy.algorithm).decide(policy, layout, state, now, cost, decision);
 }
-
-// Whether a request of `cost`, which `decision` admitted at `decided_at`, can be given back after `passed`
-// microseconds without giving back more than its charge still takes. Part of a charge may have left its
-// window or drained. Rejected requests that count are never given back.
-bool is_refundable(const Policy& policy, std::uint32_t cost, const Decision& decision, Micros decided_at,
-                   Micros passed);
 
 // How many requests the present window has counted beyond its limit. Windows do not overlap, so that no
 // request is counted twice: for sliding_window they are those of the clock, for sliding_buckets the

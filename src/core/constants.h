@@ -27,8 +27,9 @@ constexpr std::int64_t kClockSlack = 1'000'000;
 // Limits.
 constexpr std::size_t kMaxRates = 8;                  // of a policy
 constexpr std::uint32_t kMaxLogEntries = 1'048'576;   // of sliding_log
-constexpr std::uint32_t kMaxCounter = 4'294'967'295;  // a counter of a window saturates here
-constexpr std::uint32_t kNoDelay = 4'294'967'295;     // a `delay` that delays no request
+constexpr std::uint64_t kMaxCounter = 4'294'967'295;  // a counter of a window saturates here
+constexpr std::uint64_t kOneMore = 4'294'967'295;     // an overdraft of the limit once more
+constexpr std::uint64_t kNoDelay = 4'294'967'295;     // a `delay` that delays no request
 
 // Marks of a period in seconds: the remainder by these primes.
 constexpr std::uint64_t kPeriodMarks = 4093;  // beside the end of a window; fits the 12 bits above the time
@@ -37,20 +38,26 @@ constexpr std::int64_t kRateSlotMarks = 251;  // plus 1, beside a rate slot; fit
 // A policy record: a head, then a record for each rate.
 inline constexpr char kPolicyFormat[] = "<BBBBI4I4I4I8";
 constexpr std::size_t kPolicySize = 24;
-inline constexpr char kRateFormat[] = "<I4I4I4";
-constexpr std::size_t kRateSize = 12;
+inline constexpr char kRateFormat[] = "<I4I4I4I4";
+constexpr std::size_t kRateSize = 16;
 enum PolicyFlag : unsigned {
     kFlagAlignFirst = 1,
     kFlagCountAll = 2,
     kFlagVaried = 4,
-    kFlagDebt = 8,
 };
 
 // A group record: a head, then a record for each limit. A sync entry is a limit record without a group.
 constexpr std::size_t kGroupSize = 1;
-constexpr unsigned kRefund = 128;
+enum GroupKind : unsigned {
+    kDecide = 0,
+    kOverdraw = 64,
+    kUndo = 128,
+    kUndoRequest = 192,
+};
 inline constexpr char kLimitFormat[] = "<BI4";
 constexpr std::size_t kLimitSize = 5;
+inline constexpr char kChargeFormat[] = "<I4I8";
+constexpr std::size_t kChargeSize = 12;
 
 // A reply: the time, then a record for each limit or sync entry.
 inline constexpr char kTimeFormat[] = "<I8";

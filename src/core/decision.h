@@ -12,8 +12,8 @@ namespace rate_limit {
 struct Decision {
     bool allowed;
     std::uint8_t rate;           // index of the rate that binds
-    std::uint32_t limit;         // requests
-    std::uint32_t remaining;     // requests
+    std::uint64_t limit;         // requests
+    std::uint64_t remaining;     // requests
     Micros reset_after;          // until the whole quota is back
     Micros retry_after;          // until the request would be admitted; kNever; 0 if it is admitted
     Micros delay;                // leaky_bucket: how long an admitted request is delayed

@@ -43,7 +43,7 @@ struct FixedWindow {
         Outcome out;
         const std::uint64_t used = std::min(v.a, quota.limit);
         out.fits = v.a + cost <= quota.limit;
-        out.remaining = static_cast<std::uint32_t>(quota.limit - used - (out.fits ? cost : 0));
+        out.remaining = quota.limit - used - (out.fits ? cost : 0);
         out.reset_after = out.remaining < quota.limit ? v.start - v.now : 0;
         if (!out.fits) {
             out.retry_after = cost > quota.limit ? kNever : v.start - v.now;
@@ -60,15 +60,21 @@ struct FixedWindow {
         charge(quota, v, cost, words);
     }
 
+    static void overdraw(const Quota& quota, const View& v, std::uint64_t cost, std::uint64_t most,
+                         std::uint64_t* words) {
+        write(quota, v.start, add_up_to(v.a, cost, most), words);
+    }
+
     static void refund(const Quota& quota, const View& v, std::uint64_t cost, std::uint64_t* words) {
         write(quota, v.start, v.a - std::min(v.a, cost), words);
     }
 
-    static std::uint64_t window_count(const Quota&, const View& v, const std::uint64_t*) { return v.a; }
-
-    static bool is_refundable(const Charge& charge) {
-        return is_in_same_window(charge, charge.decision.reset_after);
+    static void undo(const Quota& quota, const View& v, std::uint64_t amount, const Charge& charge, bool,
+                     std::uint64_t* words) {
+        refund(quota, v, charge.at >= v.start - quota.rate.period ? amount : 0, words);
     }
+
+    static std::uint64_t window_count(const Quota&, const View& v, const std::uint64_t*) { return v.a; }
 
   private:
     static void write(const Quota& quota, Micros end, std::uint64_t count, std::uint64_t* words) {

@@ -6,7 +6,7 @@
 namespace rate_limit {
 
 Micros window_of(const Policy& policy, const Rate& rate) {
-    const std::uint32_t capacity = capacity_of(policy, rate);
+    const std::uint64_t capacity = capacity_of(policy, rate);
     if (capacity == rate.count) {
         return rate.period;
     }

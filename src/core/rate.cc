@@ -43,7 +43,7 @@ const char* parse_rate(std::string_view text, Rate* rate) {
         (!parse_number(period, static_cast<std::uint64_t>(kMaxPeriod / unit), &units) || units == 0)) {
         return "the period is not from 1s to 366d";
     }
-    rate->count = static_cast<std::uint32_t>(count);
+    rate->count = count;
     rate->period = static_cast<Micros>(units) * unit;
     return nullptr;
 }

@@ -10,10 +10,10 @@
 
 namespace rate_limit {
 
-constexpr std::uint32_t kMaxCount = 1'000'000'000;
+constexpr std::uint64_t kMaxCount = 1'000'000'000;
 
 struct Rate {
-    std::uint32_t count;  // requests, 1 to kMaxCount
+    std::uint64_t count;  // requests, 1 to kMaxCount
     Micros period;        // one second to kMaxPeriod, in whole seconds
 };
 

@@ -20,7 +20,7 @@ Rate part(const Rate& rate, const Share& share) {
 
 }  // namespace
 
-std::uint32_t part_of(std::uint32_t count, const Share& share) {
+std::uint64_t part_of(std::uint64_t count, const Share& share) {
     return count / share.instances + (share.rank < count % share.instances ? 1 : 0);
 }
 
@@ -35,7 +35,7 @@ Policy part_of(const Policy& policy, const Share& share) {
     // The limit is burst + 1; each instance keeps the 1.
     result.burst = part_of(policy.burst, share);
     if (policy.capacity != 0) {
-        result.capacity = std::max(part_of(policy.capacity, share), 1U);
+        result.capacity = std::max<std::uint64_t>(part_of(policy.capacity, share), 1);
     }
     if (policy.delay != kNoDelay) {
         result.delay = part_of(policy.delay, share);

@@ -13,7 +13,7 @@ struct Share {
 };
 
 // The part of `count` requests for one instance. The parts of all instances add up to `count`.
-std::uint32_t part_of(std::uint32_t count, const Share& share);
+std::uint64_t part_of(std::uint64_t count, const Share& share);
 
 // The part of a policy for one instance. The parts of all instances add up to the policy. If a rate has fewer
 // requests than there are instances, each instance admits one request in a longer period.

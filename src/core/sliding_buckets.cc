@@ -42,8 +42,7 @@ struct SlidingBuckets {
                            std::uint64_t cost) {
         Outcome out;
         out.fits = v.b + cost <= quota.limit;
-        out.remaining =
-            static_cast<std::uint32_t>(quota.limit - std::min(v.b, quota.limit) - (out.fits ? cost : 0));
+        out.remaining = quota.limit - std::min(v.b, quota.limit) - (out.fits ? cost : 0);
         if (out.fits && cost != 0) {
             out.reset_after = expiry(quota, v, 0);
         } else if (v.b != 0) {
@@ -69,13 +68,18 @@ struct SlidingBuckets {
             head = head + 1 == buckets ? 0 : head + 1;
             set(words, head + 1, 0);
         }
-        set(words, 0, static_cast<std::uint32_t>(quota.rate.period / kSecond));
+        set(words, 0, quota.period / kSecond);
         set(words, head + 1, saturating_add(get(words, head + 1), cost));
         words[0] = static_cast<std::uint64_t>(v.start) | (head << kTimeBits);
     }
 
     static void impose(const Quota& quota, const View& v, std::uint64_t cost, std::uint64_t* words) {
         charge(quota, v, cost, words);
+    }
+
+    static void overdraw(const Quota& quota, const View& v, std::uint64_t cost, std::uint64_t most,
+                         std::uint64_t* words) {
+        charge(quota, v, add_up_to(v.b, cost, most) - v.b, words);
     }
 
     // From the newest sub-window backwards.
@@ -85,10 +89,25 @@ struct SlidingBuckets {
         std::uint64_t index = words[0] >> kTimeBits;
         for (std::uint64_t age = 0; cost != 0 && age < buckets; age++) {
             const std::uint64_t part = std::min<std::uint64_t>(get(words, index + 1), cost);
-            set(words, index + 1, static_cast<std::uint32_t>(get(words, index + 1) - part));
+            set(words, index + 1, get(words, index + 1) - part);
             cost -= part;
             index = index == 0 ? buckets - 1 : index - 1;
         }
+    }
+
+    static void undo(const Quota& quota, const View& v, std::uint64_t amount, const Charge& of, bool,
+                     std::uint64_t* words) {
+        charge(quota, v, 0, words);
+        const Micros width = width_of(quota, quota.rate.period);
+        const Micros behind = std::max<Micros>(v.start - of.at, 0);
+        const auto age = static_cast<std::uint64_t>((behind + width - 1) / width);
+        if (age >= quota.layout.buckets) {
+            return;
+        }
+        const std::uint64_t head = words[0] >> kTimeBits;
+        const std::uint64_t index = head >= age ? head - age : head + quota.layout.buckets - age;
+        const std::uint64_t count = get(words, index + 1);
+        set(words, index + 1, count - std::min(count, amount));
     }
 
     // The count of the sub-windows in the present period of the clock.
@@ -102,8 +121,6 @@ struct SlidingBuckets {
         return sum;
     }
 
-    static bool is_refundable(const Charge&) { return true; }
-
   private:
     static Micros width_of(const Quota& quota, Micros period) {
         return (period + quota.layout.buckets - 1) / quota.layout.buckets;
@@ -113,10 +130,10 @@ struct SlidingBuckets {
         return static_cast<std::uint32_t>(words[1 + index / 2] >> (index % 2 * 32));
     }
 
-    static void set(std::uint64_t* words, std::uint64_t index, std::uint32_t value) {
+    static void set(std::uint64_t* words, std::uint64_t index, std::uint64_t value) {
         const unsigned shift = index % 2 * 32;
         words[1 + index / 2] =
-            (words[1 + index / 2] & ~(std::uint64_t{0xffffffff} << shift)) | (std::uint64_t{value} << shift);
+            (words[1 + index / 2] & ~(std::uint64_t{0xffffffff} << shift)) | (value << shift);
     }
 
     // The counter of the sub-window `age` before the newest of the state.

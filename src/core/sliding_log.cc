@@ -29,8 +29,7 @@ struct SlidingLog {
                            std::uint64_t cost) {
         Outcome out;
         out.fits = v.a + cost <= quota.limit;
-        out.remaining =
-            static_cast<std::uint32_t>(quota.limit - std::min(v.a, quota.limit) - (out.fits ? cost : 0));
+        out.remaining = quota.limit - std::min(v.a, quota.limit) - (out.fits ? cost : 0);
         if (out.fits && cost != 0) {
             out.reset_after = quota.rate.period;
         } else if (v.a != 0) {
@@ -77,6 +76,11 @@ struct SlidingLog {
         charge(quota, v, cost, words);
     }
 
+    static void overdraw(const Quota& quota, const View& v, std::uint64_t cost, std::uint64_t most,
+                         std::uint64_t* words) {
+        charge(quota, v, add_up_to(v.a, cost, most) - v.a, words);
+    }
+
     // Removes the newest entries; the one before them is then the newest.
     static void refund(const Quota& quota, const View& v, std::uint64_t cost, std::uint64_t* words) {
         charge(quota, v, 0, words);
@@ -93,7 +97,28 @@ struct SlidingLog {
 
     static std::uint64_t window_count(const Quota&, const View&, const std::uint64_t*) { return 0; }
 
-    static bool is_refundable(const Charge&) { return true; }
+    // Removes entries of the time of the charge. While the clock is behind, entries get the time of the
+    // newest entry.
+    static void undo(const Quota& quota, const View& v, std::uint64_t amount, const Charge& of, bool,
+                     std::uint64_t* words) {
+        charge(quota, v, 0, words);
+        View left = v;
+        left.b = words[1] >> 32;
+        const StateLayout layout = quota.layout;
+        const std::uint64_t first = left.b - younger_than(layout, words, left, v.now - of.at + 1);
+        if (first == left.b || v.now - of.at >= horizon_of(quota)) {
+            return;
+        }
+        const Micros time = time_of(layout, words, left, first);
+        std::uint64_t last = first;
+        while (time - of.at <= kClockSlack && last < left.b && last - first < amount &&
+               time_of(layout, words, left, last) == time) {
+            last++;
+        }
+        if (last != first) {
+            remove(layout, first, last, left, words);
+        }
+    }
 
     static void convert(const StateLayout& from_layout, const std::uint64_t* from,
                         const StateLayout& to_layout, std::uint64_t* to) {
@@ -145,6 +170,24 @@ struct SlidingLog {
         } else {
             put_little_endian<kWideLogBytes>(at, time);
         }
+    }
+
+    // Removes the entries from index `first` to before `last`.
+    static void remove(const StateLayout& layout, std::uint64_t first, std::uint64_t last, const View& v,
+                       std::uint64_t* words) {
+        const std::uint64_t head = words[1] & 0xffffffff;
+        const std::uint64_t size = v.b - (last - first);
+        if (size == 0) {
+            words[0] = words[1] = 0;
+            return;
+        }
+        const Micros newest = time_of(layout, words, v, last == v.b ? first - 1 : v.b - 1);
+        for (std::uint64_t i = last; i < v.b; i++) {
+            put(layout, words, wrap(layout, head + first + i - last),
+                get(layout, words, wrap(layout, head + i)));
+        }
+        words[0] = static_cast<std::uint64_t>(newest);
+        words[1] = head | (size << 32);
     }
 
     // The time of the entry that `index` others precede.

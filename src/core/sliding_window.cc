@@ -34,7 +34,7 @@ struct SlidingWindow {
             v.moved = changed && (v.a | v.b) != 0;
         }
         if (!quota.policy.count_all) {
-            const std::uint64_t most = quota.policy.debt ? quota.limit * 2 : quota.limit;
+            const std::uint64_t most = quota.limit + debt_of(quota.policy, quota.rate);
             v.a = std::min(v.a, most);
             v.b = std::min(v.b, most);
         }
@@ -47,7 +47,7 @@ struct SlidingWindow {
         const std::uint64_t carried = v.b != 0 ? divide_up(multiply(v.b, left), quota.period) : 0;
         const std::uint64_t used = std::min(v.a + carried, quota.limit);
         out.fits = v.a + carried + cost <= quota.limit;
-        out.remaining = static_cast<std::uint32_t>(quota.limit - used - (out.fits ? cost : 0));
+        out.remaining = quota.limit - used - (out.fits ? cost : 0);
         if (v.a != 0 || (out.fits && cost != 0)) {
             out.reset_after = v.start + quota.rate.period - v.now;
         } else if (v.b != 0) {
@@ -69,16 +69,26 @@ struct SlidingWindow {
         charge(quota, v, cost, words);
     }
 
+    static void overdraw(const Quota& quota, const View& v, std::uint64_t cost, std::uint64_t most,
+                         std::uint64_t* words) {
+        write(quota, v.start, add_up_to(v.a, cost, most), v.b, words);
+    }
+
     static void refund(const Quota& quota, const View& v, std::uint64_t cost, std::uint64_t* words) {
         const std::uint64_t now = std::min(v.a, cost);
         write(quota, v.start, v.a - now, v.b - std::min(v.b, cost - now), words);
     }
 
-    static std::uint64_t window_count(const Quota&, const View& v, const std::uint64_t*) { return v.a; }
-
-    static bool is_refundable(const Charge& charge) {
-        return is_in_same_window(charge, charge.decision.reset_after - charge.policy.rates.rates[0].period);
+    static void undo(const Quota& quota, const View& v, std::uint64_t amount, const Charge& charge, bool,
+                     std::uint64_t* words) {
+        const Micros begin = v.start - quota.rate.period;
+        const bool now = charge.at >= begin;
+        const bool before = !now && charge.at >= begin - quota.rate.period;
+        write(quota, v.start, v.a - std::min(v.a, now ? amount : 0), v.b - std::min(v.b, before ? amount : 0),
+              words);
     }
+
+    static std::uint64_t window_count(const Quota&, const View& v, const std::uint64_t*) { return v.a; }
 
   private:
     static void write(const Quota& quota, Micros end, std::uint64_t count, std::uint64_t count_before,

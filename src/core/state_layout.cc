@@ -64,7 +64,10 @@ StateLayout layout_of(const Policy& policy) {
         layout.log_bytes = kNarrowLogBytes;
         for (std::uint32_t i = 0; i < policy.rates.size; i++) {
             const Rate& rate = policy.rates.rates[i];
-            layout.log_entries = std::max(layout.log_entries, rate.count);
+            const std::uint64_t owed = policy.overdraft == kOneMore ? rate.count : policy.overdraft;
+            const std::uint64_t entries = std::max<std::uint64_t>(
+                rate.count, std::min<std::uint64_t>(rate.count + owed, kMaxLogEntries));
+            layout.log_entries = std::max(layout.log_entries, static_cast<std::uint32_t>(entries));
             if (rate.period > kNarrowLogPeriod) {
                 layout.log_bytes = kWideLogBytes;
             }

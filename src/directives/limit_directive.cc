@@ -9,7 +9,8 @@ namespace rate_limit {
 namespace {
 
 constexpr char kLimitForm[] =
-    "zone=NAME [cost=N] [burst=N] [nodelay | delay=N] [phase=access|precontent] [headers=on|off], or off";
+    "zone=NAME [cost=N] [burst=N] [nodelay | delay=N] [phase=access|precontent] [headers=on|off] "
+    "[settle=$VARIABLE [debt=N]], or off";
 
 // A rate_limit or rate_limit_shadow while it is being read.
 struct LimitReader : DirectiveReader {
@@ -31,6 +32,24 @@ Parsed read_cost(LimitReader* reader, const OptionValue& value) {
                    compile_value(reader->cf, reader->cmd, &text, reader->limit->cost)
                ? Parsed::kOk
                : Parsed::kRefused;
+}
+
+Parsed read_settle(LimitReader* reader, const OptionValue& value) {
+    ngx_str_t text = value.text;
+    if (view(text).find('$') == std::string_view::npos) {
+        return Parsed::kInvalid;
+    }
+    reader->limit->settle = pool_new<ngx_http_complex_value_t>(reader->cf->pool);
+    main_conf_of(reader->cf)->has_settle = 1;
+    return reader->limit->settle != nullptr &&
+                   compile_value(reader->cf, reader->cmd, &text, reader->limit->settle)
+               ? Parsed::kOk
+               : Parsed::kRefused;
+}
+
+Parsed read_debt(LimitReader* reader, const OptionValue& value) {
+    reader->limit->has_debt = true;
+    return value.read_number(&reader->limit->debt);
 }
 
 Parsed read_burst(LimitReader* reader, const OptionValue& value) {
@@ -84,6 +103,10 @@ constexpr Option<LimitReader> kLimitOptions[] = {
     {"phase", "access|precontent", "checked before authentication, or after it", "access or precontent",
      read_phase},
     {"headers", "on|off", "whether clients are told of the limit", "on or off", read_headers},
+    {"settle", "$VARIABLE", "what the request turned out to cost, once its response has ended", "a variable",
+     read_settle},
+    {"debt", "N", "with settle=, the most that a client may owe beyond the limit", kNumberAccepted, read_debt,
+     0, kMaxCount},
     {"off", "", "cancels the inherited limits", "the only parameter", read_off},
 };
 
@@ -94,6 +117,7 @@ AppliedLimit* make_limit(ngx_conf_t* cf, ngx_command_t* cmd, bool shadow) {
         return nullptr;
     }
     limit->fixed_cost = 1;
+    limit->debt = kOneMore;
     limit->shadow = shadow;
     limit->phase = NGX_HTTP_ACCESS_PHASE;
     limit->context = static_cast<ngx_http_conf_ctx_t*>(cf->ctx)->loc_conf;
@@ -104,6 +128,14 @@ AppliedLimit* make_limit(ngx_conf_t* cf, ngx_command_t* cmd, bool shadow) {
     }
     if (limit->zone_name.len == 0) {
         refuse(cf, cmd, "requires \"zone=\": %s", kLimitForm);
+        return nullptr;
+    }
+    if (limit->has_debt && limit->settle == nullptr) {
+        refuse(cf, cmd, "\"debt=\" requires \"settle=\": %s", kLimitForm);
+        return nullptr;
+    }
+    if (limit->settle != nullptr && shadow) {
+        refuse(cf, cmd, "\"settle=\" is not for shadows: a shadow charges the cost of the request");
         return nullptr;
     }
     return limit;

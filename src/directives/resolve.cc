@@ -118,16 +118,36 @@ bool resolve_zone(ngx_conf_t* cf, const ngx_http_rate_limit_main_conf_t& conf, Z
     return true;
 }
 
+// Gives a zone the largest debt of its limits. A log then needs more room.
+bool share_debts(ngx_conf_t* cf, const ngx_http_rate_limit_main_conf_t& conf) {
+    for (const AppliedLimit* limit : pointers<AppliedLimit>(conf.limits)) {
+        Zone* zone = limit->settle != nullptr ? find_zone(&conf, limit->zone_name) : nullptr;
+        if (zone == nullptr) {
+            continue;
+        }
+        zone->policy.overdraft = ngx_max(zone->policy.overdraft, limit->debt);
+        if (zone->rate == nullptr) {
+            zone->layout = layout_of(zone->policy);
+        }
+        if (zone->shm->shm.size < zone_least_size(*zone)) {
+            return refuse_at(cf, "rate_limit", *limit,
+                             "zone \"%V\" is too small for \"settle=\", its size must be at least %uzk",
+                             &zone->name, (zone_least_size(*zone) + 1023) / 1024);
+        }
+    }
+    return true;
+}
+
 // Gives a zone the largest burst of its limits, and its limits the highest level that the zone allows.
 void share_bursts(const ngx_http_rate_limit_main_conf_t& conf) {
     for (const AppliedLimit* limit : pointers<AppliedLimit>(conf.limits)) {
-        std::uint32_t& ceiling = limit->zone->policy.ceiling;
+        std::uint64_t& ceiling = limit->zone->policy.ceiling;
         ceiling = ngx_max(ceiling, limit->policy.burst + 1);
     }
     for (AppliedLimit* limit : pointers<AppliedLimit>(conf.limits)) {
         limit->policy.ceiling = limit->zone->policy.ceiling;
         // The zone's own policy charges what any of its limits has admitted.
-        std::uint32_t& burst = limit->zone->policy.burst;
+        std::uint64_t& burst = limit->zone->policy.burst;
         burst = ngx_max(burst, limit->policy.burst);
     }
 }
@@ -192,6 +212,9 @@ bool split_phases(ngx_conf_t* cf, ngx_http_rate_limit_loc_conf_t* conf) {
 bool resolve_configuration(ngx_conf_t* cf) {
     const ngx_http_rate_limit_main_conf_t& conf = *main_conf_of(cf);
     if (!resolve_keys(cf, conf) || !resolve_tokens(cf, conf)) {
+        return false;
+    }
+    if (!share_debts(cf, conf)) {
         return false;
     }
     for (Zone* zone : pointers<Zone>(conf.zones)) {

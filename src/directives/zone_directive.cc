@@ -122,7 +122,7 @@ Parsed read_min_interval(ZoneReader* reader, const OptionValue& value) {
     return parsed;
 }
 
-template <std::uint32_t Policy::*kMember>
+template <auto Policy::*kMember>
 Parsed read_policy_number(ZoneReader* reader, const OptionValue& value) {
     return value.read_number(&(reader->zone->policy.*kMember));
 }

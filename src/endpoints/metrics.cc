@@ -196,6 +196,18 @@ void print_bypasses(const std::vector<ReadZone>& zones, std::string* text) {
     }
 }
 
+void print_settled(const std::vector<ReadZone>& zones, std::string* text) {
+    Metric settled(text, "rate_limiter_settled_total", "counter",
+                   "Requests whose charge was corrected by settle=, by the result.");
+    for (const ReadZone& zone : zones) {
+        for (unsigned i = 0; i < kSettledResults; i++) {
+            if (zone.owner->policy.overdraft != 0 || zone.totals.settled[i] != 0) {
+                settled.add({{"zone", zone.name}, {"result", settled_name(i)}}, zone.totals.settled[i]);
+            }
+        }
+    }
+}
+
 void print_shadows(const std::vector<ReadZone>& zones, std::string* text) {
     constexpr const char* kWords[] = {"rejected", "allowed"};
     Metric shadows(text, "rate_limiter_shadow_total", "counter",
@@ -317,6 +329,7 @@ std::string print_metrics(const ngx_http_rate_limit_main_conf_t& conf) {
     const std::vector<ReadZone> zones = read_all<Zone, ZoneTotals>(conf.zones, zone_totals);
     print_requests(zones, &text);
     print_bypasses(zones, &text);
+    print_settled(zones, &text);
     print_shadows(zones, &text);
     print_decisions(zones, &text);
     print_tables(zones, &text);

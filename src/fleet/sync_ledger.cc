@@ -17,12 +17,11 @@ std::uint64_t used_of(const Policy& policy, const StateLayout& layout, const std
                       Micros now) {
     const std::uint64_t limit = capacity_of(policy, policy.rates.rates[0]);
     Check check;
-    const std::uint32_t remaining = check.evaluate(policy, layout, state, now, 0).remaining;
+    const std::uint64_t remaining = check.evaluate(policy, layout, state, now, 0).remaining;
     if (remaining != 0) {
         return limit - remaining;
     }
-    const Decision& decision =
-        check.evaluate(policy, layout, state, now, static_cast<std::uint32_t>(limit + 1));
+    const Decision& decision = check.evaluate(policy, layout, state, now, limit + 1);
     // With delays, the excess is the queue behind the first request.
     const std::uint64_t asked = takes<kTakesDelay>(policy.algorithm) ? limit : 1;
     return std::max(limit, (decision.excess_milli + 999) / 1000 - asked);

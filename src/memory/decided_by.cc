@@ -10,4 +10,9 @@ const char* decided_by_name(DecidedBy decided_by) {
 
 const char* bypass_name(Bypass bypass) { return bypass == Bypass::kEmptyKey ? "empty_key" : "rate_off"; }
 
+const char* settled_name(unsigned settled) {
+    static constexpr const char* kNames[kSettledResults] = {"same", "more", "less", "kept"};
+    return kNames[settled];
+}
+
 }  // namespace rate_limit

@@ -28,4 +28,16 @@ constexpr unsigned kBypasses = 2;
 // One word for metrics.
 const char* bypass_name(Bypass bypass);
 
+// How a charge was corrected when its request had ended.
+enum class Settled : std::uint8_t {
+    kSame,  // the cost was right
+    kMore,  // more was charged
+    kLess,  // a part was given back
+    kKept,  // not known: no valid cost, or no Redis
+};
+constexpr unsigned kSettledResults = 4;
+
+// One word for metrics.
+const char* settled_name(unsigned settled);
+
 }  // namespace rate_limit

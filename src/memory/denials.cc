@@ -18,10 +18,10 @@ std::uint64_t mix(std::uint64_t sum, std::uint64_t word) {
 
 // A mark of 32 bits, different for policies that decide differently.
 std::uint64_t mark_of(const Policy& policy) {
-    std::uint64_t mark = mix(policy.burst, std::uint64_t{policy.capacity} << 32 | policy.buckets);
+    std::uint64_t mark = mix(policy.burst, policy.capacity << 7 | policy.buckets);
     mark = mix(mark, static_cast<std::uint64_t>(policy.min_interval));
-    mark = mix(mark, std::uint64_t{policy.delay} << 8 | static_cast<std::uint64_t>(policy.algorithm));
-    mark = mix(mark, std::uint64_t{policy.ceiling} << 1 | (policy.align_first ? 1U : 0U));
+    mark = mix(mark, policy.delay << 8 | static_cast<std::uint64_t>(policy.algorithm));
+    mark = mix(mark, policy.ceiling << 1 | (policy.align_first ? 1U : 0U));
     for (std::uint32_t i = 0; i < policy.rates.size; i++) {
         mark = mix(mark, policy.rates.rates[i].count);
         mark = mix(mark, static_cast<std::uint64_t>(policy.rates.rates[i].period));
@@ -32,12 +32,12 @@ std::uint64_t mark_of(const Policy& policy) {
 constexpr std::uint64_t kMostExcess = 0xffffffff;  // 1/1000 requests; only for the log
 
 // One word: the cost, the index of the rate, whether retry_after is kNever, and remaining.
-std::uint64_t pack(std::uint32_t cost, const Decision& decision) {
+std::uint64_t pack(std::uint64_t cost, const Decision& decision) {
     return cost | (std::uint64_t{decision.rate} << 24) | (decision.retry_after == kNever ? 1U << 31 : 0U) |
            (std::uint64_t{decision.remaining} << 32);
 }
 
-std::uint32_t cost_of(std::uint64_t numbers) { return numbers & 0xffffff; }
+std::uint64_t cost_of(std::uint64_t numbers) { return numbers & 0xffffff; }
 
 }  // namespace
 
@@ -81,7 +81,7 @@ void Denials::store(const Copy& copy, Entry* entry) {
     }
 }
 
-bool Denials::find(std::uint64_t client, const Policy& policy, std::uint32_t cost, Micros now,
+bool Denials::find(std::uint64_t client, const Policy& policy, std::uint64_t cost, Micros now,
                    Decision* decision, Micros* time) const {
     const std::uint64_t home = home_of(client);
     const Tag* tags = this->tags() + home;
@@ -113,7 +113,7 @@ bool Denials::find(std::uint64_t client, const Policy& policy, std::uint32_t cos
     return false;
 }
 
-void Denials::remember(std::uint64_t client, const Policy& policy, std::uint32_t cost, Micros now,
+void Denials::remember(std::uint64_t client, const Policy& policy, std::uint64_t cost, Micros now,
                        Micros time, const Decision& decision, Micros most) {
     const Micros wait = decision.retry_after == kNever ? most : decision.retry_after;
     Copy copy = {};

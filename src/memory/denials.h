@@ -38,12 +38,12 @@ class Denials {
 
     // Whether a request of `cost` is known to be rejected at `now`. Then sets `*decision` to what Redis would
     // answer and `*time` to the time of Redis.
-    bool find(std::uint64_t client, const Policy& policy, std::uint32_t cost, Micros now, Decision* decision,
+    bool find(std::uint64_t client, const Policy& policy, std::uint64_t cost, Micros now, Decision* decision,
               Micros* time) const;
 
     // Remembers for at most `most` microseconds that `decision` rejected a request of `cost` at `now`, when
     // the time of Redis was `time`.
-    void remember(std::uint64_t client, const Policy& policy, std::uint32_t cost, Micros now, Micros time,
+    void remember(std::uint64_t client, const Policy& policy, std::uint64_t cost, Micros now, Micros time,
                   const Decision& decision, Micros most);
 
     // Forgets the rejections of a client.

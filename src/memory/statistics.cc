@@ -27,6 +27,7 @@ ZoneTotals ZoneStatistics::read() const {
         add_all(stripe.shadows[0], totals.shadows[0]);
         add_all(stripe.shadows[1], totals.shadows[1]);
         add_all(stripe.bypassed, totals.bypassed);
+        add_all(stripe.settled, totals.settled);
     }
     return totals;
 }

@@ -77,11 +77,12 @@ struct ZoneTotals {
     std::uint64_t aborted;           // requests that ended while they waited
     std::uint64_t dry_run_rejected;  // of the requests above: in a dry run
     std::uint64_t dry_run_delayed;
-    std::uint64_t decided_by[kDeciders];  // by DecidedBy
-    std::uint64_t reasons[kMostReasons];  // by Reason
-    TimeTotals checks;                    // durations of the decisions
-    std::uint64_t shadows[2][2];          // if a shadow: by live limits admitted, shadow admitted
-    std::uint64_t bypassed[kBypasses];    // requests that the zone did not apply to, by Bypass
+    std::uint64_t decided_by[kDeciders];     // by DecidedBy
+    std::uint64_t reasons[kMostReasons];     // by Reason
+    TimeTotals checks;                       // durations of the decisions
+    std::uint64_t shadows[2][2];             // if a shadow: by live limits admitted, shadow admitted
+    std::uint64_t bypassed[kBypasses];       // requests that the zone did not apply to, by Bypass
+    std::uint64_t settled[kSettledResults];  // charges that were corrected, by Settled
 };
 
 // Created in memory that is all zero.
@@ -108,6 +109,11 @@ class ZoneStatistics {
         add(&at(stripe).bypassed[static_cast<unsigned>(bypass)]);
     }
 
+    // Counts a charge that was corrected.
+    void count_settled(unsigned stripe, Settled settled) {
+        add(&at(stripe).settled[static_cast<unsigned>(settled)]);
+    }
+
     ZoneTotals read() const;
 
   private:
@@ -122,6 +128,7 @@ class ZoneStatistics {
         Counter reasons[kMostReasons] = {};
         Counter shadows[2][2] = {};  // by live limits admitted, shadow admitted
         Counter bypassed[kBypasses] = {};
+        Counter settled[kSettledResults] = {};
     };
 
     Stripe& at(unsigned stripe) { return stripes_[stripe % kStripes]; }

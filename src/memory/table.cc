@@ -376,7 +376,7 @@ bool Table::forget(std::uint64_t hash, const Process& process) {
     return true;
 }
 
-void Table::add_unsent(const Slot& slot, std::uint32_t amount, std::string_view name, const RateList& rates) {
+void Table::add_unsent(const Slot& slot, std::uint64_t amount, std::string_view name, const RateList& rates) {
     UnsentCounts& all = unsent_counts();
     UnsentCount& counts = *all.at(slot.number);
     counts.enter_name(name);

@@ -95,7 +95,7 @@ class Table {
 
     // Adds `amount` to the unsent count of a locked slot. The table must have unsent counts. `name` is the
     // short_name() of the client; `rates` are used only if rates differ between clients.
-    void add_unsent(const Slot& slot, std::uint32_t amount, std::string_view name, const RateList& rates);
+    void add_unsent(const Slot& slot, std::uint64_t amount, std::string_view name, const RateList& rates);
 
     // Locks the first slot from number `*from` on that may have an unsent count; the result has no state if
     // there is none. Sets `*from` to the number after that slot, or slots(). The table must have unsent

@@ -15,7 +15,7 @@ enum class Ending : std::uint8_t {
 
 // The next two functions are not inline: a table without unsent counts should not pay for them.
 
-[[gnu::noinline]] void add_unsent(const TableLimit& limit, const Slot& slot, std::uint32_t amount) {
+[[gnu::noinline]] void add_unsent(const TableLimit& limit, const Slot& slot, std::uint64_t amount) {
     if (amount != 0) {
         limit.table->add_unsent(slot, amount, limit.name,
                                 limit.rates != nullptr ? *limit.rates : limit.policy->rates);
@@ -24,7 +24,7 @@ enum class Ending : std::uint8_t {
 
 // How much a refused request adds to the used count. A bucket is only filled up to its capacity; with several
 // rates, a bucket that is not full may take the whole cost.
-[[gnu::noinline]] std::uint32_t counted_if_refused(const TableLimit& limit, const Slot& slot, Micros now) {
+[[gnu::noinline]] std::uint64_t counted_if_refused(const TableLimit& limit, const Slot& slot, Micros now) {
     const Policy& policy = *limit.policy;
     if (!is_bucket(policy.algorithm) || policy.rates.size != 1) {
         return limit.cost;
@@ -133,7 +133,7 @@ Verdict check_all(TableLimit* limits, std::size_t count, Micros now, const Proce
 
 }  // namespace
 
-Verdict check_by_name(Table* table, const Policy& policy, std::string_view client, std::uint32_t cost,
+Verdict check_by_name(Table* table, const Policy& policy, std::string_view client, std::uint64_t cost,
                       Micros now, const Process& process, Decision* decision, bool is_short) {
     NameRoom room;
     TableLimit limit = memory_limit(table, policy, client, cost, &room, is_short);
@@ -155,7 +155,7 @@ Verdict note_rejection(TableLimit* limits, std::size_t count, Micros now, const 
     return check_all(limits, count, now, process, Ending::kReject);
 }
 
-bool follow_redis(TableLimit* limit, const Decision& said, std::uint32_t left, Micros back_at, Micros now,
+bool follow_redis(TableLimit* limit, const Decision& said, std::uint64_t left, Micros back_at, Micros now,
                   const Process& process) {
     Table& table = *limit->table;
     const Policy& policy = *limit->policy;
@@ -168,7 +168,7 @@ bool follow_redis(TableLimit* limit, const Decision& said, std::uint32_t left, M
         std::max(back_at, table.has_unsent_counts() ? table.unsent_counts().alone_at() : 0);
     const bool settled = unsent == 0 && (alone_at == 0 || process.clock() - alone_at >= kSettling);
     Check check;
-    const auto evaluate = [&](std::uint32_t cost) {
+    const auto evaluate = [&](std::uint64_t cost) {
         return check.evaluate(policy, table.layout(), slot.state, now, cost);
     };
     if (!settled && said.allowed && !evaluate(limit->cost).allowed) {
@@ -176,7 +176,7 @@ bool follow_redis(TableLimit* limit, const Decision& said, std::uint32_t left, M
         Table::keep(slot, process);
         return false;
     }
-    left -= static_cast<std::uint32_t>(std::min<std::uint64_t>(left, unsent));
+    left -= std::min(left, unsent);
     const Decision own = evaluate(0);
     if (own.rate == said.rate && own.remaining > left) {
         evaluate(own.remaining - left);
@@ -192,23 +192,40 @@ bool follow_redis(TableLimit* limit, const Decision& said, std::uint32_t left, M
     return true;
 }
 
-void give_back(TableLimit* limits, std::size_t count, Micros now, const Process& process) {
-    for (std::size_t i = 0; i < count; i++) {
-        TableLimit& limit = limits[i];
-        Table& table = *limit.table;
-        const Slot slot = table.find(limit.client, process);
-        if (slot.state == nullptr) {
-            continue;
-        }
-        Check check;
-        check.evaluate(*limit.policy, table.layout(), slot.state, now + limit.ahead, limit.cost);
-        check.give_back(slot.state);
-        if (table.has_unsent_counts()) {
-            table.unsent_of(slot).take_back(limit.cost);
-            table.unmark(slot);
-        }
-        Table::keep(slot, process);
+std::uint64_t undo(const TableLimit& limit, Charge charge, bool whole, Micros now, const Process& process) {
+    Table& table = *limit.table;
+    const Slot slot = table.find(limit.client, process);
+    if (slot.state == nullptr) {
+        return table.has_unsent_counts() ? limit.cost : 0;
     }
+    charge.at += limit.ahead;
+    Check check;
+    check.evaluate(*limit.policy, table.layout(), slot.state, now + limit.ahead, limit.cost);
+    check.undo(charge, whole, slot.state);
+    std::uint64_t sent = 0;
+    if (table.has_unsent_counts()) {
+        sent = limit.cost - table.unsent_of(slot).take_back(limit.cost);
+        table.unmark(slot);
+    }
+    Table::keep(slot, process);
+    return sent;
+}
+
+bool overdraw(const TableLimit& limit, Micros now, const Process& process) {
+    Table& table = *limit.table;
+    note_time(limit, now, process);
+    const Slot slot = table.acquire(limit.client, *limit.policy, now + limit.ahead, process);
+    if (slot.state == nullptr) {
+        return false;
+    }
+    Check check;
+    check.evaluate(*limit.policy, table.layout(), slot.state, now + limit.ahead, limit.cost);
+    check.overdraw(slot.state);
+    if (table.has_unsent_counts()) {
+        add_unsent(limit, slot, limit.cost);
+    }
+    Table::keep(slot, process);
+    return true;
 }
 
 }  // namespace rate_limit

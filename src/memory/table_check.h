@@ -20,7 +20,7 @@ struct TableLimit {
     Table* table;
     const Policy* policy;  // has rates; the table's layout must fit it
     std::uint64_t client;  // Table::hash of the client's name, as short_name gives it
-    std::uint32_t cost;    // 0 only reads
+    std::uint64_t cost;    // 0 only reads
     Decision decision;     // set by the functions below
     // Only if the table has unsent counts: the client's name, as short_name gives it, and the rates by which
     // Redis will charge the client; null for the policy's rates.
@@ -32,7 +32,7 @@ struct TableLimit {
 // Makes a limit from a client's name. `is_short` means that short_name has been applied to the name. `room`
 // must live as long as the limit.
 inline TableLimit memory_limit(Table* table, const Policy& policy, std::string_view client,
-                               std::uint32_t cost, NameRoom* room, bool is_short = false) {
+                               std::uint64_t cost, NameRoom* room, bool is_short = false) {
     client = short_name(client, is_short, room);
     TableLimit limit = {table, &policy, table->hash(client), cost, {}};
     if (table->has_unsent_counts()) {
@@ -46,7 +46,7 @@ inline TableLimit memory_limit(Table* table, const Policy& policy, std::string_v
 // down every request.
 class TableLimits {
   public:
-    TableLimit* add(Table* table, const Policy& policy, std::string_view client, std::uint32_t cost,
+    TableLimit* add(Table* table, const Policy& policy, std::string_view client, std::uint64_t cost,
                     bool is_short = false) {
         auto* limit = new (&room_[size_])
             TableLimit(memory_limit(table, policy, client, cost, &name_rooms_[size_], is_short));
@@ -76,12 +76,12 @@ enum class Verdict : std::uint8_t {
 Verdict check(TableLimit* limits, std::size_t count, Micros now, const Process& process);
 
 // Like check(), for a request with one limit.
-Verdict check_by_name(Table* table, const Policy& policy, std::string_view client, std::uint32_t cost,
+Verdict check_by_name(Table* table, const Policy& policy, std::string_view client, std::uint64_t cost,
                       Micros now, const Process& process, Decision* decision, bool is_short = false);
 
 // Like check_by_name(), but faster. Requires is_single(policy, table->layout()), which most limits fulfil.
 [[gnu::always_inline]] inline Verdict check_single(Table* table, const Policy& policy,
-                                                   std::string_view client, std::uint32_t cost, Micros now,
+                                                   std::string_view client, std::uint64_t cost, Micros now,
                                                    const Process& process, Decision* decision) {
     if (cost == 0 || !is_short_name(client)) {
         return check_by_name(table, policy, client, cost, now, process, decision);
@@ -115,12 +115,17 @@ Verdict precheck(TableLimit* limits, std::size_t count, Micros now, const Proces
 // after the last request that the fallback admitted, and after `back_at`, when Redis answered again (see
 // Membership).
 constexpr Micros kSettling = 2 * kSecond;
-bool follow_redis(TableLimit* limit, const Decision& said, std::uint32_t left, Micros back_at, Micros now,
+bool follow_redis(TableLimit* limit, const Decision& said, std::uint64_t left, Micros back_at, Micros now,
                   const Process& process);
 
-// Refunds the charges of an admitted request as far as possible: counts that have been sent to Redis
-// meanwhile stay charged there. The decisions are not valid afterwards.
-void give_back(TableLimit* limits, std::size_t count, Micros now, const Process& process);
+// Undoes a part of a charge, `limit.cost`, as far as the charge still counts; see Check::undo. `charge.at` is
+// by this machine's clock. Returns how much of the cost was sent to Redis already and is still charged there.
+// The decision is not valid afterwards.
+std::uint64_t undo(const TableLimit& limit, Charge charge, bool whole, Micros now, const Process& process);
+
+// Charges a request that turned out to cost more, by `limit.cost`, even if that does not fit; see
+// Check::overdraw. False if there is no slot for the client.
+bool overdraw(const TableLimit& limit, Micros now, const Process& process);
 
 // Decides the limits for a request that another limit has rejected, and counts the request where rejected
 // requests count.

@@ -79,7 +79,7 @@ void UnsentCount::enter_rates(const RateList& rates, std::uint32_t room) {
 }
 
 // A stopped process whose lock was taken over may still write, so each change is atomic.
-void UnsentCount::add(std::uint32_t amount) {
+void UnsentCount::add(std::uint64_t amount) {
     std::uint64_t before = amounts();
     std::uint64_t after = 0;
     do {
@@ -88,12 +88,13 @@ void UnsentCount::add(std::uint32_t amount) {
     } while (!amounts_.compare_exchange_weak(before, after, std::memory_order_release));
 }
 
-void UnsentCount::take_back(std::uint32_t amount) {
+std::uint64_t UnsentCount::take_back(std::uint64_t amount) {
     std::uint64_t before = amounts();
     std::uint64_t after = 0;
     do {
         after = before - std::min<std::uint64_t>(before & kLowHalf, amount);
     } while (!amounts_.compare_exchange_weak(before, after, std::memory_order_release));
+    return before - after;
 }
 
 void UnsentCount::send(std::uint32_t amount, std::uint64_t sender, std::uint64_t sequence) {

@@ -55,10 +55,10 @@ class UnsentCount {
     void enter_rates(const RateList& rates, std::uint32_t room);
 
     // Adds to what is unsent; saturates at 2^32 - 1.
-    void add(std::uint32_t amount);
+    void add(std::uint64_t amount);
 
-    // Subtracts `amount` from what is unsent, at most to 0.
-    void take_back(std::uint32_t amount);
+    // Subtracts `amount` from what is unsent, at most to 0. Returns how much was subtracted.
+    std::uint64_t take_back(std::uint64_t amount);
 
     // Sets what is in flight to `amount` and what is unsent to 0. Requires that nothing is in flight.
     void send(std::uint32_t amount, std::uint64_t sender, std::uint64_t sequence);

@@ -3,6 +3,7 @@
 #include "request/access.h"
 #include "request/headers.h"
 #include "request/response_reader.h"
+#include "request/settle.h"
 #include "request/shadow.h"
 #include "request/variables.h"
 
@@ -37,7 +38,8 @@ ngx_int_t ngx_http_rate_limit_init(ngx_conf_t* cf) {
         ngx_http_conf_get_module_main_conf(cf, ngx_http_rate_limit_module));
     if (!add_handler(cf, NGX_HTTP_ACCESS_PHASE, rate_limit::handle_access) ||
         (conf->has_precontent != 0 &&
-         !add_handler(cf, NGX_HTTP_PRECONTENT_PHASE, rate_limit::handle_precontent))) {
+         !add_handler(cf, NGX_HTTP_PRECONTENT_PHASE, rate_limit::handle_precontent)) ||
+        (conf->has_settle != 0 && !add_handler(cf, NGX_HTTP_LOG_PHASE, rate_limit::handle_log))) {
         return NGX_ERROR;
     }
     rate_limit::add_header_filter();

@@ -23,6 +23,7 @@ typedef struct {
     ngx_flag_t    has_jwt_keys;      /* the configuration has rate_limit_jwt_key */
     ngx_flag_t    observed;          /* some location shows counters */
     ngx_flag_t    has_precontent;    /* some limit has phase=precontent */
+    ngx_flag_t    has_settle;        /* some limit has settle= */
 
     ngx_connection_t  *watch;        /* of a worker with background tasks; see background.cc */
 } ngx_http_rate_limit_main_conf_t;

@@ -97,7 +97,7 @@ void open_redis(ngx_http_rate_limit_main_conf_t* conf) {
 
 void close_redis(ngx_http_rate_limit_main_conf_t* conf) {
     for (Zone* zone : pointers<Zone>(conf->zones)) {
-        zone->batcher = nullptr;
+        zone->batcher = zone->corrector = nullptr;
     }
     for (RedisServer* server : pointers<RedisServer>(conf->servers)) {
         delete server->batcher;

@@ -188,6 +188,12 @@ void zone_connect(Zone* zone) {
     zone->membership = zone->redis->membership();
 }
 
+void zone_connect_corrector(Zone* zone) {
+    if (zone->sync != 0 && zone->corrector == nullptr) {
+        zone->corrector = redis_batcher(zone->redis);
+    }
+}
+
 const char* zone_objection(const Zone& zone, const RateList& rates) {
     Policy changed = zone.policy;
     changed.rates = rates;

@@ -45,14 +45,17 @@ struct AppliedLimit {
     Policy policy;                   // the zone's, with this directive's burst and delay
     bool single;                     // is_single(policy, zone->layout)
     ngx_http_complex_value_t* cost;  // of cost=$variable, else null
-    std::uint32_t fixed_cost;
+    std::uint64_t fixed_cost;
+    ngx_http_complex_value_t* settle;  // of settle=$variable, else null
+    std::uint64_t debt;                // debt=; kOneMore by default
+    bool has_debt;
     bool shadow;       // of rate_limit_shadow
     bool hidden;       // headers=off: clients are not told of the limit
     ngx_uint_t phase;  // NGX_HTTP_ACCESS_PHASE or NGX_HTTP_PRECONTENT_PHASE
     bool has_burst;
     bool has_delay;  // nodelay or delay=
-    std::uint32_t burst;
-    std::uint32_t delay;
+    std::uint64_t burst;
+    std::uint64_t delay;
     void** context;  // location configurations of all modules at the directive
     bool warned;     // that the key has a variable that is set too late
     ngx_str_t file;  // position of the directive
@@ -109,8 +112,11 @@ const Process& this_process();
 // Connects a zone to its Redis, once in each worker.
 void zone_connect(Zone* zone);
 
+// Lets a zone with sync= correct counts that were sent to its Redis.
+void zone_connect_corrector(Zone* zone);
+
 // Makes a limit of a client in a zone. The arguments must outlive the limit.
-inline void make_limit(Zone* zone, const Policy& policy, std::string_view client, std::uint32_t cost,
+inline void make_limit(Zone* zone, const Policy& policy, std::string_view client, std::uint64_t cost,
                        Limit* limit) {
     if (asks_redis(*zone) && zone->batcher == nullptr) {
         zone_connect(zone);
@@ -119,6 +125,7 @@ inline void make_limit(Zone* zone, const Policy& policy, std::string_view client
     limit->policy = &policy;
     limit->client = client;
     limit->cost = cost;
+    limit->tag = nullptr;
     limit->is_short = false;
     limit->is_single = false;
 }

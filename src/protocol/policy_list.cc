@@ -5,7 +5,8 @@ namespace rate_limit {
 
 bool PolicyList::Known::is(const Policy& other, const StateLayout& other_layout) const {
     if (policy.algorithm != other.algorithm || policy.align_first != other.align_first ||
-        policy.count_all != other.count_all || policy.debt != other.debt || policy.burst != other.burst ||
+        policy.count_all != other.count_all || policy.debt != other.debt ||
+        policy.overdraft != other.overdraft || policy.burst != other.burst ||
         policy.ceiling != other.ceiling || policy.capacity != other.capacity || policy.delay != other.delay ||
         policy.min_interval != other.min_interval || policy.rates.size != other.rates.size ||
         layout.rates != other_layout.rates || layout.buckets != other_layout.buckets ||

@@ -13,6 +13,7 @@ constexpr std::uint64_t kRateBits = kMaxRates - 1;  // of the first byte of a de
 static_assert(packed_size(kPolicyFormat) == kPolicySize);
 static_assert(packed_size(kRateFormat) == kRateSize);
 static_assert(packed_size(kLimitFormat) == kLimitSize);
+static_assert(packed_size(kChargeFormat) == kChargeSize);
 
 // The longest delay of an admitted request. The script never replies with a longer one.
 Micros longest_delay(const Policy& policy) {
@@ -27,26 +28,31 @@ Micros longest_delay(const Policy& policy) {
 
 std::size_t encode_policy(const Policy& policy, const StateLayout& layout, char* at) {
     const unsigned flags = (policy.align_first ? kFlagAlignFirst : 0U) |
-                           (policy.count_all ? kFlagCountAll : 0U) | (layout.varied ? kFlagVaried : 0U) |
-                           (policy.debt ? kFlagDebt : 0U);
+                           (policy.count_all ? kFlagCountAll : 0U) | (layout.varied ? kFlagVaried : 0U);
     const char* start = at;
     at = pack<kPolicyFormat>(at, policy.algorithm, flags, policy.rates.size, layout.rates,
                              layout.buckets != 0 ? layout.buckets : layout.log_entries, policy.ceiling,
                              policy.delay, policy.min_interval);
     for (std::uint32_t i = 0; i < policy.rates.size; i++) {
         const Rate& rate = policy.rates.rates[i];
-        at = pack<kRateFormat>(at, capacity_of(policy, rate), rate.count, rate.period / kSecond);
+        const std::uint64_t capacity = capacity_of(policy, rate);
+        at = pack<kRateFormat>(at, capacity, rate.count, rate.period / kSecond,
+                               std::min(capacity + debt_of(policy, rate), kMaxCounter));
     }
     return static_cast<std::size_t>(at - start);
 }
 
-char* put_group(char* at, std::size_t limits, bool refund) {
-    *at = static_cast<char>(limits | (refund ? kRefund : 0U));
+char* put_group(char* at, std::size_t limits, GroupKind kind) {
+    *at = static_cast<char>(limits | kind);
     return at + kGroupSize;
 }
 
-char* put_limit(char* at, std::size_t policy, std::uint32_t cost) {
-    return pack<kLimitFormat>(at, policy, cost);
+char* put_limit(char* at, std::size_t policy, std::uint64_t cost) {
+    return pack<kLimitFormat>(at, policy, std::min(cost, kMaxCounter));
+}
+
+char* put_charge(char* at, const Charge& charge) {
+    return pack<kChargeFormat>(at, std::min(charge.cost, kMaxCounter), charge.at);
 }
 
 bool decode_time(std::string_view* reply, Micros* time) {
@@ -103,7 +109,7 @@ bool skip_decision(std::string_view* reply) {
     return true;
 }
 
-void append_entry(std::size_t policy, std::uint32_t cost, redis::Buffer* entries) {
+void append_entry(std::size_t policy, std::uint64_t cost, redis::Buffer* entries) {
     char* at = entries->extend(kLimitSize);
     if (at != nullptr) {
         put_limit(at, policy, cost);

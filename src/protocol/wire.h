@@ -28,7 +28,6 @@
 //     1      flags: kFlagAlignFirst  `align=first`
 //                   kFlagCountAll    `count=all`
 //                   kFlagVaried      rates differ between clients
-//                   kFlagDebt        counts may exceed the limit (`sync=`)
 //     1      number of rates in this record, at least 1
 //     1      number of rates that the state has room for
 //     4      sliding_buckets: buckets; sliding_log: largest number of entries; otherwise 0
@@ -41,20 +40,27 @@
 //     4      capacity: the most requests that are allowed at once
 //     4      count of the rate
 //     4      period of the rate, in seconds
+//     4      the most that a client may have used: more than the capacity with `sync=` and `settle=`
 //
-// GROUPS: a record for each request. The limits of a group are charged together or not at all. Each record
-// has a head:
+// GROUPS: a record for each request. Each record has a head:
 //
-//     1      number of limits, 1 to 127; plus kRefund if the group's limits get their cost back
+//     1      number of limits, 1 to 63, plus
+//                   kDecide       the limits are charged together or not at all
+//                   kOverdraw     the request turned out to cost more: the cost is charged even if it does
+//                   not fit kUndo         the request turned out to cost less: the cost is given back
+//                   kUndoRequest  the request was rejected later: the cost is given back
 //
-// and then, for each limit, kLimitFormat:
+// and then, for each limit, kLimitFormat, and for kUndo and kUndoRequest also kChargeFormat:
 //
 //     1      index of the policy
 //     4      cost; 0 only reads
 //
+//     4      cost of the charge that is undone
+//     8      time of this charge, in microseconds since 1970
+//
 // ENTRIES: a record for each client, in kLimitFormat.
 //
-// The reply to a check: kTimeFormat, then a record for each limit that is not refunded. Such a record has
+// The reply to a check: kTimeFormat, then a record for each limit of a group with kDecide. Such a record has
 // kDecisionFormat, and after kDecisionMore also kMoreFormat:
 //
 //     8      time of Redis, in microseconds since 1970
@@ -95,8 +101,17 @@ std::size_t encode_policy(const Policy& policy, const StateLayout& layout, char*
 
 // Write the head of a group record (kGroupSize bytes) and a limit record (kLimitSize bytes) to `at`. Both
 // return the end of what they wrote.
-char* put_group(char* at, std::size_t limits, bool refund);
-char* put_limit(char* at, std::size_t policy, std::uint32_t cost);
+char* put_group(char* at, std::size_t limits, GroupKind kind);
+char* put_limit(char* at, std::size_t policy, std::uint64_t cost);
+
+// Writes a charge (kChargeSize bytes) after a limit record of a group that undoes it. Returns the end of what
+// it wrote.
+char* put_charge(char* at, const Charge& charge);
+
+// The bytes of a group record.
+inline std::size_t group_size(std::size_t limits, GroupKind kind) {
+    return kGroupSize + limits * (kLimitSize + (kind >= kUndo ? kChargeSize : 0));
+}
 
 // Takes the time from the front of a reply. False if the reply is too short or the time is not below
 // kForever.
@@ -110,7 +125,7 @@ bool decode_decision(std::string_view* reply, const Policy& policy, Decision* de
 bool skip_decision(std::string_view* reply);
 
 // Appends a sync entry that charges `cost` to a client; 0 only reads. `policy` is the index of its policy.
-void append_entry(std::size_t policy, std::uint32_t cost, redis::Buffer* entries);
+void append_entry(std::size_t policy, std::uint64_t cost, redis::Buffer* entries);
 
 // Takes the next client's record from the reply to a sync call. False if the reply is too short. `overshoot`
 // is how many of the charged requests exceed the limit. `value` points into the reply: the value of the

@@ -89,6 +89,7 @@ enum class Collected : std::uint8_t {
     }
     make_limit(zone, *policy, view(key), cost_of(r, applied), limit);
     limit->is_single = applied.single && policy == &applied.policy;
+    limit->tag = &applied;
     return Collected::kLimit;
 }
 

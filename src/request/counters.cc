@@ -58,6 +58,10 @@ void count_reason(const Zone& zone, Reason reason) { zone.shared->statistics.cou
 
 void count_aborted(const Zone& zone) { zone.shared->statistics.count_aborted(stripe()); }
 
+void count_settled(const Zone& zone, Settled settled) {
+    zone.shared->statistics.count_settled(stripe(), settled);
+}
+
 void count_bypass(const Zone& zone, Bypass bypass) { zone.shared->statistics.count_bypass(stripe(), bypass); }
 
 void count_shadow(const Zone& zone, std::string_view client, bool live, bool shadow) {

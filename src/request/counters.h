@@ -37,6 +37,9 @@ void count_aborted(const Zone& zone);
 // Counts a request that a zone did not apply to.
 void count_bypass(const Zone& zone, Bypass bypass);
 
+// Counts a charge that was corrected when its request had ended.
+void count_settled(const Zone& zone, Settled settled);
+
 // Counts the decision of a shadow on a request of this client. `live` and `shadow`: whether the live limits
 // and the shadow admit the request.
 void count_shadow(const Zone& zone, std::string_view client, bool live, bool shadow);

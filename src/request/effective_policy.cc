@@ -41,7 +41,7 @@ const RateList* rates_of(ngx_http_request_t* r, Zone* zone, ngx_str_t* text) {
                : nullptr;
 }
 
-std::uint32_t told_cost(ngx_http_request_t* r, const AppliedLimit& applied) {
+std::uint64_t told_cost(ngx_http_request_t* r, const AppliedLimit& applied) {
     ngx_str_t text;
     std::uint64_t cost = 1;
     if (ngx_http_complex_value(r, applied.cost, &text) == NGX_OK &&

@@ -15,14 +15,14 @@ const RateList* common_rates(Zone* zone);
 const RateList* rates_of(ngx_http_request_t* r, Zone* zone, ngx_str_t* text);
 
 // The cost by the variable of cost=. A value that is not a cost is logged, and counts as 1.
-std::uint32_t told_cost(ngx_http_request_t* r, const AppliedLimit& applied);
+std::uint64_t told_cost(ngx_http_request_t* r, const AppliedLimit& applied);
 
 // The policy with the rates by the variable of rate=, or with the live rates. Null if the value of the
 // variable is not valid, or memory is exhausted.
 const Policy* told_policy(ngx_http_request_t* r, const AppliedLimit& applied);
 
 // The cost of a request.
-inline std::uint32_t cost_of(ngx_http_request_t* r, const AppliedLimit& applied) {
+inline std::uint64_t cost_of(ngx_http_request_t* r, const AppliedLimit& applied) {
     return applied.cost == nullptr ? applied.fixed_cost : told_cost(r, applied);
 }
 

@@ -59,14 +59,16 @@ bool add_numbers(ngx_http_request_t* r, const Limit& limit, bool legacy, bool re
     if (end == nullptr) {
         return false;
     }
-    const auto add = [&](std::string_view name, Micros number) {
+    const auto add = [&](std::string_view name, std::uint64_t number) {
         end += kLongestNumber;
-        return add_header(r, name, text_between(print_number(static_cast<uint64_t>(number), end), end)) !=
-               nullptr;
+        return add_header(r, name, text_between(print_number(number, end), end)) != nullptr;
+    };
+    const auto add_seconds = [&](std::string_view name, Micros time) {
+        return add(name, static_cast<std::uint64_t>(seconds_up(time)));
     };
     return (!legacy || (add(kLimit, decision.limit) && add(kRemaining, decision.remaining) &&
-                        add(kReset, seconds_up(limit.decided_at + decision.reset_after)))) &&
-           (!retry || add(kRetryAfter, seconds_up(decision.retry_after)));
+                        add_seconds(kReset, limit.decided_at + decision.reset_after))) &&
+           (!retry || add_seconds(kRetryAfter, decision.retry_after));
 }
 
 u_char* print_quoted_name(u_char* at, u_char* end, const Limit& limit, std::uint32_t rate) {

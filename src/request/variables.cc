@@ -79,9 +79,9 @@ ngx_int_t get_number(ngx_http_request_t* r, ngx_http_variable_value_t* value, ui
     const Decision& decision = limit->decision;
     switch (which) {
         case kLimit:
-            return set_number(r, value, decision.limit);
+            return set_number(r, value, static_cast<Micros>(decision.limit));
         case kRemaining:
-            return set_number(r, value, decision.remaining);
+            return set_number(r, value, static_cast<Micros>(decision.remaining));
         case kReset:
             return set_number(r, value, seconds_up(limit->decided_at + decision.reset_after));
         default:

@@ -48,7 +48,7 @@ std::string_view take_word(std::string_view* text) {
 struct Waiting {
     Question* question;
     std::size_t limits;
-    bool refund;
+    GroupKind kind;
     Waiting* next;
 };
 
@@ -281,22 +281,24 @@ void CheckBatcher::close(Batch* batch) {
     *link = batch->next;
 }
 
-bool CheckBatcher::add(const Limit* limits, const std::uint8_t* indices, std::size_t count, bool refund,
-                       Question* question) {
+// Adds a group. The cost of its limits is `*amount`, or that of each limit if `amount` is null.
+bool CheckBatcher::add(const Limit* limits, const std::uint8_t* indices, std::size_t count, GroupKind kind,
+                       const std::uint64_t* amount, Question* question) {
     Batch* batch = batch_for(limits[indices[0]]);
     Waiting* waiting = batch != nullptr ? make_waiting() : nullptr;
     if (waiting == nullptr) {
         return false;
     }
-    char* at = batch->group_texts.extend(kGroupSize + count * kLimitSize);
-    at = at != nullptr ? put_group(at, count, refund) : nullptr;
+    char* at = batch->group_texts.extend(group_size(count, kind));
+    at = at != nullptr ? put_group(at, count, kind) : nullptr;
     for (std::size_t i = 0; i < count; i++) {
         const Limit& limit = limits[indices[i]];
         const unsigned policy = batch->policies.add(*limit.policy, limit.zone->layout);
-        at = at != nullptr ? put_limit(at, policy, limit.cost) : nullptr;
+        at = at != nullptr ? put_limit(at, policy, amount != nullptr ? *amount : limit.cost) : nullptr;
+        at = at != nullptr && kind >= kUndo ? put_charge(at, {limit.cost, limit.decided_at}) : at;
         add_key(limit, &batch->key_texts);
     }
-    *waiting = {question, count, refund, nullptr};
+    *waiting = {question, count, kind, nullptr};
     (batch->last != nullptr ? batch->last->next : batch->first) = waiting;
     batch->last = waiting;
     batch->groups++;
@@ -304,6 +306,12 @@ bool CheckBatcher::add(const Limit* limits, const std::uint8_t* indices, std::si
     if (question != nullptr) {
         question->waiting = waiting;
     }
+    complete(batch);
+    return true;
+}
+
+// Sends a batch after a group was added: at once if the batch is full, else at the end of this turn.
+void CheckBatcher::complete(Batch* batch) {
     if (batch->groups >= options_.batch || batch->keys + kMaxLimits > kMaxKeys ||
         batch->policies.size() + kMaxLimits > kMaxPolicies) {
         close(batch);
@@ -311,12 +319,11 @@ bool CheckBatcher::add(const Limit* limits, const std::uint8_t* indices, std::si
     } else {
         flush_->arm(0);
     }
-    return true;
 }
 
 bool CheckBatcher::ask(Question* question) {
     question->error = redis::Error::kNone;
-    return add(question->limits, question->indices, question->count, false, question);
+    return add(question->limits, question->indices, question->count, kDecide, nullptr, question);
 }
 
 void CheckBatcher::forget(Question* question) {
@@ -337,14 +344,21 @@ void CheckBatcher::hand_over(Question* question, Question* copy) {
 void CheckBatcher::count(const Limit& limit) {
     constexpr std::uint8_t kFirst = 0;
     if (available(slot_of(limit))) {
-        add(&limit, &kFirst, 1, false, nullptr);
+        add(&limit, &kFirst, 1, kDecide, nullptr, nullptr);
     }
 }
 
-void CheckBatcher::give_back(const Limit* limits, const std::uint8_t* indices, std::size_t count) {
+void CheckBatcher::undo(const Limit* limits, const std::uint8_t* indices, std::size_t count) {
     if (available(slot_of(limits[indices[0]]))) {
-        add(limits, indices, count, true, nullptr);
+        add(limits, indices, count, kUndoRequest, nullptr, nullptr);
     }
+}
+
+bool CheckBatcher::settle(const Limit& limit, std::uint64_t actual) {
+    constexpr std::uint8_t kFirst = 0;
+    const bool less = actual < limit.cost;
+    const std::uint64_t amount = less ? limit.cost - actual : actual - limit.cost;
+    return available(slot_of(limit)) && add(&limit, &kFirst, 1, less ? kUndo : kOverdraw, &amount, nullptr);
 }
 
 // Whether a node's open batch keeps waiting for the next reply. A late reply may be delayed by a lost packet,
@@ -482,7 +496,7 @@ void CheckBatcher::send_split(Batch* batch) {
         one->groups = 1;
         one->keys = waiting->limits;
         one->policies.assign(batch->policies.text());
-        const std::size_t size = kGroupSize + waiting->limits * kLimitSize;
+        const std::size_t size = group_size(waiting->limits, waiting->kind);
         one->group_texts.append(groups.substr(0, size));
         groups.remove_prefix(size);
         const std::string_view before = keys;
@@ -496,12 +510,12 @@ void CheckBatcher::send_split(Batch* batch) {
     recycle(batch);
 }
 
-// True if a reply has the time, a decision for each limit that is not refunded, and nothing else.
+// True if a reply has the time, a decision for each limit of a group with kDecide, and nothing else.
 bool CheckBatcher::is_whole(const Batch& batch, std::string_view reply) {
     Micros time = 0;
     bool whole = decode_time(&reply, &time);
     for (const Waiting* waiting = batch.first; waiting != nullptr; waiting = waiting->next) {
-        for (std::size_t i = 0; i < waiting->limits && !waiting->refund && whole; i++) {
+        for (std::size_t i = 0; i < waiting->limits && waiting->kind == kDecide && whole; i++) {
             whole = skip_decision(&reply);
         }
     }
@@ -519,8 +533,8 @@ void CheckBatcher::finish(Batch* batch, redis::Error error, std::string_view rep
     for (Waiting* waiting = batch->first; waiting != nullptr; waiting = next) {
         next = waiting->next;
         Question* question = waiting->question;
-        for (std::size_t i = 0; i < waiting->limits && !waiting->refund && error == redis::Error::kNone;
-             i++) {
+        for (std::size_t i = 0;
+             i < waiting->limits && waiting->kind == kDecide && error == redis::Error::kNone; i++) {
             const bool taken = question == nullptr ? skip_decision(&reply)
                                                    : decode_decision(&reply, *(*question)[i].policy,
                                                                      &(*question)[i].decision);

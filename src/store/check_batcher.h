@@ -76,9 +76,13 @@ class CheckBatcher {
     // rejected requests count.
     void count(const Limit& limit);
 
-    // Refunds some limits of an admitted question. All of them must have the same slot. If Redis does not
-    // answer, the limits stay charged.
-    void give_back(const Limit* limits, const std::uint8_t* indices, std::size_t count);
+    // Undoes the charges of some limits: their request is rejected. All of them must have the same slot. If
+    // Redis does not answer, the limits stay charged.
+    void undo(const Limit* limits, const std::uint8_t* indices, std::size_t count);
+
+    // Corrects the charge of a limit whose request turned out to cost `actual`. False if Redis is not
+    // available. If Redis does not answer, the limit stays charged as it is.
+    bool settle(const Limit& limit, std::uint64_t actual);
 
     // How long after its start a request may send another question.
     Micros budget() const { return options_.budget; }
@@ -90,8 +94,9 @@ class CheckBatcher {
     struct Node;
 
     static void on_answer(void* self, redis::Error error, std::string_view reply);
-    bool add(const Limit* limits, const std::uint8_t* indices, std::size_t count, bool refund,
-             Question* question);
+    bool add(const Limit* limits, const std::uint8_t* indices, std::size_t count, GroupKind kind,
+             const std::uint64_t* amount, Question* question);
+    void complete(Batch* batch);
     redis::Slot slot_of_key(const Limit& limit);
     void add_key(const Limit& limit, redis::Buffer* buffer) {
         keys_.append(limit.zone->label, limit.policy->algorithm, limit.client, limit.is_short, buffer);

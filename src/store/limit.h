@@ -24,6 +24,7 @@ struct StoreZone {
     StateLayout layout;            // of a client's state
     Table* table;                  // null for a zone in Redis, unless on_error=local
     CheckBatcher* batcher;         // null unless Redis decides each request
+    CheckBatcher* corrector;       // sync=: for corrections of counts that were sent; null if not connected
     const Membership* membership;  // of the instances that share the Redis; null if they are not counted
     Denials* denials;              // null if rejections by Redis are not remembered
     Micros deny_for;               // the longest time that a rejection is remembered
@@ -36,7 +37,8 @@ struct Limit {
     const StoreZone* zone;
     const Policy* policy;  // has rates
     std::string_view client;
-    std::uint32_t cost;  // 0 only reads
+    std::uint64_t cost;  // 0 only reads
+    const void* tag;     // the caller's
     bool is_short;       // short_name has been applied to `client`
     bool is_single;      // is_single(*policy, zone->layout), and not is_short; false is slower, never wrong
 
@@ -45,7 +47,6 @@ struct Limit {
     Reason reason;      // why the fallback or nobody decided
     Decision decision;  // not set if nobody decided
     Micros decided_at;  // time of day, by Redis's clock if Redis decided; not set if nobody decided
-    Micros charged_at;  // by Process::clock, not later than the charge; set only if Redis decided
     bool charged;       // the request is admitted, and refund() has not given it back
 };
 

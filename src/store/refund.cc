@@ -9,33 +9,25 @@
 namespace rate_limit {
 namespace {
 
-// Whether a limit is charged, and the charge still counts in full.
-bool is_due(const Limit& limit, const Process& process, Micros now) {
-    if (!limit.charged) {
-        return false;
-    }
-    // Redis's clock is not comparable with the time of day here. If the time of day was set back, it is not
-    // known how much time has passed.
-    const Micros passed =
-        limit.decided_by == DecidedBy::kRedis ? process.clock() - limit.charged_at : now - limit.decided_at;
-    return passed >= 0 && is_refundable(*limit.policy, limit.cost, limit.decision, limit.decided_at, passed);
-}
+// Whether a charge is given back. Rejected requests that count stay charged.
+bool is_due(const Limit& limit) { return limit.charged && limit.cost != 0 && !limit.policy->count_all; }
 
-void refund_in_memory(const Limit& limit, Micros now, const Process& process) {
+// Passes a table's limit of `amount` to `correct`.
+template <class Correct>
+auto correct_in_memory(const Limit& limit, std::uint64_t amount, Correct correct) {
     NameRoom name;
     PolicyRoom part;
     TableLimit own =
-        memory_limit(limit.zone->table, *limit.policy, limit.client, limit.cost, &name, limit.is_short);
+        memory_limit(limit.zone->table, *limit.policy, limit.client, amount, &name, limit.is_short);
     if (limit.zone->batcher != nullptr) {
         make_fallback(limit, &part, &own);
     }
-    give_back(&own, 1, now, process);
+    return correct(own);
 }
 
 void mark_refunded(Limit* limit) {
     Decision& decision = limit->decision;
-    const std::uint64_t remaining = std::uint64_t{decision.remaining} + limit->cost;
-    decision.remaining = static_cast<std::uint32_t>(std::min<std::uint64_t>(remaining, decision.limit));
+    decision.remaining = std::min(decision.remaining + limit->cost, decision.limit);
     limit->charged = false;
 }
 
@@ -48,7 +40,7 @@ void refund_in_redis(Limit* limits, std::uint8_t* due, std::size_t count) {
         std::uint8_t* const rest = std::partition(due, end, [&](std::uint8_t i) {
             return limits[i].zone->batcher == batcher && batcher->slot_of(limits[i]) == slot;
         });
-        batcher->give_back(limits, due, static_cast<std::size_t>(rest - due));
+        batcher->undo(limits, due, static_cast<std::size_t>(rest - due));
         count = static_cast<std::size_t>(end - rest);
         due = rest;
     }
@@ -60,21 +52,56 @@ void refund_some(Limit* limits, std::size_t count, const Process& process, Micro
     std::size_t remotes = 0;
     for (std::size_t i = 0; i < count; i++) {
         Limit& limit = limits[i];
-        if (!is_due(limit, process, now)) {
+        if (!is_due(limit)) {
             continue;
         }
         if (limit.decided_by == DecidedBy::kRedis) {
             remote[remotes++] = static_cast<std::uint8_t>(i);
             forget_denial(limit);
         } else {
-            refund_in_memory(limit, now, process);
+            correct_in_memory(limit, limit.cost, [&](const TableLimit& own) {
+                return undo(own, {limit.cost, limit.decided_at}, true, now, process);
+            });
         }
         mark_refunded(&limit);
     }
     refund_in_redis(limits, remote, remotes);
 }
 
+// Gives `amount` back to a table. If Redis was told of the charge, Redis gets the part that it knows.
+bool undo_in_memory(const Limit& limit, std::uint64_t amount, Micros now, const Process& process) {
+    const std::uint64_t sent = correct_in_memory(limit, amount, [&](const TableLimit& own) {
+        return undo(own, {limit.cost, limit.decided_at}, false, now, process);
+    });
+    CheckBatcher* redis = limit.zone->batcher != nullptr ? limit.zone->batcher : limit.zone->corrector;
+    return sent == 0 || (redis != nullptr && redis->settle(limit, limit.cost - sent));
+}
+
+bool overdraw_in_memory(const Limit& limit, std::uint64_t amount, Micros now, const Process& process) {
+    return limit.zone->table != nullptr && correct_in_memory(limit, amount, [&](const TableLimit& own) {
+               return overdraw(own, now, process);
+           });
+}
+
 }  // namespace
+
+bool settle(Limit* limit, std::uint64_t actual, const Process& process, Micros (*wall)()) {
+    const std::uint64_t cost = limit->cost;
+    const bool charged = limit->charged;
+    limit->charged = false;
+    if (!charged || actual == cost) {
+        return true;
+    }
+    if (limit->decided_by != DecidedBy::kRedis) {
+        return actual < cost ? undo_in_memory(*limit, cost - actual, wall(), process)
+                             : overdraw_in_memory(*limit, actual - cost, wall(), process);
+    }
+    if (actual < cost) {
+        forget_denial(*limit);
+    }
+    return limit->zone->batcher->settle(*limit, actual) ||
+           (actual > cost && overdraw_in_memory(*limit, actual - cost, wall(), process));
+}
 
 void refund(Limit* limits, std::size_t count, const Process& process, Micros (*wall)()) {
     const Micros now = wall();

@@ -1,5 +1,5 @@
-// Gives back what a request was charged. The only way to undo a charge, while limits are still being decided
-// and afterwards.
+// Gives back or corrects what a request was charged. The only way to change a charge, while limits are still
+// being decided and afterwards.
 #pragma once
 
 #include <cstddef>
@@ -13,14 +13,20 @@
 namespace rate_limit {
 
 // Refunds the limits that are charged, any number of them. Clears Limit::charged of each refunded limit, so
-// that no charge is refunded twice, and adds the refund to the remaining requests of its decision. A charge
-// that no longer counts in full is not refunded, nor is a charge of a zone that counts rejected requests (see
-// is_refundable). The deny cache forgets the rejections of the clients, because the charge may have caused
+// that no charge is refunded twice, and adds the refund to the remaining requests of its decision. What no
+// longer counts of a charge is not given back, nor is a charge of a zone that counts rejected requests. The
+// deny cache forgets the rejections of the clients, because the charge may have caused
 // them.
 //
 // Never waits: limits in Redis are refunded by one of the next calls, and stay charged if Redis does not
 // answer.
 void refund(Limit* limits, std::size_t count, const Process& process, Micros (*wall)());
+
+// Corrects the charge of a limit whose request turned out to cost `actual`, once: clears Limit::charged. What
+// was too much is given back as far as it still counts; what was too little is charged even if it does not
+// fit, up to debt_of() the policy. Never waits. False if the charge stays as it is, because Redis or a slot
+// is not available.
+bool settle(Limit* limit, std::uint64_t actual, const Process& process, Micros (*wall)());
 
 // Room for the part of a policy that belongs to this instance.
 using PolicyRoom = std::aligned_storage_t<sizeof(Policy), alignof(Policy)>;

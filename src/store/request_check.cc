@@ -80,7 +80,7 @@ void RequestCheck::arrange() {
 }
 
 Progress RequestCheck::start() {
-    started_at_ = asked_at_ = process_.clock();
+    started_at_ = process_.clock();
     progress_ = look_at_memory();
     return progress_;
 }
@@ -224,10 +224,10 @@ Progress RequestCheck::ask_next() {
             return charged;
         }
         choose(position);
-        asked_at_ = waited_ ? process_.clock() : started_at_;
+        const Micros asked_at = waited_ ? process_.clock() : started_at_;
         if (!asked_->available(slots_[question_.indices[0]])) {
             error_ = redis::Error::kUnavailable;
-        } else if (asked_at_ - started_at_ >= asked_->budget()) {
+        } else if (asked_at - started_at_ >= asked_->budget()) {
             error_ = redis::Error::kTimedOut;
         } else if (asked_->ask(&question_)) {
             return Progress::kWaiting;
@@ -271,7 +271,6 @@ Progress RequestCheck::take_answer() {
     }
     for (std::size_t i = 0; i < question_.count; i++) {
         question_[i].charged = true;
-        question_[i].charged_at = asked_at_;
     }
     if (!followed) {
         return reject_for_memory(memory);
@@ -292,7 +291,7 @@ bool RequestCheck::tell_memory(MemoryLimits* memory) const {
         TableLimit* own = add_memory_limit(question_.indices[i], memory);
         const Share share = zone.membership != nullptr ? zone.membership->share() : Share();
         const Micros back_at = zone.membership != nullptr ? zone.membership->back_at() : 0;
-        const std::uint32_t left = part_of(limit.decision.remaining, share);
+        const std::uint64_t left = part_of(limit.decision.remaining, share);
         own->decision.allowed = follow_redis(own, limit.decision, left, back_at, wall_(), process_);
         allowed = allowed && own->decision.allowed;
     }

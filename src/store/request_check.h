@@ -105,7 +105,6 @@ class RequestCheck {
     Progress progress_ = Progress::kWaiting;
     redis::Error error_ = redis::Error::kNone;
     Micros started_at_ = 0;            // by the process's clock
-    Micros asked_at_ = 0;              // by the process's clock: when the last question was asked
     bool waited_ = false;              // for a reply of Redis
     bool has_tables_ = false;          // a zone has a table
     bool scattered_ = false;           // its limits differ in batcher or slot

@@ -19,6 +19,7 @@ struct ZoneSharedState {
     TopClients top_clients;
     Reminder bad_cost;     // when a bad value of cost=$variable was last logged
     Reminder bad_rate;     // the same of rate=$variable
+    Reminder bad_settle;   // the same of settle=$variable
     EmptyKeys empty_keys;  // of the first requests since the start or the last reload
 };
 

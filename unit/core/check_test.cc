@@ -22,7 +22,7 @@ void test_a_client_without_state_is_one_never_seen(void**) {
         const Policy policy = spaced(algorithm, "5r/m,10r/h", kSecond);
         const StateLayout layout = layout_of(policy);
         const std::vector<std::uint64_t> zero(words_of(layout));
-        for (const std::uint32_t cost : {0U, 1U, 5U, 6U}) {
+        for (const std::uint64_t cost : {0U, 1U, 5U, 6U}) {
             Check a;
             Check b;
             const Decision none = a.evaluate(policy, layout, nullptr, kMidnight, cost);

@@ -29,7 +29,7 @@ void check_drift(Policy policy) {
             exact++;
         }
         if (admitted != exact) {
-            fail_msg("%s %ur/%lds: request %d: %lu admitted, %lu in exact arithmetic",
+            fail_msg("%s %lur/%lds: request %d: %lu admitted, %lu in exact arithmetic",
                      algorithm_name(policy.algorithm), rate.count, static_cast<long>(rate.period / kSecond),
                      i, static_cast<unsigned long>(admitted), static_cast<unsigned long>(exact));
         }

@@ -23,7 +23,7 @@ Policy extreme(Algorithm algorithm, std::uint32_t count, Micros period) {
 void check_against_model(const Policy& policy, Micros now) {
     Client client(policy);
     Model model(policy, policy.rates.rates[0]);
-    for (const std::uint32_t cost : {1U, kMaxCost, 0U, 1U, kMaxCost - 1}) {
+    for (const std::uint64_t cost : std::initializer_list<std::uint64_t>{1, kMaxCost, 0, 1, kMaxCost - 1}) {
         const bool fits = cost == 0 || model.fits(now, cost);
         if (fits && cost != 0) {
             model.charge(now, cost);

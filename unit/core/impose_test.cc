@@ -18,12 +18,12 @@ Policy with_debt(Algorithm algorithm, std::string_view rates) {
 }
 
 Decision decide(const Policy& policy, const StateLayout& layout, const State& state, Micros now,
-                std::uint32_t cost) {
+                std::uint64_t cost) {
     Check check;
     return check.evaluate(policy, layout, state.data(), now, cost);
 }
 
-void impose(const Policy& policy, const StateLayout& layout, Micros now, std::uint32_t cost, State* state) {
+void impose(const Policy& policy, const StateLayout& layout, Micros now, std::uint64_t cost, State* state) {
     Check check;
     check.evaluate(policy, layout, state->data(), now, cost);
     check.impose(state->data());
@@ -73,11 +73,11 @@ void parts_are_their_sum(const Trace& drawn) {
     Micros now = drawn.start;
     for (const Step& step : drawn.steps) {
         now = moved(now, step.move);
-        const std::uint32_t part = *random::between(0U, step.cost);
+        const std::uint64_t part = *random::between<std::uint64_t>(0, step.cost);
         impose(policy, layout, now, part, &parts);
         impose(policy, layout, now, step.cost - part, &parts);
         impose(policy, layout, now, step.cost, &sums);
-        for (const std::uint32_t cost : {0U, 1U}) {
+        for (const std::uint64_t cost : {0U, 1U}) {
             RC_ASSERT(same_numbers(decide(policy, layout, parts, now, cost),
                                    decide(policy, layout, sums, now, cost)));
         }
@@ -110,12 +110,12 @@ void test_what_is_owed_is_paid_back_before_anything_fits(void**) {
         const StateLayout layout = layout_of(policy);
         State state(words_of(layout));
         Micros expected = row.none;
-        for (const std::uint32_t cost : {10U, 5U, 1'000'000U, 1'000'000U}) {
+        for (const std::uint64_t cost : {10U, 5U, 1'000'000U, 1'000'000U}) {
             impose(policy, layout, kMidnight, cost, &state);
             expected = cost == 10 ? row.none : cost == 5 ? row.five : row.most;
             const Decision refused = decide(policy, layout, state, kMidnight, 1);
             if (refused.allowed || refused.retry_after != expected) {
-                fail_msg("%s: after %u retry in %lld", algorithm_name(row.algorithm), cost,
+                fail_msg("%s: after %lu retry in %lld", algorithm_name(row.algorithm), cost,
                          static_cast<long long>(refused.retry_after));
             }
             assert_int_equal(decide(policy, layout, state, kMidnight, 0).remaining, 0);

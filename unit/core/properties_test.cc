@@ -205,21 +205,21 @@ void order_at_one_instant_does_not_matter(const Trace& trace) {
         now = moved(now, step.move);
         client.request(now, step.cost);
     }
-    std::uint32_t left = client.look(now).remaining;
-    std::vector<std::uint32_t> costs;
+    std::uint64_t left = client.look(now).remaining;
+    std::vector<std::uint64_t> costs;
     while (left > 0 && costs.size() < 6) {
-        costs.push_back(*random::between(0U, std::min(left, kMaxCost)));
+        costs.push_back(*random::between<std::uint64_t>(0, std::min(left, kMaxCost)));
         left -= costs.back();
     }
-    std::vector<std::uint32_t> shuffled = costs;
+    std::vector<std::uint64_t> shuffled = costs;
     for (std::size_t i = shuffled.size(); i > 1; --i) {
         std::swap(shuffled[i - 1], shuffled[*random::between<std::size_t>(0, i - 1)]);
     }
     Client other = client;
-    for (const std::uint32_t cost : costs) {
+    for (const std::uint64_t cost : costs) {
         RC_ASSERT(client.request(now, cost).allowed);
     }
-    for (const std::uint32_t cost : shuffled) {
+    for (const std::uint64_t cost : shuffled) {
         RC_ASSERT(other.request(now, cost).allowed);
     }
     RC_ASSERT(client.state() == other.state());

@@ -34,7 +34,7 @@ void used_stays_used(const Trace& trace, Client client) {
     const Micros now = run(trace, &client);
     const std::uint32_t left = std::min(client.look(now).remaining, kMaxCost);
     RC_PRE(left > 0);
-    const std::uint32_t used = *random::between(1U, left);
+    const std::uint64_t used = *random::between<std::uint64_t>(1, left);
     RC_ASSERT(client.request(now, used).allowed);
     const RateList rates = random::draw_rates(trace.policy.algorithm, false);
     RC_LOG() << "used " << used << " at " << now << ", then rate=" << rates << "\n";
@@ -84,7 +84,7 @@ void a_new_count_leaves_what_is_used(const Trace& trace) {
     RC_LOG() << "at " << now << " rate=" << rates << "\n";
     client.set_rates(rates);
     const Decision after = client.look(now);
-    const std::uint32_t used = before.limit - before.remaining;
+    const std::uint64_t used = before.limit - before.remaining;
     RC_ASSERT(after.remaining == after.limit - std::min(after.limit, used));
 }
 
@@ -145,9 +145,9 @@ void nobody_waits_longer_than_a_fresh_client(const Trace& trace) {
     RC_PRE(!is_mistaken(trace, rates.rates[0]));
     client.set_rates(rates);
     Client fresh(client.policy());
-    const std::uint32_t limit = fresh.look(now).limit;
+    const std::uint64_t limit = fresh.look(now).limit;
     RC_ASSERT(fresh.request(now, limit).allowed);
-    const std::uint32_t cost = *random::between(1U, std::min(limit, kMaxCost));
+    const std::uint64_t cost = *random::between<std::uint64_t>(1, std::min(limit, kMaxCost));
     RC_LOG() << "cost " << cost << " at " << now << " rate=" << client.policy().rates << "\n";
     RC_ASSERT(client.peek(now, cost).retry_after <= fresh.peek(now, cost).retry_after);
 }
@@ -273,7 +273,7 @@ void test_rates_find_their_own_state_in_any_order(void**) {
         client.request(kMidnight, 3);
         const struct {
             const char* rates;
-            std::uint32_t remaining;
+            std::uint64_t remaining;
             std::uint8_t binding;
         } rows[] = {{"20r/h", 13, 0},
                     {"10r/s", 6, 0},
@@ -291,7 +291,7 @@ void test_rates_find_their_own_state_in_any_order(void**) {
             other.set_rates(rates_of(row.rates));
             const Decision decision = other.look(kMidnight);
             if (decision.remaining != row.remaining || decision.rate != row.binding) {
-                fail_msg("%s %s: %u remaining by rate %u", algorithm_name(algorithm), row.rates,
+                fail_msg("%s %s: %lu remaining by rate %u", algorithm_name(algorithm), row.rates,
                          decision.remaining, decision.rate);
             }
         }

@@ -42,8 +42,8 @@ void test_counts_add_up_to_the_whole(void**) {
                 continue;
             }
             std::uint64_t sum = 0;
-            std::uint32_t least = ~0U;
-            std::uint32_t most = 0;
+            std::uint64_t least = kMaxCount;
+            std::uint64_t most = 0;
             for (std::uint32_t rank = 0; rank < instances; rank++) {
                 const Rate rate = part(policy, instances, rank).rates.rates[0];
                 assert_int_equal(rate.period, kMinute);

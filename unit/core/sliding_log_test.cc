@@ -49,14 +49,15 @@ void test_a_cost_is_so_many_entries(void**) {
 
 // Every phase of the ring, with entries that wrap.
 void test_the_ring_goes_round_many_times(void**) {
-    for (std::uint32_t limit = 1; limit <= 9; ++limit) {
+    for (std::uint64_t limit = 1; limit <= 9; ++limit) {
         Policy policy = log("1r/s");
         policy.rates.rates[0].count = limit;
         Client client(policy);
         for (Micros i = 0; i < 100; ++i) {
             const Micros now = kMidnight + i * (kSecond / limit + 1);
             assert_true(client.request(now).allowed);
-            assert_int_equal(client.look(now).remaining, i + 1 < limit ? limit - i - 1 : 0);
+            assert_int_equal(client.look(now).remaining,
+                             static_cast<std::uint64_t>(i) + 1 < limit ? limit - i - 1 : 0);
         }
     }
 }

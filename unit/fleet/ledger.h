@@ -50,7 +50,7 @@ class Ledger {
         return words;
     }
 
-    Decision peek(const std::string& name, Micros now, std::uint32_t cost) {
+    Decision peek(const std::string& name, Micros now, std::uint64_t cost) {
         Check check;
         return check.evaluate(policy_, layout_, state(name).data(), now, cost);
     }

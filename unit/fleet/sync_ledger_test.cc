@@ -260,7 +260,7 @@ void test_a_retry_leaves_out_confirmed_entries(void**) {
 }
 
 // Fills the only set of a zone, so that all earlier clients are evicted.
-void forget_all(const Zone& zone, std::uint32_t cost) {
+void forget_all(const Zone& zone, std::uint64_t cost) {
     for (unsigned i = 0; i < 16; i++) {
         use(zone, name_of(500 + i), cost);
     }

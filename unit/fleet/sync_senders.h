@@ -149,7 +149,7 @@ class InstanceZone {
         : zone(policy, layout, size_with_unsent(layout, sets), true, next_key()) {}
 
     // How many of `requests` requests are admitted, at nginx's time.
-    unsigned admitted(const std::string& client, unsigned requests = 1, std::uint32_t cost = 1,
+    unsigned admitted(const std::string& client, unsigned requests = 1, std::uint64_t cost = 1,
                       const Policy* policy = nullptr) const {
         unsigned count = 0;
         for (unsigned i = 0; i < requests; i++) {
@@ -161,7 +161,7 @@ class InstanceZone {
         return count;
     }
 
-    std::uint32_t remaining(const std::string& client) const {
+    std::uint64_t remaining(const std::string& client) const {
         NameRoom room;
         TableLimit limit = memory_limit(&zone.table(), zone.policy(), client, 0, &room);
         check(&limit, 1, nginx_clock(), this_process());

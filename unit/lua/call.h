@@ -13,11 +13,12 @@ namespace rate_limit {
 struct CallLimit {
     std::size_t policy;  // index in the call's policies
     std::string key;
-    std::uint32_t cost;
+    std::uint64_t cost;
+    Charge charge = {};  // that the group undoes
 };
 
 struct CallGroup {
-    bool refund;
+    GroupKind kind;
     std::vector<CallLimit> limits;
 };
 
@@ -39,7 +40,7 @@ struct Call {
     std::vector<std::string> command(const std::string& sha, bool declared = true) const {
         std::string text;
         for (const CallGroup& group : groups) {
-            text += static_cast<char>(group.limits.size() | (group.refund ? kRefund : 0));
+            text += static_cast<char>(group.limits.size() | group.kind);
             text += records_of(group);
         }
         const std::vector<std::string> all = keys();
@@ -81,6 +82,9 @@ struct Call {
         redis::Buffer text;
         for (const CallLimit& limit : group.limits) {
             append_entry(limit.policy, limit.cost, &text);
+            if (group.kind >= kUndo) {
+                put_charge(text.extend(kChargeSize), limit.charge);
+            }
         }
         return std::string(text.view());
     }

@@ -60,7 +60,7 @@ local function save_until(key, expires)
 end
 )lua";
 
-inline std::uint64_t steps = 0;  // limits that were decided, refunded or charged
+inline std::uint64_t steps = 0;  // limits that were decided or changed
 inline std::unique_ptr<Server> server;
 inline std::string sha;
 inline std::string sync_sha;
@@ -131,7 +131,7 @@ class Calls {
             }
             for (std::uint32_t i = 0; event.imposes && i < event.times; ++i) {
                 begin(now);
-                sequence_ += event.refund && sequence_ != 0 ? 0 : 1;
+                sequence_ += event.repeats && sequence_ != 0 ? 0 : 1;
                 calls_.back().sequence = sequence_;
                 calls_.back().age = event.age;
                 add(event, 1);
@@ -164,9 +164,11 @@ class Calls {
                 call.policies.emplace_back(zone.policy, zone.layout());
             }
         }
-        CallGroup group = {event.refund && !event.imposes, {}};
+        CallGroup group = {event.imposes ? kDecide : event.kind, {}};
         for (const ScenarioLimit& limit : event.limits) {
-            group.limits.push_back({numbers_[limit.zone], key_of(limit), limit.cost});
+            const Charge charge = {limit.cost + limit.more,
+                                   std::max<Micros>(calls_.back().now - limit.before, 1)};
+            group.limits.push_back({numbers_[limit.zone], key_of(limit), limit.cost, charge});
         }
         call.groups.insert(call.groups.end(), times, group);
     }
@@ -225,7 +227,7 @@ class Mirror {
         std::vector<MirroredLimit> limits;
         for (const CallLimit& limit : group.limits) {
             const auto& [policy, layout] = call.policies[limit.policy];
-            limits.push_back({&clients_[limit.key], &policy, layout, limit.cost});
+            limits.push_back({&clients_[limit.key], &policy, layout, limit.cost, limit.charge});
         }
         return limits;
     }
@@ -233,8 +235,8 @@ class Mirror {
     void compare_decisions(const TimedCall& call, std::string_view reply) {
         for (const CallGroup& group : call.groups) {
             std::vector<MirroredLimit> limits = limits_of(call, group);
-            mirror_group(&limits, call.now, group.refund);
-            for (std::size_t i = 0; !group.refund && i < limits.size(); ++i) {
+            mirror_group(&limits, call.now, group.kind);
+            for (std::size_t i = 0; group.kind == kDecide && i < limits.size(); ++i) {
                 Decision expected = limits[i].check.decision();
                 if (expected.allowed && expected.delay == 0) {
                     expected.excess_milli = 0;  // the script does not reply with it

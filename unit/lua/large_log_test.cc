@@ -28,9 +28,9 @@ struct Answer {
 };
 
 // A call of one group with one limit.
-Call request(const Policy& policy, const StateLayout& layout, std::uint32_t cost,
+Call request(const Policy& policy, const StateLayout& layout, std::uint64_t cost,
              const std::string& key = "a") {
-    return {{{policy, layout}}, {{false, {{0, key, cost}}}}};
+    return {{{policy, layout}}, {{kDecide, {{0, key, cost}}}}};
 }
 
 Answer run(const Call& call, const std::string& script, Connection* by) {
@@ -43,13 +43,14 @@ Answer run(const Call& call, const std::string& script, Connection* by) {
     Answer answer;
     assert_true(decode_time(&text, &answer.time));
     for (const CallGroup& group : call.groups) {
-        assert_true(group.refund || decode_decision(&text, call.policies[0].first, &answer.decision));
+        assert_true(group.kind != kDecide ||
+                    decode_decision(&text, call.policies[0].first, &answer.decision));
     }
     assert_true(text.empty());
     return answer;
 }
 
-Answer run(const Policy& policy, std::uint32_t cost, const std::string& script = sha) {
+Answer run(const Policy& policy, std::uint64_t cost, const std::string& script = sha) {
     return run(request(policy, layout_of(policy), cost), script, &connection());
 }
 
@@ -79,7 +80,7 @@ Cost cost_of(const Call& call, bool allowed) {
 
 // The client has used `used` of `count`, half of it within the last second, so the entries of the second rate
 // begin in the middle of the log.
-Cost cost_of_log(std::uint32_t count, std::uint32_t used, std::uint32_t cost, bool allowed) {
+Cost cost_of_log(std::uint32_t count, std::uint32_t used, std::uint64_t cost, bool allowed) {
     const Policy policy = log_of(std::to_string(count) + "r/d," + std::to_string(count) + "r/s");
     connection().call({"FLUSHALL", "SYNC"});
     const Micros began = run(policy, used / 2).time;
@@ -96,7 +97,7 @@ void test_a_check_costs_the_same_however_many_entries_there_are(void**) {
     const struct {
         const char* name;
         std::uint32_t left;
-        std::uint32_t cost;
+        std::uint64_t cost;
         bool allowed;
     } kinds[] = {{"admitted", 100, 1, true}, {"rejected", 0, 1, false}, {"a look", 0, 0, true}};
     for (const auto& kind : kinds) {
@@ -114,29 +115,33 @@ void test_a_check_costs_the_same_however_many_entries_there_are(void**) {
 
 void test_a_large_log_is_exact(void**) {
     const Policy policy = log_of("5000r/h");
-    assert_int_equal(run(policy, 4998).decision.remaining, 2);
+    const Answer first = run(policy, 4998);
+    assert_int_equal(first.decision.remaining, 2);
     assert_int_equal(run(policy, 1).decision.remaining, 1);
     assert_false(run(policy, 2).decision.allowed);
     assert_int_equal(run(policy, 1).decision.remaining, 0);
     const Decision rejected = run(policy, 1).decision;
     assert_false(rejected.allowed);
     assert_true(rejected.retry_after > 0 && rejected.retry_after <= kHour);
-    Call refund = request(policy, layout_of(policy), 10);
-    refund.groups[0].refund = true;
-    run(refund, sha, &connection());
+    Call undo = request(policy, layout_of(policy), 10);
+    undo.groups[0].kind = kUndo;
+    undo.groups[0].limits[0].charge = {4998, first.time};
+    run(undo, sha, &connection());
     assert_int_equal(run(policy, 0).decision.remaining, 10);
     assert_int_equal(run(policy, 3).decision.remaining, 7);
 }
 
 void test_the_key_of_a_large_log_expires_with_its_newest_entry(void**) {
     const Policy policy = log_of("5000r/h");
-    for (int i = 0; i < 3; ++i) {
+    Call undo = request(policy, layout_of(policy), 1);
+    undo.groups[0].kind = kUndo;
+    undo.groups.resize(3, undo.groups[0]);
+    for (CallGroup& group : undo.groups) {
         const Micros time = run(policy, 1).time;
         assert_int_equal(integer({"PEXPIRETIME", "a"}), rounded_up(time + kHour));
+        group.limits[0].charge = {1, time};
     }
-    Call refund = request(policy, layout_of(policy), 3);
-    refund.groups[0].refund = true;
-    run(refund, sha, &connection());
+    run(undo, sha, &connection());
     assert_int_equal(integer({"EXISTS", "a"}), 0);
 }
 

@@ -54,7 +54,7 @@ class RateState {
     }
 
   private:
-    Decision decide(const std::uint64_t* words, Micros now, std::uint32_t cost) const {
+    Decision decide(const std::uint64_t* words, Micros now, std::uint64_t cost) const {
         Check check;
         return check.evaluate(policy_, layout_, words, now, cost);
     }
@@ -183,7 +183,8 @@ struct MirroredLimit {
     MirroredClient* client;
     const Policy* policy;
     StateLayout layout;
-    std::uint32_t cost;
+    std::uint64_t cost;
+    Charge charge = {};  // that the group undoes
     Words words = {};
     Check check = {};
 };
@@ -206,8 +207,8 @@ inline void keep_words(const MirroredLimit& limit, const Words& before, bool cou
     }
 }
 
-// Decides a group at `now`, and charges all its limits or none; or refunds it.
-inline void mirror_group(std::vector<MirroredLimit>* group, Micros now, bool refund) {
+// Decides a group at `now`, and charges all its limits or none; or undoes or overdraws it.
+inline void mirror_group(std::vector<MirroredLimit>* group, Micros now, GroupKind kind) {
     bool admitted = true;
     for (MirroredLimit& limit : *group) {
         limit.client->expire(now);
@@ -217,14 +218,16 @@ inline void mirror_group(std::vector<MirroredLimit>* group, Micros now, bool ref
     }
     for (MirroredLimit& limit : *group) {
         const Words before = limit.words;
-        if (refund) {
-            limit.check.give_back(limit.words.data());
+        if (kind >= kUndo) {
+            limit.check.undo(limit.charge, kind == kUndoRequest, limit.words.data());
+        } else if (kind == kOverdraw) {
+            limit.check.overdraw(limit.words.data());
         } else if (admitted) {
             limit.check.charge(limit.words.data());
         } else {
             limit.check.refuse(limit.words.data());
         }
-        keep_words(limit, before, refund || admitted || limit.policy->count_all, now, now);
+        keep_words(limit, before, kind != kDecide || admitted || limit.policy->count_all, now, now);
     }
 }
 
@@ -261,7 +264,7 @@ inline std::uint32_t mirror_charge(MirroredLimit* limit, Micros now, Micros age)
         limit->words[at] = static_cast<std::uint64_t>(last - now > kClockSlack ? now : std::max(last, now));
     }
     keep_words(*limit, before, true, now, time, now - since);
-    return back ? limit->cost : limit->cost - std::min(limit->cost, left);
+    return back ? limit->cost : limit->cost - std::min<std::uint64_t>(limit->cost, left);
 }
 
 }  // namespace rate_limit

@@ -31,15 +31,18 @@ constexpr unsigned kSteady = 64;
 struct ScenarioLimit {
     std::uint32_t zone;
     std::uint32_t client;
-    std::uint32_t cost;
+    std::uint64_t cost;
+    Micros before = 0;       // if the group undoes a charge: how long ago it was made,
+    std::uint64_t more = 0;  // and how much more it cost
 };
 
 // A group of requests, and the changes before it.
 struct Event {
     Micros move;          // of the clock
     std::uint32_t times;  // that the group is repeated
-    bool refund;
-    bool imposes;                       // a sync call; with `refund`, a repeated one
+    GroupKind kind;
+    bool imposes;                       // a sync call
+    bool repeats;                       // the same sync call again
     Micros age;                         // of the requests of the sync call
     std::vector<ScenarioLimit> limits;  // of different zones
     bool changes;                       // from here on the first limit's zone has `policy`
@@ -64,18 +67,23 @@ struct Scenario {
 inline std::ostream& operator<<(std::ostream& out, const Scenario& scenario) {
     for (const ScenarioZone& zone : scenario.zones) {
         out << "zone " << zone.policy << " ceiling=" << zone.policy.ceiling
-            << (zone.policy.debt ? " debt" : "") << (zone.varied ? " varied, slots=" : "")
-            << (zone.varied ? std::to_string(zone.slots) : "") << "\n";
+            << (zone.policy.debt ? " debt" : "") << " overdraft=" << zone.policy.overdraft
+            << (zone.varied ? " varied, slots=" : "") << (zone.varied ? std::to_string(zone.slots) : "")
+            << "\n";
     }
     Micros now = scenario.start;
     for (const Event& event : scenario.events) {
         now = scenario.moved(now, event.move);
         out << "  at " << now << " (" << std::showpos << event.move << std::noshowpos << ")"
-            << (event.refund ? " refund" : "")
+            << (event.kind == kDecide ? "" : " kind " + std::to_string(event.kind))
             << (event.imposes ? " impose, old " + std::to_string(event.age) : "") << " " << event.times
             << " times";
         for (const ScenarioLimit& limit : event.limits) {
-            out << " zone " << limit.zone << " client " << limit.client << " cost " << limit.cost << ";";
+            out << " zone " << limit.zone << " client " << limit.client << " cost " << limit.cost;
+            if (event.kind >= kUndo) {
+                out << " of " << limit.cost + limit.more << " charged " << limit.before << " ago";
+            }
+            out << ";";
         }
         if (event.changes) {
             out << " now " << event.policy;
@@ -96,8 +104,12 @@ inline ScenarioZone draw_zone(Algorithm algorithm, unsigned kind) {
         zone.policy.ceiling = *between(0, 1) == 0 ? 0 : zone.policy.burst + 1;
     }
     zone.policy.debt = (kind & kImposes) != 0 && *between(0, 3) != 0;
+    zone.policy.overdraft = *rc::gen::weightedOneOf<std::uint64_t>({{2, rc::gen::just<std::uint64_t>(0)},
+                                                                    {1, rc::gen::just(kOneMore)},
+                                                                    {1, between<std::uint64_t>(1, 20)}});
     if ((kind & kSteady) != 0) {
-        zone.policy.rates.rates[0].count = *rc::gen::oneOf(between(3U, 60U), between(3U, 60'000U));
+        zone.policy.rates.rates[0].count =
+            *rc::gen::oneOf(between<std::uint64_t>(3, 60), between<std::uint64_t>(3, 60'000));
     }
     return zone;
 }
@@ -113,9 +125,23 @@ inline Policy draw_change(const ScenarioZone& zone, unsigned kind) {
     } else {
         policy.rates = draw_rates(policy.algorithm, several);
     }
-    policy.burst = *between(0, 1) == 0 ? policy.burst : *between(0U, policy.burst);
+    policy.burst = *between(0, 1) == 0 ? policy.burst : *between<std::uint64_t>(0, policy.burst);
     policy.min_interval = *between(0, 2) == 0 ? 0 : policy.min_interval;
     return policy;
+}
+
+// How long ago a charge was made: just now, in this or an earlier window, or a second in the future.
+inline rc::Gen<Micros> any_before(const Rate& rate) {
+    return rc::gen::weightedOneOf<Micros>({{3, rc::gen::just<Micros>(0)},
+                                           {3, between<Micros>(0, rate.period)},
+                                           {2, between<Micros>(0, 3 * rate.period)},
+                                           {1, between<Micros>(-2 * kSecond, 2 * kSecond)}});
+}
+
+inline rc::Gen<std::uint64_t> any_more() {
+    return rc::gen::weightedOneOf<std::uint64_t>({{2, rc::gen::just<std::uint64_t>(0)},
+                                                  {2, between<std::uint64_t>(0, 20)},
+                                                  {1, between<std::uint64_t>(0, kMaxCost)}});
 }
 
 inline Event draw_event(const std::vector<ScenarioZone>& zones, unsigned kind) {
@@ -126,7 +152,9 @@ inline Event draw_event(const std::vector<ScenarioZone>& zones, unsigned kind) {
     Event event = {};
     event.move = *any_move(rate, (kind & kStepsBack) != 0);
     event.times = *rc::gen::weightedOneOf<std::uint32_t>({{3, rc::gen::just(1U)}, {2, between(2U, 6U)}});
-    event.refund = *between(0, 7) == 0;
+    event.kind =
+        *rc::gen::weightedElement<GroupKind>({{14, kDecide}, {2, kUndo}, {1, kUndoRequest}, {2, kOverdraw}});
+    event.repeats = *between(0, 7) == 0;
     event.imposes = (kind & kImposes) != 0 && *between(0, 1) == 0;
     event.age = *between(0, 1) == 0 ? 0
                                     : *rc::gen::weightedOneOf<Micros>({{2, between<Micros>(0, 3 * kSecond)},
@@ -136,16 +164,16 @@ inline Event draw_event(const std::vector<ScenarioZone>& zones, unsigned kind) {
         const std::uint32_t zone = (first + i) % (last + 1);
         const Policy& covered = zones[zone].policy;
         // Costs above kMaxCost saturate a counter at once.
-        const std::uint32_t cost = *between(0, 39) == 0
+        const std::uint64_t cost = *between(0, 39) == 0
                                        ? *one_of<std::uint32_t>({~0U, ~0U - 1, 1U << 31})
                                        : *any_cost(capacity_of(covered, covered.rates.rates[0]));
-        event.limits.push_back({zone, *between(0U, 1U), cost});
+        event.limits.push_back({zone, *between(0U, 1U), cost, *any_before(rate), *any_more()});
     }
     if ((kind & kSteady) != 0 && *between(0, 15) != 0) {
         event.move = 1 + *between<Micros>(0, rate.period / *one_of<Micros>({100, 10, 2}));
         event.times = 1;
-        event.refund = false;
-        event.limits[0].cost = *between(1U, 3 + rate.count / 8);
+        event.kind = kDecide;
+        event.limits[0].cost = *between<std::uint64_t>(1, 3 + rate.count / 8);
     }
     if ((kind & kRateChanges) != 0 && *between(0, 7) == 0) {
         event.changes = true;

@@ -33,7 +33,7 @@ Answer answer_of(const Call& call, const redisReply& reply) {
     for (const CallGroup& group : call.groups) {
         for (const CallLimit& limit : group.limits) {
             Decision decision = {};
-            if (!group.refund) {
+            if (group.kind == kDecide) {
                 assert_true(decode_decision(&text, call.policies[limit.policy].first, &decision));
             }
             answer.decisions.push_back(decision);
@@ -50,11 +50,11 @@ Answer run(const Call& call) {
 
 // A call of one group with one limit.
 Call request(const Policy& policy, const StateLayout& layout, const std::string& key,
-             std::uint32_t cost = 1) {
-    return {{{policy, layout}}, {{false, {{0, key, cost}}}}};
+             std::uint64_t cost = 1) {
+    return {{{policy, layout}}, {{kDecide, {{0, key, cost}}}}};
 }
 
-Call request(const Policy& policy, const std::string& key, std::uint32_t cost = 1) {
+Call request(const Policy& policy, const std::string& key, std::uint64_t cost = 1) {
     return request(policy, layout_of(policy), key, cost);
 }
 
@@ -116,9 +116,10 @@ void test_what_is_given_back_is_forgotten(void**) {
     for (const Algorithm algorithm : kEveryAlgorithm) {
         const Policy policy = policy_of(algorithm, "100r/h");
         Call call = request(policy, "a", 3);
-        run(call);
+        const Micros charged_at = run(call).time;
         assert_int_equal(integer({"EXISTS", "a"}), 1);
-        call.groups[0].refund = true;
+        call.groups[0].kind = kUndoRequest;
+        call.groups[0].limits[0].charge = {3, charged_at};
         run(call);
         const Answer answer = run(request(policy, "a", 0));
         assert_int_equal(answer.decisions[0].remaining, 100);
@@ -131,7 +132,7 @@ void test_a_call_asks_no_more_of_redis_than_it_must(void**) {
     for (const Algorithm algorithm : kEveryAlgorithm) {
         Call call = {{{policy_of(algorithm, "100r/h"), layout_of(policy_of(algorithm, "100r/h"))}}, {}};
         for (int i = 0; i < 16; ++i) {
-            call.groups.push_back({false, {{0, "client" + std::to_string(i % 8), 1}}});
+            call.groups.push_back({kDecide, {{0, "client" + std::to_string(i % 8), 1}}});
         }
         connection().call({"CONFIG", "RESETSTAT"});
         run(call);
@@ -207,7 +208,7 @@ void test_no_value_makes_the_script_fail(void**) {
     std::mt19937 random(20231113);
     for (const Algorithm algorithm : kEveryAlgorithm) {
         for (const auto& [policy, layout] : forms_of(algorithm)) {
-            run(request(policy, layout, "real", 3));
+            const Micros charged_at = run(request(policy, layout, "real", 3)).time;
             const std::string real = text_of(*connection().call({"GET", "real"}));
             connection().call({"DEL", "real"});
             std::vector<Call> calls;
@@ -219,7 +220,8 @@ void test_no_value_makes_the_script_fail(void**) {
                 }
                 connection().send({"SET", "a", value});
                 calls.push_back(request(policy, layout, "a", i % 3));
-                calls.back().groups[0].refund = i % 5 == 0;
+                calls.back().groups[0].kind = i % 5 == 0 ? kUndo : i % 5 == 1 ? kOverdraw : kDecide;
+                calls.back().groups[0].limits[0].charge = {3, charged_at};
                 connection().send(calls.back().command(sha));
             }
             for (const Call& call : calls) {
@@ -246,7 +248,7 @@ void test_the_largest_call_is_answered(void**) {
     const Policy policy = policy_of(Algorithm::kTokenBucket, "1r/h");
     Call call = {{{policy, layout_of(policy)}}, {}};
     for (int i = 0; i < 1024; ++i) {
-        call.groups.push_back({false, {{0, "client" + std::to_string(i), 2}}});
+        call.groups.push_back({kDecide, {{0, "client" + std::to_string(i), 2}}});
     }
     const Answer answer = run(call);
     assert_int_equal(answer.decisions.size(), 1024);
@@ -283,12 +285,12 @@ double plain_bytes(Algorithm algorithm) {
     });
 }
 
-double script_bytes(const Policy& policy, std::uint32_t cost) {
+double script_bytes(const Policy& policy, std::uint64_t cost) {
     return bytes_a_client(policy.algorithm, [=] {
         for (int client = 0; client < kClients;) {
             Call call = {{{policy, layout_of(policy)}}, {}};
             for (int i = 0; i < 500; ++i) {
-                call.groups.push_back({false, {{0, client_key(policy.algorithm, client++), cost}}});
+                call.groups.push_back({kDecide, {{0, client_key(policy.algorithm, client++), cost}}});
             }
             run(call);
         }

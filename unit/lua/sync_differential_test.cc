@@ -72,7 +72,7 @@ std::string value_of(const std::pair<Policy, StateLayout>& form) {
     call.now = kNow;
     call.sequence = 1;
     call.policies = {form};
-    call.groups = {{false, {{0, "a", 3}}}};
+    call.groups = {{kDecide, {{0, "a", 3}}}};
     server->connection().call({"FLUSHALL"});
     server->connection().call(call.command());
     return text_of(*server->connection().call({"GET", "a"})).substr(8);
@@ -86,7 +86,7 @@ void compare_taken_over(const Policy& policy, const StateLayout& layout, const s
     const bool wild = has_wild_period(layout, state);
     Micros time = 0;
     assert_true(decode_time(&told, &time));
-    for (const std::uint32_t cost : {0U, 1U}) {
+    for (const std::uint64_t cost : {0U, 1U}) {
         Check check;
         Decision expected = check.evaluate(policy, layout, state.data(), kNow, cost);
         check.charge(state.data());
@@ -112,7 +112,7 @@ void compare_mutated(const std::pair<Policy, StateLayout>& left, const std::pair
     TimedCall call;
     call.now = kNow;
     call.policies = {found};
-    call.groups = {{false, {{0, "a", 0}}}, {false, {{0, "a", 1}}}};
+    call.groups = {{kDecide, {{0, "a", 0}}}, {kDecide, {{0, "a", 1}}}};
     std::vector<std::string> values(20);
     for (std::string& value : values) {
         value = mutated(real, random);

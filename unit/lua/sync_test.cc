@@ -35,11 +35,11 @@ Policy with_debt(Algorithm algorithm, std::string_view rates) {
 }
 
 // A call with one client.
-Call charge(const Policy& policy, const StateLayout& layout, const std::string& key, std::uint32_t cost) {
-    return {{{policy, layout}}, {{false, {{0, key, cost}}}}};
+Call charge(const Policy& policy, const StateLayout& layout, const std::string& key, std::uint64_t cost) {
+    return {{{policy, layout}}, {{kDecide, {{0, key, cost}}}}};
 }
 
-Call charge(const Policy& policy, const std::string& key, std::uint32_t cost) {
+Call charge(const Policy& policy, const std::string& key, std::uint64_t cost) {
     return charge(policy, layout_of(policy), key, cost);
 }
 
@@ -70,7 +70,7 @@ Answer run(const Call& call) { return run(call, std::to_string(++last_sequence))
 
 // The decision of the check script for a request.
 Decision request(const Policy& policy, const StateLayout& layout, const std::string& key,
-                 std::uint32_t cost) {
+                 std::uint64_t cost) {
     const Reply reply = connection().call(charge(policy, layout, key, cost).command(main_sha));
     std::string_view text(reply->str, reply->len);
     Micros time = 0;
@@ -79,7 +79,7 @@ Decision request(const Policy& policy, const StateLayout& layout, const std::str
     return decision;
 }
 
-std::uint32_t remaining(const Policy& policy, const std::string& key) {
+std::uint64_t remaining(const Policy& policy, const std::string& key) {
     return request(policy, layout_of(policy), key, 0).remaining;
 }
 
@@ -125,7 +125,7 @@ void test_a_call_that_comes_again_only_looks(void**) {
         const Call call = charge(policy, "a", 4);
         const struct {
             const char* sequence;
-            std::uint32_t remaining;
+            std::uint64_t remaining;
             std::uint32_t overshoot;
         } rows[] = {
             {"7", 6, 0},  {"7", 6, 0},  {"6", 6, 0}, {"8", 2, 0},  {"8", 2, 0},
@@ -147,7 +147,7 @@ void test_a_number_may_be_as_large_as_any(void**) {
     const Call call = charge(policy, "a", 1);
     const struct {
         const char* sequence;
-        std::uint32_t remaining;
+        std::uint64_t remaining;
     } rows[] = {{"9007199254740992", 99},     {"9007199254740993", 98},
                 {"9007199254740992", 98},     {"18446744073709551614", 97},
                 {"18446744073709551615", 96}, {"18446744073709551615", 96},
@@ -215,7 +215,7 @@ void test_what_did_not_fit_is_told_once(void**) {
     for (const Algorithm algorithm : kEveryAlgorithm) {
         const Policy policy = with_debt(algorithm, "10r/d");
         const struct {
-            std::uint32_t cost;
+            std::uint64_t cost;
             std::uint32_t overshoot;
         } rows[] = {{4, 0}, {0, 0}, {6, 0}, {0, 0}, {3, 3}, {0, 0}, {2, 2}, {4'000'000'000, 4'000'000'000}};
         for (const auto& row : rows) {
@@ -242,7 +242,7 @@ void test_a_client_has_its_value_told_as_it_is(void**) {
             policy.debt = true;
             assert_string_equal(run(charge(policy, layout, "a", 0)).clients[0].value.c_str(), "");
             assert_int_equal(integer({"EXISTS", "a"}), 0);
-            for (const std::uint32_t cost : {3U, 0U, 300U, 70'000U, 0U}) {
+            for (const std::uint64_t cost : {3U, 0U, 300U, 70'000U, 0U}) {
                 const std::string value = run(charge(policy, layout, "a", cost)).clients[0].value;
                 if (algorithm == Algorithm::kSlidingLog) {
                     assert_string_equal(value.c_str(), "");
@@ -331,7 +331,7 @@ void test_an_old_server_is_told_how_long_and_not_until_when(void**) {
 void test_a_call_asks_no_more_of_redis_than_it_must(void**) {
     for (const Algorithm algorithm : kEveryAlgorithm) {
         const Policy policy = with_debt(algorithm, "100r/h");
-        Call call = {{{policy, layout_of(policy)}}, {{false, {}}}};
+        Call call = {{{policy, layout_of(policy)}}, {{kDecide, {}}}};
         for (std::uint32_t i = 0; i < 8; ++i) {
             call.groups[0].limits.push_back({0, "client" + std::to_string(i), i < 6 ? i + 1 : 0});
         }
@@ -351,7 +351,7 @@ void test_a_call_asks_no_more_of_redis_than_it_must(void**) {
 // A malformed call changes nothing, even if its first entries are correct.
 void test_all_is_charged_or_nothing(void**) {
     const Policy policy = with_debt(Algorithm::kSlidingWindow, "100r/h");
-    Call call = {{{policy, layout_of(policy)}}, {{false, {{0, "a", 1}, {0, "b", 1}}}}};
+    Call call = {{{policy, layout_of(policy)}}, {{kDecide, {{0, "a", 1}, {0, "b", 1}}}}};
     const std::vector<std::string> good = call.sync_command(sha, "guard", "1");
     std::vector<std::vector<std::string>> bad(6, good);
     bad[0][7].pop_back();
@@ -414,7 +414,7 @@ void test_a_large_call_is_answered(void**) {
     constexpr std::size_t kClients = 1024;
     Policy policy = with_debt(Algorithm::kSlidingBuckets, "100r/h,1000r/d,10000r/w");
     policy.buckets = kMaxBuckets;
-    Call call = {{{policy, layout_of(policy)}}, {{false, {}}}};
+    Call call = {{{policy, layout_of(policy)}}, {{kDecide, {}}}};
     for (std::size_t i = 0; i < kClients; ++i) {
         call.groups[0].limits.push_back({0, "client" + std::to_string(i), 70'000});
     }

@@ -88,7 +88,7 @@ struct Rounds {
     }
 
     bool exact(unsigned round, Micros now) const {
-        const std::uint32_t limit = zone->policy().rates.rates[0].count;
+        const std::uint64_t limit = zone->policy().rates.rates[0].count;
         for (unsigned i = 0; i < clients; i++) {
             if (shared->admitted[i] != limit ||
                 zone->used(client_number(round * clients + i), now) != limit) {

@@ -28,7 +28,7 @@ struct Cache {
 
     std::uint64_t hash(const char* client) const { return denials->hash(client); }
 
-    bool find(std::uint64_t client, const Policy& policy, std::uint32_t cost, Micros now,
+    bool find(std::uint64_t client, const Policy& policy, std::uint64_t cost, Micros now,
               Decision* decision) const {
         Micros time = 0;
         const bool known = denials->find(client, policy, cost, now, decision, &time);
@@ -36,7 +36,7 @@ struct Cache {
         return known;
     }
 
-    void remember(std::uint64_t client, const Policy& policy, std::uint32_t cost, Micros now,
+    void remember(std::uint64_t client, const Policy& policy, std::uint64_t cost, Micros now,
                   const Decision& decision, Micros most) const {
         denials->remember(client, policy, cost, now, now + kAhead, decision, most);
     }
@@ -59,13 +59,13 @@ Decision rejection(Micros retry_after) {
     return decision;
 }
 
-bool found(const Cache& cache, Micros now, std::uint32_t cost = 1, const Policy& policy = kTenAMinute,
+bool found(const Cache& cache, Micros now, std::uint64_t cost = 1, const Policy& policy = kTenAMinute,
            const char* client = "alice") {
     Decision decision;
     return cache.find(cache.hash(client), policy, cost, now, &decision);
 }
 
-void remember(const Cache& cache, Micros now, Micros retry_after, std::uint32_t cost = 1,
+void remember(const Cache& cache, Micros now, Micros retry_after, std::uint64_t cost = 1,
               Micros most = kMost) {
     cache.remember(cache.hash("alice"), kTenAMinute, cost, now, rejection(retry_after), most);
 }
@@ -192,7 +192,7 @@ void test_another_cost_is_not_known_to_be_rejected(void**) {
     const Cache cache;
     remember(cache, kNow, 30 * kSecond, 5);
     assert_true(found(cache, kNow, 5));
-    for (const std::uint32_t cost : {1U, 2U, 4U, 6U, 1000U, kMaxCost}) {
+    for (const std::uint64_t cost : std::initializer_list<std::uint64_t>{1, 2, 4, 6, 1000, kMaxCost}) {
         assert_false(found(cache, kNow, cost));
     }
 }

@@ -30,7 +30,7 @@ class Scene {
     }
     void set_back(Micros time) { now_ -= time; }
 
-    Decision ask(std::string_view name, std::uint32_t cost = 1) const {
+    Decision ask(std::string_view name, std::uint64_t cost = 1) const {
         TableLimit limit = limit_of(zone_, name, cost);
         limit.policy = &policy_;
         check(&limit, 1, now_, clocked());

@@ -109,11 +109,11 @@ class Zone {
         Table::create(memory_.at(), memory_.size(), layout_, key_, unsent_counts_);
     }
 
-    TableLimit limit(std::uint64_t client, std::uint32_t cost = 1) const {
+    TableLimit limit(std::uint64_t client, std::uint64_t cost = 1) const {
         return {table_, &policy_, client, cost, {}, unsent_counts_ ? "somebody" : ""};
     }
 
-    Verdict request(std::uint64_t client, Micros now = kNow, std::uint32_t cost = 1) const {
+    Verdict request(std::uint64_t client, Micros now = kNow, std::uint64_t cost = 1) const {
         TableLimit one = limit(client, cost);
         return check(&one, 1, now, this_process());
     }

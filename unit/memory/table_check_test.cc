@@ -48,7 +48,7 @@ void test_one_limit_is_checked_by_name_as_by_hash(void**) {
             const Zone named(policy, layout, size, unsent_counts);
             for (unsigned i = 0; i < 60; i++) {
                 const std::string& name = names[i % 4];
-                const std::uint32_t cost = i % 7 == 0 ? 0 : 1 + i % 3;
+                const std::uint64_t cost = i % 7 == 0 ? 0 : 1 + i % 3;
                 NameRoom room;
                 TableLimit limit = memory_limit(&steps.table(), policy, name, cost, &room);
                 const Verdict verdict = check(&limit, 1, kNow + i, this_process());
@@ -119,7 +119,7 @@ struct ThreeZones {
     explicit ThreeZones(unsigned full) { zones[full].request(kClient, kNow, 10); }
 
     // Checks the zones in the order that `turn` gives.
-    Verdict request(unsigned turn, std::uint32_t cost) {
+    Verdict request(unsigned turn, std::uint64_t cost) {
         TableLimit limits[3] = {zones[turn % 3].limit(kClient, cost),
                                 zones[(turn + 1) % 3].limit(kClient, cost),
                                 zones[(turn + 2) % 3].limit(kClient, cost)};

@@ -16,13 +16,13 @@ inline Policy with_debt(Policy policy) {
 }
 
 // The name must outlive it.
-inline TableLimit limit_of(const Zone& zone, std::string_view name, std::uint32_t cost = 1) {
+inline TableLimit limit_of(const Zone& zone, std::string_view name, std::uint64_t cost = 1) {
     TableLimit limit = zone.limit(zone->hash(name), cost);
     limit.name = name;
     return limit;
 }
 
-inline Verdict use(const Zone& zone, std::string_view name, std::uint32_t cost = 1, Micros now = kNow,
+inline Verdict use(const Zone& zone, std::string_view name, std::uint64_t cost = 1, Micros now = kNow,
                    const Process& process = this_process()) {
     TableLimit limit = limit_of(zone, name, cost);
     return check(&limit, 1, now, process);

@@ -110,7 +110,7 @@ void test_a_request_that_is_not_charged_is_not_owed(void**) {
 
 void test_of_several_limits_all_owe_or_none(void**) {
     const Zone zones[2] = {zone_with_unsent_counts(kTenAMinute, 2), zone_with_unsent_counts(kManyAMinute, 2)};
-    for (const std::uint32_t cost : {4U, 7U}) {
+    for (const std::uint64_t cost : {4U, 7U}) {
         TableLimit limits[2] = {limit_of(zones[0], "alice", cost), limit_of(zones[1], "alice", cost)};
         check(limits, 2, kNow, this_process());
     }

@@ -305,7 +305,7 @@ std::string mutated(std::string value, std::mt19937* random) {
 
 // Requests on any state that was read get plausible waits.
 void expect_usable(const Policy& policy, const StateLayout& layout, State state, Micros now) {
-    for (const std::uint32_t cost : {0U, 1U, kMaxCost, 1U}) {
+    for (const std::uint64_t cost : std::initializer_list<std::uint64_t>{0, 1, kMaxCost, 1}) {
         Check check;
         const Decision& decision = check.evaluate(policy, layout, state.data(), now, cost);
         assert_true(decision.remaining <= decision.limit);

@@ -17,7 +17,7 @@ std::string encoded(const Policy& policy, const StateLayout& layout) {
     return {record, encode_policy(policy, layout, record)};
 }
 
-void test_a_plain_policy_is_36_bytes(void**) {
+void test_a_plain_policy_is_40_bytes(void**) {
     const Policy policy = policy_of(Algorithm::kSlidingWindow, "10r/m");
     const std::string expected = Packed()
                                      .add(4, 1)
@@ -31,9 +31,10 @@ void test_a_plain_policy_is_36_bytes(void**) {
                                      .add(10, 4)
                                      .add(10, 4)
                                      .add(60, 4)
+                                     .add(10, 4)
                                      .text();
     assert_true(encoded(policy, layout_of(policy)) == expected);
-    assert_int_equal(expected.size(), 36);
+    assert_int_equal(expected.size(), 40);
 }
 
 void test_every_field_of_a_policy_is_in_its_place(void**) {
@@ -59,8 +60,10 @@ void test_every_field_of_a_policy_is_in_its_place(void**) {
                                      .add(1'000'000'000, 4)
                                      .add(366 * 86400, 4)
                                      .add(0x11223344, 4)
+                                     .add(0x11223344, 4)
                                      .add(7, 4)
                                      .add(3600, 4)
+                                     .add(0x11223344, 4)
                                      .text();
     assert_true(encoded(policy, layout) == expected);
 }
@@ -75,8 +78,19 @@ void test_each_flag_is_a_bit_of_its_own(void**) {
     assert_int_equal(encoded(policy, layout_of(policy))[1], 2);
     policy.count_all = false;
     assert_int_equal(encoded(policy, layout_of(policy, 1, 0))[1], 4);
+}
+
+void test_the_most_that_a_client_may_have_used_includes_its_debt(void**) {
+    Policy policy = policy_of(Algorithm::kFixedWindow, "10r/m");
+    const auto most = [&] { return encoded(policy, layout_of(policy)).substr(36, 4); };
+    assert_true(most() == Packed().add(10, 4).text());
+    policy.overdraft = 7;
+    assert_true(most() == Packed().add(17, 4).text());
+    policy.overdraft = kOneMore;
+    assert_true(most() == Packed().add(20, 4).text());
+    policy.overdraft = 0;
     policy.debt = true;
-    assert_int_equal(encoded(policy, layout_of(policy))[1], 8);
+    assert_true(most() == Packed().add(20, 4).text());
 }
 
 void test_the_size_is_that_of_buckets_or_of_a_log(void**) {
@@ -110,13 +124,25 @@ void test_the_longest_policy_fits_its_room(void**) {
 
 void test_groups_are_written_little_endian(void**) {
     char record[kGroupSize + 2 * kLimitSize];
-    char* at = put_limit(put_limit(put_group(record, 2, false), 0x80, 0x01020304), 3, ~std::uint32_t{0});
+    char* at = put_limit(put_limit(put_group(record, 2, kDecide), 0x80, 0x01020304), 3, ~std::uint32_t{0});
     assert_ptr_equal(at, record + sizeof record);
     const std::string text =
         Packed().add(2, 1).add(0x80, 1).add(0x01020304, 4).add(3, 1).add(0xffffffff, 4).text();
     assert_true(std::string_view(record, sizeof record) == text);
-    put_group(record, 2, true);
-    assert_int_equal(static_cast<unsigned char>(record[0]), 2 | kRefund);
+    assert_int_equal(group_size(2, kDecide), sizeof record);
+    assert_int_equal(group_size(2, kOverdraw), sizeof record);
+}
+
+void test_a_group_that_undoes_a_charge_has_the_charge(void**) {
+    char record[kGroupSize + kLimitSize + kChargeSize];
+    char* at = put_charge(put_limit(put_group(record, 1, kUndo), 3, 5), {9, 1'700'000'000'123'456});
+    assert_ptr_equal(at, record + sizeof record);
+    assert_int_equal(group_size(1, kUndo), sizeof record);
+    const std::string text =
+        Packed().add(1 + 128, 1).add(3, 1).add(5, 4).add(9, 4).add(1'700'000'000'123'456, 8).text();
+    assert_true(std::string_view(record, sizeof record) == text);
+    put_group(record, 1, kUndoRequest);
+    assert_int_equal(static_cast<unsigned char>(record[0]), 1 + 192);
 }
 
 void test_the_time_comes_first(void**) {
@@ -133,7 +159,7 @@ void test_the_time_comes_first(void**) {
 }
 
 // A decision record, with the last two fields only if the flag kDecisionMore is set.
-std::string record(unsigned bits, std::uint32_t remaining, std::uint64_t reset, std::uint64_t wait = 0,
+std::string record(unsigned bits, std::uint64_t remaining, std::uint64_t reset, std::uint64_t wait = 0,
                    std::uint64_t excess = 0) {
     Packed packed;
     packed.add(bits, 1).add(remaining, 4).add(reset, 7);
@@ -344,7 +370,9 @@ void test_a_client_that_breaks_off_is_refused(void**) {
 int main() {
     using namespace rate_limit;
     const CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_plain_policy_is_36_bytes),
+        cmocka_unit_test(test_a_plain_policy_is_40_bytes),
+        cmocka_unit_test(test_the_most_that_a_client_may_have_used_includes_its_debt),
+        cmocka_unit_test(test_a_group_that_undoes_a_charge_has_the_charge),
         cmocka_unit_test(test_every_field_of_a_policy_is_in_its_place),
         cmocka_unit_test(test_each_flag_is_a_bit_of_its_own),
         cmocka_unit_test(test_the_size_is_that_of_buckets_or_of_a_log),

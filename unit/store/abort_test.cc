@@ -165,7 +165,7 @@ struct TrialLimit {
     TrialLimit(const Policy& policy, CheckBatcher* batcher, const std::string& client)
         : policy(policy), batcher(batcher), client(client), zone(policy) {}
 
-    TestLimit limit(std::uint32_t cost = 1) const {
+    TestLimit limit(std::uint64_t cost = 1) const {
         TestLimit limit = {batcher == nullptr ? &zone : nullptr, batcher};
         limit.policy = &policy;
         limit.client = client.c_str();
@@ -211,7 +211,7 @@ std::deque<TrialLimit> any_limits(const Servers& servers) {
     return limits;
 }
 
-std::vector<TestLimit> test_limits_of(const std::deque<TrialLimit>& limits, std::uint32_t cost = 1) {
+std::vector<TestLimit> test_limits_of(const std::deque<TrialLimit>& limits, std::uint64_t cost = 1) {
     std::vector<TestLimit> made;
     for (const TrialLimit& limit : limits) {
         made.push_back(limit.limit(cost));

@@ -15,7 +15,7 @@ void test_no_refund_is_sent_to_an_unavailable_redis(void**) {
     assert_false(scene.batcher->available(0));
     const std::size_t calls = scene.server.calls.size();
     const TestQuestion charged;
-    scene.batcher->give_back(charged.limits.data(), charged.question.indices, 1);
+    scene.batcher->undo(charged.limits.data(), charged.question.indices, 1);
     scene.loop.run_for(10);
     assert_int_equal(scene.server.calls.size(), calls);
 }

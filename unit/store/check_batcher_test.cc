@@ -344,7 +344,8 @@ void test_a_call_that_would_have_too_many_keys_is_split(void**) {
 
 void test_costs_are_sent_unchanged(void**) {
     Scene scene;
-    for (const std::uint32_t cost : {0U, 1U, 255U, 256U, kMaxCost, ~std::uint32_t{0}}) {
+    for (const std::uint64_t cost :
+         std::initializer_list<std::uint64_t>{0, 1, 255, 256, kMaxCost, ~std::uint32_t{0}}) {
         scene.questions.ask("alice", cost);
         assert_true(scene.questions.await());
         assert_int_equal(scene.server.calls.back().groups[0].limits[0].cost, cost);
@@ -425,16 +426,19 @@ void test_a_refund_has_the_keys_and_costs_of_its_limits(void**) {
     Scene scene;
     const TestQuestion charged("alice", 7, 3);
     scene.questions.ask("before");
-    scene.batcher->give_back(charged.limits.data(), charged.question.indices, 3);
+    scene.batcher->undo(charged.limits.data(), charged.question.indices, 3);
     scene.questions.ask("after");
     assert_true(scene.questions.await());
     assert_int_equal(scene.server.calls.size(), 1);
     const std::vector<SeenGroup>& groups = scene.server.calls[0].groups;
     assert_int_equal(groups.size(), 3);
-    assert_true(!groups[0].refund && groups[1].refund && !groups[2].refund);
+    assert_int_equal(groups[0].kind, kDecide);
+    assert_int_equal(groups[1].kind, kUndoRequest);
+    assert_int_equal(groups[2].kind, kDecide);
     assert_int_equal(groups[1].limits.size(), 3);
     for (const SeenLimit& limit : groups[1].limits) {
         assert_int_equal(limit.cost, 7);
+        assert_int_equal(limit.charge.cost, 7);
     }
     assert_string_equal(groups[1].limits[1].key.c_str(), "rate_limit:zone1:sliding_window:{alice}");
     assert_int_equal(scene.questions[1].question.error, Error::kNone);
@@ -467,7 +471,7 @@ void test_a_refund_is_sent_without_checks(void**) {
     Scene scene;
     {
         const TestQuestion charged("alice", 7);
-        scene.batcher->give_back(charged.limits.data(), charged.question.indices, 1);
+        scene.batcher->undo(charged.limits.data(), charged.question.indices, 1);
     }
     assert_true(scene.loop.run_until([&] { return scene.server.refunds().size() == 1; }));
     scene.questions.ask();

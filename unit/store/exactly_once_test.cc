@@ -88,7 +88,7 @@ class Trial {
 
     void request() {
         const unsigned client = dice_.one_in(2) ? dice_.below(kHeavy) : dice_.below(kClients);
-        const std::uint32_t cost = client < kHeavy ? 10'000 + dice_.below(1000) : 1 + dice_.below(5);
+        const std::uint64_t cost = client < kHeavy ? 10'000 + dice_.below(1000) : 1 + dice_.below(5);
         if (use(*zone_, name_of(client), cost, now_) == Verdict::kAdmitted) {
             admitted_[client] += cost;
         }
@@ -337,7 +337,7 @@ void test_processes_killed_at_any_moment_lose_one_request_at_most(void**) {
 void assert_agrees(const Zone& zone, Ledger* ledger, const std::string& name, Micros now) {
     const Micros period = zone.policy().rates.rates[0].period;
     for (unsigned i = 0; i < 12; i++) {
-        for (const std::uint32_t cost : {0U, 1U, 4U}) {
+        for (const std::uint64_t cost : {0U, 1U, 4U}) {
             const Micros later = now + i * period / 5;
             TableLimit limit = limit_of(zone, name, cost);
             precheck(&limit, 1, later, this_process());

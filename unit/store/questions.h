@@ -17,7 +17,7 @@ struct TestQuestion {
         std::string client;
     };
 
-    explicit TestQuestion(const std::string& client = "alice", std::uint32_t cost = 1,
+    explicit TestQuestion(const std::string& client = "alice", std::uint64_t cost = 1,
                           std::size_t count = 1) {
         for (std::size_t i = 0; i < count; i++) {
             add(i == 0 ? "api" : "zone" + std::to_string(i), client, kPolicy, kLayout, cost);
@@ -36,13 +36,13 @@ struct TestQuestion {
     TestQuestion& operator=(const TestQuestion&) = delete;
 
     void add(const std::string& zone, const std::string& client, const Policy& policy,
-             const StateLayout& layout, std::uint32_t cost = 1) {
+             const StateLayout& layout, std::uint64_t cost = 1) {
         texts.push_back({zone, client});
         zones.push_back({});
         zones.back().label = texts.back().zone;
         zones.back().layout = layout;
         limits.push_back(
-            {&zones.back(), &policy, texts.back().client, cost, false, false, {}, {}, {}, 0, 0, false});
+            {&zones.back(), &policy, texts.back().client, cost, nullptr, false, false, {}, {}, {}, 0, false});
         question.limits = limits.data();
         question.indices[question.count] = static_cast<std::uint8_t>(question.count);
         question.count++;
@@ -73,7 +73,7 @@ class Questions {
     Questions(const Questions&) = delete;
     Questions& operator=(const Questions&) = delete;
 
-    TestQuestion& ask(const std::string& client = "alice", std::uint32_t cost = 1, std::size_t count = 1) {
+    TestQuestion& ask(const std::string& client = "alice", std::uint64_t cost = 1, std::size_t count = 1) {
         all_.push_back(std::make_unique<TestQuestion>(client, cost, count));
         return send();
     }

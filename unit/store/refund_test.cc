@@ -85,28 +85,31 @@ void test_the_fallback_is_refunded_and_not_redis(void**) {
     assert_null(local->next_unsent(&from, kProcess).state);
 }
 
-void test_a_charge_that_no_longer_counts_stays(void**) {
-    Scene scene;
+void test_what_has_drained_is_not_given_back(void**) {
     const Policy policy = policy_of(Algorithm::kTokenBucket, "60r/m");
     const Zone zone(policy);
-    TestLimit in_redis = scene.in_first();
-    in_redis.policy = &policy;
-    Request drained({{&zone}, in_redis});
-    assert_int_equal(drained.in_the_end(&scene.loop), Progress::kAdmitted);
+    Request drained({{&zone}});
+    assert_int_equal(drained.at_once(), Progress::kAdmitted);
     wall_clock += kSecond;
-    steady_clock += kSecond;
-    assert_int_equal(drained.refund_all(), 2);
-    scene.loop.run_for(10);
-    assert_int_equal(scene.first_server.refunds().size(), 0);
+    use(zone, 3);
+    assert_int_equal(drained.refund_all(), 0);
+    assert_int_equal(used(zone), 3);
+    wall_clock -= kSecond;
 }
 
-void test_nothing_is_refunded_after_the_clock_was_set_back(void**) {
-    const Zone zone(kPolicy);
-    Request request({{&zone}});
-    wall_clock -= kSecond;
-    assert_int_equal(request.refund_all(), 1);
-    wall_clock += kSecond;
-    assert_int_equal(used(zone), 1);
+void test_redis_learns_which_charge_to_undo(void**) {
+    Scene scene;
+    TestLimit limit = scene.in_first();
+    limit.cost = 4;
+    Request request({limit});
+    assert_int_equal(request.in_the_end(&scene.loop), Progress::kAdmitted);
+    assert_int_equal(request.refund_all(), 0);
+    assert_true(scene.loop.run_until([&] { return scene.first_server.refunds().size() == 1; }));
+    const SeenGroup group = scene.first_server.refunds()[0];
+    assert_int_equal(group.kind, kUndoRequest);
+    assert_int_equal(group.limits[0].cost, 4);
+    assert_int_equal(group.limits[0].charge.cost, 4);
+    assert_int_equal(group.limits[0].charge.at, request.decided_at());
 }
 
 void test_nothing_is_refunded_where_rejected_requests_count(void**) {
@@ -132,6 +135,74 @@ void test_a_denial_is_forgotten_with_the_charge_that_may_have_caused_it(void**) 
     assert_int_equal(asked.in_the_end(&scene.loop), Progress::kRejected);
 }
 
+// What a request turned out to cost is charged once.
+void test_a_limit_in_memory_is_settled_once(void**) {
+    for (const Algorithm algorithm : kEveryAlgorithm) {
+        for (const std::uint64_t actual : {0, 1, 3, 5}) {
+            Policy policy = policy_of(algorithm, "10r/m");
+            policy.burst = policy.capacity = 9;
+            policy.overdraft = kOneMore;
+            const Zone zone(policy);
+            use(zone, 2);
+            TestLimit limit = {&zone};
+            limit.cost = 3;
+            Request request({limit});
+            assert_true(request.settle(0, actual));
+            assert_int_equal(used(zone), 2 + actual);
+            assert_true(request.settle(0, 9));
+            assert_int_equal(request.refund_all(), 0);
+            assert_int_equal(used(zone), 2 + actual);
+        }
+    }
+}
+
+void test_a_rejected_request_is_not_settled(void**) {
+    const Zone full(kPolicy);
+    use(full, 10);
+    Request request({{&full}});
+    assert_true(request.settle(0, 5));
+    assert_true(request.settle(0, 0));
+    assert_int_equal(used(full), 10);
+}
+
+void test_a_limit_in_redis_is_settled_by_one_group(void**) {
+    Scene scene;
+    for (const std::uint64_t actual : {1, 4, 9}) {
+        TestLimit limit = scene.in_first();
+        limit.cost = 4;
+        Request request({limit});
+        assert_int_equal(request.in_the_end(&scene.loop), Progress::kAdmitted);
+        const std::size_t before = scene.first_server.groups();
+        assert_true(request.settle(0, actual));
+        assert_true(request.settle(0, actual + 1));
+        if (actual == 4) {
+            scene.loop.run_for(10);
+            assert_int_equal(scene.first_server.groups(), before);
+            continue;
+        }
+        assert_true(scene.loop.run_until([&] { return scene.first_server.groups() == before + 1; }));
+        const SeenGroup& group = scene.first_server.calls.back().groups.back();
+        assert_int_equal(group.kind, actual == 1 ? kUndo : kOverdraw);
+        assert_int_equal(group.limits[0].cost, actual == 1 ? 3 : 5);
+        assert_int_equal(group.limits[0].charge.cost, actual == 1 ? 4 : 0);
+    }
+}
+
+// Without Redis a charge stays, unless the fallback can charge what is missing.
+void test_without_redis_a_charge_stays(void**) {
+    Scene scene;
+    const Zone local(kPolicy, layout_of(kPolicy), kMegabyteZone, true);
+    Request open({scene.in_first()});
+    Request fallback({scene.in_first(OnError::kLocal, &local)});
+    assert_int_equal(open.in_the_end(&scene.loop), Progress::kAdmitted);
+    assert_int_equal(fallback.in_the_end(&scene.loop), Progress::kAdmitted);
+    scene.lose_first();
+    assert_false(open.settle(0, 3));
+    const std::uint64_t before = used(local);
+    assert_true(fallback.settle(0, 3));
+    assert_int_equal(used(local), before + 2);
+}
+
 }  // namespace
 }  // namespace rate_limit
 
@@ -143,8 +214,12 @@ int main() {
         cmocka_unit_test(test_any_number_of_limits_is_refunded),
         cmocka_unit_test(test_a_rejected_request_is_not_refunded),
         cmocka_unit_test(test_the_fallback_is_refunded_and_not_redis),
-        cmocka_unit_test(test_a_charge_that_no_longer_counts_stays),
-        cmocka_unit_test(test_nothing_is_refunded_after_the_clock_was_set_back),
+        cmocka_unit_test(test_what_has_drained_is_not_given_back),
+        cmocka_unit_test(test_redis_learns_which_charge_to_undo),
+        cmocka_unit_test(test_a_limit_in_memory_is_settled_once),
+        cmocka_unit_test(test_a_rejected_request_is_not_settled),
+        cmocka_unit_test(test_a_limit_in_redis_is_settled_by_one_group),
+        cmocka_unit_test(test_without_redis_a_charge_stays),
         cmocka_unit_test(test_nothing_is_refunded_where_rejected_requests_count),
         cmocka_unit_test(test_a_denial_is_forgotten_with_the_charge_that_may_have_caused_it),
     };

@@ -31,7 +31,7 @@ struct TestLimit {
     Denials* denials = nullptr;
     const char* name = "api";
     const Policy* policy = nullptr;  // the zone's unless given
-    std::uint32_t cost = 1;
+    std::uint64_t cost = 1;
     const char* client = "alice";
     const Membership* membership = nullptr;
 };
@@ -47,18 +47,18 @@ class Request {
                                    : limit.zone != nullptr ? &limit.zone->policy()
                                                            : &kPolicy;
             zones_.push_back({limit.name, layout_of(*policy),
-                              limit.zone != nullptr ? &limit.zone->table() : nullptr, limit.batcher,
+                              limit.zone != nullptr ? &limit.zone->table() : nullptr, limit.batcher, nullptr,
                               limit.membership, limit.denials, kSecond, limit.on_error});
             limits_.push_back({&zones_.back(),
                                policy,
                                limit.client,
                                limit.cost,
+                               nullptr,
                                false,
                                is_single(*policy, zones_.back().layout),
                                DecidedBy::kCache,
                                kNoSlot,
                                {},
-                               0,
                                0,
                                true});
         }
@@ -103,6 +103,11 @@ class Request {
     Error error() const { return outcome_.error; }
     Micros decided_at(std::size_t index = 0) const { return limits_[index].decided_at; }
 
+    // Corrects the charge of a limit.
+    bool settle(std::size_t index, std::uint64_t actual) {
+        return rate_limit::settle(&limits_[index], actual, kProcess, [] { return wall_clock; });
+    }
+
     // Refunds the limits, as after a rejection by a later limit. Returns how many limits stay charged.
     long refund_all() {
         refund(limits_.data(), limits_.size(), kProcess, [] { return wall_clock; });
@@ -124,7 +129,7 @@ class Request {
 
 inline std::uint32_t used(const Zone& zone) { return zone.used(zone->hash("alice"), wall_clock); }
 
-inline void use(const Zone& zone, std::uint32_t cost) {
+inline void use(const Zone& zone, std::uint64_t cost) {
     assert_int_equal(zone.request(zone->hash("alice"), wall_clock, cost), Verdict::kAdmitted);
 }
 
@@ -153,7 +158,7 @@ struct Scene {
     TestLimit in_second(OnError on_error = OnError::kOpen, const Zone* local = nullptr) const {
         return {local, second.get(), on_error};
     }
-    TestLimit cached(std::uint32_t cost = 1, const Policy* policy = nullptr) const {
+    TestLimit cached(std::uint64_t cost = 1, const Policy* policy = nullptr) const {
         TestLimit limit = {nullptr, first.get(), OnError::kOpen, denials};
         limit.cost = cost;
         limit.policy = policy;

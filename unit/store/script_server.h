@@ -18,11 +18,12 @@ struct SeenLimit {
     std::string key;
     std::string policy;  // its record
     unsigned index;      // of the policy
-    std::uint32_t cost;
+    std::uint64_t cost;
+    Charge charge = {};  // that the group undoes
 };
 
 struct SeenGroup {
-    bool refund;
+    GroupKind kind;
     std::vector<SeenLimit> limits;
 };
 
@@ -34,12 +35,12 @@ struct SeenCall {
     bool declared;  // the keys are
 };
 
-inline std::string admit(std::uint32_t remaining = 5, Micros reset = 90 * kSecond) {
+inline std::string admit(std::uint64_t remaining = 5, Micros reset = 90 * kSecond) {
     return packed(8, 1) + packed(remaining, 4) + packed(static_cast<std::uint64_t>(reset), 7);
 }
 
 inline std::string reject(Micros retry = 30 * kSecond, Micros reset = 60 * kSecond,
-                          std::uint32_t remaining = 0) {
+                          std::uint64_t remaining = 0) {
     return packed(16, 1) + packed(remaining, 4) + packed(static_cast<std::uint64_t>(reset), 7) +
            packed(static_cast<std::uint64_t>(retry), 7) + packed(1000, 8);
 }
@@ -66,7 +67,7 @@ class ScriptServer {
         std::vector<SeenGroup> found;
         for (const SeenCall& call : calls) {
             for (const SeenGroup& group : call.groups) {
-                if (group.refund) {
+                if (group.kind >= kUndo) {
                     found.push_back(group);
                 }
             }
@@ -100,14 +101,19 @@ class ScriptServer {
         std::string reply = packed(kTime, 8);
         std::size_t key = 0;
         for (std::size_t at = 0; at < groups.size();) {
-            const auto kind = static_cast<unsigned>(number_at(groups, at++, 1));
-            SeenGroup group = {kind >= 128, {}};
-            for (unsigned i = 0; i < kind % 128; i++, at += 5) {
+            const auto head = static_cast<unsigned>(number_at(groups, at++, 1));
+            SeenGroup group = {static_cast<GroupKind>(head / 64 * 64), {}};
+            const std::size_t record = group.kind >= kUndo ? 17 : 5;
+            for (unsigned i = 0; i < head % 64; i++, at += record) {
                 const auto index = static_cast<unsigned>(number_at(groups, at, 1));
                 assert_true(index < call.policies.size() && key < keys.size());
                 group.limits.push_back({keys[key++], call.policies[index], index,
                                         static_cast<std::uint32_t>(number_at(groups, at + 1, 4))});
-                reply += group.refund ? "" : decide(group.limits.back());
+                if (group.kind >= kUndo) {
+                    group.limits.back().charge = {number_at(groups, at + 5, 4),
+                                                  static_cast<Micros>(number_at(groups, at + 9, 8))};
+                }
+                reply += group.kind == kDecide ? decide(group.limits.back()) : "";
             }
             call.groups.push_back(group);
         }

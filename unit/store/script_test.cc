@@ -28,7 +28,8 @@ void test_the_real_script_admits_the_quota_and_refunds(void**) {
             assert_true(decision.allowed == (decision.retry_after == 0));
         }
         questions[0].limits[0].cost = 4;
-        batcher->give_back(questions[0].limits.data(), questions[0].question.indices, 1);
+        questions[0].limits[0].decided_at = questions[0].question.time;
+        batcher->undo(questions[0].limits.data(), questions[0].question.indices, 1);
         for (unsigned i = 0; i < 6; i++) {
             questions.ask(policy, layout);
         }

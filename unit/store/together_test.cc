@@ -33,8 +33,8 @@ void test_a_call_that_a_node_cannot_serve_is_retried_as_one_call_per_group(void*
     StoreZone zone = {};
     zone.label = "api";
     zone.layout = layout_of(kPolicy);
-    const Limit limits[] = {{&zone, &kPolicy, names[4], 7, false, false, {}, {}, {}, 0, 0, false},
-                            {&zone, &kPolicy, names[5], 9, false, false, {}, {}, {}, 0, 0, false}};
+    const Limit limits[] = {{&zone, &kPolicy, names[4], 7, nullptr, false, false, {}, {}, {}, 0, false},
+                            {&zone, &kPolicy, names[5], 9, nullptr, false, false, {}, {}, {}, 0, false}};
     const std::uint8_t refunded = 1;
     std::deque<Request> requests;
     for (unsigned i = 0; i < 4; i++) {
@@ -45,7 +45,7 @@ void test_a_call_that_a_node_cannot_serve_is_retried_as_one_call_per_group(void*
         requests.emplace_back(of_request);
     }
     scene.batcher->count(limits[0]);
-    scene.batcher->give_back(limits, &refunded, 1);
+    scene.batcher->undo(limits, &refunded, 1);
     requests[2].leave(nullptr);
     for (const unsigned i : {0, 1, 3}) {
         assert_int_equal(requests[i].in_the_end(&scene.loop), Progress::kAdmitted);
@@ -62,7 +62,7 @@ void test_a_call_that_a_node_cannot_serve_is_retried_as_one_call_per_group(void*
         const SeenCall& call = scene.left.calls[i];
         assert_true(call.declared);
         assert_int_equal(call.groups.size(), 1);
-        assert_int_equal(call.groups[0].refund, i == 5);
+        assert_int_equal(call.groups[0].kind, i == 5 ? kUndoRequest : kDecide);
         assert_int_equal(call.groups[0].limits.size(), i == 1 || i == 3 ? 2 : 1);
         assert_string_equal(call.groups[0].limits[0].key.c_str(), key_of(names[i]).c_str());
         assert_int_equal(call.groups[0].limits[0].cost, i == 4 ? 7 : i == 5 ? 9 : 1);
