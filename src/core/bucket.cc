@@ -21,10 +21,10 @@ struct Bucket {
         v.a = (words[0] >> kTimeBits) | ((words[1] >> kPartBits) << kLowBits);
         v.b = words[1] & ((std::uint64_t{1} << kPartBits) - 1);
         set_moment(last, now, &v);
-        const std::uint64_t most = std::max<std::uint64_t>(most_owed(quota), quota.policy.ceiling);
-        if (v.a >= most) {
-            v.a = most;
-            v.b = 0;
+        if (v.a >= quota.limit) {
+            const std::uint64_t most = std::max(most_owed(quota), quota.policy.ceiling);
+            v.b = v.a >= most ? 0 : v.b;
+            v.a = std::min(v.a, most);
         }
         v.b = std::min(v.b, quota.period - 1);
         if (v.now > last && (v.a | v.b) != 0) {

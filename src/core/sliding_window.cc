@@ -33,7 +33,7 @@ struct SlidingWindow {
             }
             v.moved = changed && (v.a | v.b) != 0;
         }
-        if (!quota.policy.count_all) {
+        if ((v.a > quota.limit || v.b > quota.limit) && !quota.policy.count_all) {
             const std::uint64_t most = quota.limit + debt_of(quota.policy, quota.rate);
             v.a = std::min(v.a, most);
             v.b = std::min(v.b, most);
