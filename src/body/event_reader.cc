@@ -119,8 +119,8 @@ const char* EventReader::find_event_end(const char* at, const char* end) const {
     return nullptr;
 }
 
-// Completes the event that is held, and skips it, or reads it if it has a member of a path or is too long.
-// Returns the end of what was used.
+// Completes the event whose start is held. Reads the event if it has a member of a path or is too long to
+// hold; otherwise skips it. Returns the end of what was used.
 const char* EventReader::complete_held(const char* at, const char* end) {
     const char* const event_end = find_event_end(at, end);
     const char* const used = event_end != nullptr ? event_end : end;

@@ -15,8 +15,7 @@ namespace rate_limit {
 // Refunds the limits that are charged, any number of them. Clears Limit::charged of each refunded limit, so
 // that no charge is refunded twice, and adds the refund to the remaining requests of its decision. What no
 // longer counts of a charge is not given back, nor is a charge of a zone that counts rejected requests. The
-// deny cache forgets the rejections of the clients, because the charge may have caused
-// them.
+// deny cache forgets the rejections of the clients, because the charge may have caused them.
 //
 // Never waits: limits in Redis are refunded by one of the next calls, and stay charged if Redis does not
 // answer.

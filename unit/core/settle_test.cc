@@ -91,8 +91,8 @@ std::uint64_t known_remaining(const Policy& policy, const Flights& flights, Micr
     return model.remaining(now);
 }
 
-// The state of a window tells how much was taken from it. A bucket does not tell what it would have lost: it
-// gives back no more than that.
+// A window gives back exactly what the request did not cost. A bucket may give back less, because part of the
+// charge may have drained.
 void what_was_too_much_comes_back(const Trace& trace) {
     const Policy policy = settling(trace.policy);
     Flights flights(policy);
