@@ -20,7 +20,7 @@ CXXFLAGS := -std=c++17 -Wall -Wextra -Werror -Isrc -Iunit -Ibench -Ibuild/genera
 linked := $(shell $(find_libraries) libs)
 libraries := $(filter %.a,$(linked))
 script := build/generated/protocol/script_text.h
-with_nginx := nginx request directives endpoints module
+with_nginx := nginx request handlers configuration directives api endpoints module
 sources := $(filter-out $(foreach folder,$(with_nginx),src/$(folder)/%),$(wildcard src/*/*.cc))
 objects := $(sources:%.cc=$(OUT)/%.o)
 precompiled := $(OUT)/precompiled.h

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/check.h"
+#include "algorithms/check.h"
 
 namespace rate_limit {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "core/check.h"
+#include "algorithms/check.h"
 #include "fleet/sync_ledger.h"
 
 namespace rate_limit::simulation {

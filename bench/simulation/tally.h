@@ -5,7 +5,7 @@
 #include <deque>
 #include <vector>
 
-#include "core/check.h"
+#include "algorithms/check.h"
 #include "simulation/arrivals.h"
 #include "simulation/scenario.h"
 

@@ -1,5 +1,5 @@
 // The directives rate_limit_request and rate_limit_response.
-#include "directives/options.h"
+#include "configuration/options.h"
 #include "nginx/collections.h"
 #include "nginx/shared_state.h"
 #include "request/body_values.h"

@@ -4,8 +4,8 @@
 #include <memory>
 #include <string>
 
-#include "directives/file.h"
-#include "directives/options.h"
+#include "configuration/file.h"
+#include "configuration/options.h"
 #include "identity/verifier.h"
 #include "nginx/collections.h"
 #include "request/jwt.h"

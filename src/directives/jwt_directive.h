@@ -1,7 +1,7 @@
 // Checks of rate_limit_jwt_source and of the variables of claims that need the whole configuration.
 #pragma once
 
-#include "directives/configuration.h"
+#include "configuration/configuration.h"
 
 namespace rate_limit {
 

@@ -1,7 +1,7 @@
 // Checks of rate_limit_key that need the whole configuration.
 #pragma once
 
-#include "directives/configuration.h"
+#include "configuration/configuration.h"
 
 namespace rate_limit {
 

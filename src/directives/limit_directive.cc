@@ -1,7 +1,7 @@
 // The directives rate_limit and rate_limit_shadow.
 #include <algorithm>
 
-#include "directives/options.h"
+#include "configuration/options.h"
 #include "memory/table_check.h"
 #include "nginx/collections.h"
 

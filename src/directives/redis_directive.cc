@@ -3,11 +3,11 @@
 
 #include <algorithm>
 
+#include "configuration/file.h"
+#include "configuration/options.h"
 #include "connection/command.h"
 #include "connection/resolver.h"
 #include "connection/tls.h"
-#include "directives/file.h"
-#include "directives/options.h"
 #include "nginx/collections.h"
 #include "nginx/shared_state.h"
 #include "protocol/script_text.h"

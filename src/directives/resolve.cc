@@ -2,10 +2,10 @@
 // not fit their zone.
 #include <algorithm>
 
+#include "configuration/warnings.h"
 #include "directives/jwt_directive.h"
 #include "directives/key_directive.h"
 #include "directives/redis_directive.h"
-#include "directives/warnings.h"
 #include "memory/table_check.h"
 #include "nginx/collections.h"
 #include "nginx/consequence.h"

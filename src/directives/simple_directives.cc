@@ -2,7 +2,7 @@
 // rate_limit_dry_run and rate_limit_log_level.
 #include <string>
 
-#include "directives/configuration.h"
+#include "configuration/configuration.h"
 #include "protocol/grpc.h"
 
 namespace rate_limit {

@@ -1,7 +1,7 @@
 // The directive rate_limit_zone.
 #include <algorithm>
 
-#include "directives/options.h"
+#include "configuration/options.h"
 #include "nginx/collections.h"
 #include "nginx/shared_state.h"
 

@@ -1,7 +1,7 @@
 // The dashboard: a page, and the API calls that the page makes.
-#include "directives/configuration.h"
-#include "endpoints/api.h"
-#include "endpoints/api_answer.h"
+#include "api/answer.h"
+#include "api/api.h"
+#include "configuration/configuration.h"
 #include "endpoints/dashboard_text.h"
 #include "request/headers.h"
 

@@ -2,10 +2,10 @@
 #include <initializer_list>
 #include <string>
 
-#include "directives/configuration.h"
-#include "memory/body_statistics.h"
+#include "configuration/configuration.h"
 #include "nginx/collections.h"
 #include "request/counters.h"
+#include "statistics/body_statistics.h"
 
 namespace rate_limit {
 namespace {

@@ -4,8 +4,8 @@
 #include <string>
 #include <string_view>
 
+#include "algorithms/state_layout.h"
 #include "core/policy.h"
-#include "core/state_layout.h"
 #include "memory/denials.h"
 #include "memory/live_rate.h"
 #include "memory/process.h"

@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/check.h"
+#include "algorithms/check.h"
 #include "memory/process.h"
 #include "memory/table.h"
 

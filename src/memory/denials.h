@@ -13,7 +13,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "core/check.h"
+#include "algorithms/check.h"
 #include "memory/siphash.h"
 
 namespace rate_limit {

@@ -14,8 +14,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "algorithms/check.h"
 #include "core/arithmetic.h"
-#include "core/check.h"
 #include "memory/process.h"
 #include "memory/siphash.h"
 #include "memory/unsent_counts.h"

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <type_traits>
 
-#include "core/check.h"
+#include "algorithms/check.h"
 #include "core/client_name.h"
 #include "memory/process.h"
 #include "memory/table.h"

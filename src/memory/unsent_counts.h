@@ -12,8 +12,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "algorithms/state_layout.h"
 #include "core/client_name.h"
-#include "core/state_layout.h"
 #include "memory/leader.h"
 
 namespace rate_limit {

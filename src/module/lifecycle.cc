@@ -1,10 +1,10 @@
 // The hooks of the module's life cycle, in the order in which nginx calls them.
+#include "handlers/access.h"
+#include "handlers/settle.h"
+#include "handlers/shadow.h"
 #include "nginx/background.h"
-#include "request/access.h"
 #include "request/headers.h"
 #include "request/response_reader.h"
-#include "request/settle.h"
-#include "request/shadow.h"
 #include "request/variables.h"
 
 extern "C" {

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <new>
 
-#include "memory/body_statistics.h"
+#include "statistics/body_statistics.h"
 
 namespace rate_limit {
 namespace {

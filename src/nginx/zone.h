@@ -1,8 +1,8 @@
 // Zones and limits of the configuration: keys, policies and the memory of clients.
 #pragma once
 
+#include "algorithms/rate_memo.h"
 #include "core/policy.h"
-#include "core/rate_memo.h"
 #include "memory/process.h"
 #include "nginx/clock.h"
 #include "nginx/module.h"

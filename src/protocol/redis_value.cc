@@ -3,9 +3,9 @@
 
 #include <algorithm>
 
-#include "core/algorithm.h"
+#include "algorithms/algorithm.h"
+#include "algorithms/rate_slots.h"
 #include "core/bytes.h"
-#include "core/rate_slots.h"
 
 namespace rate_limit {
 namespace {

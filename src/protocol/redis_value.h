@@ -53,7 +53,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "core/state_layout.h"
+#include "algorithms/state_layout.h"
 
 namespace rate_limit {
 

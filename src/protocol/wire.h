@@ -87,8 +87,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "algorithms/check.h"
 #include "connection/buffer.h"
-#include "core/check.h"
 #include "core/constants.h"
 
 namespace rate_limit {

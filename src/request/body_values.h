@@ -1,9 +1,9 @@
 // The values of the variables of rate_limit_request and rate_limit_response.
 #pragma once
 
-#include "memory/body_statistics.h"
 #include "request/body_settings.h"
 #include "request/request.h"
+#include "statistics/body_statistics.h"
 
 namespace rate_limit {
 

@@ -4,8 +4,8 @@
 #include <string_view>
 #include <vector>
 
-#include "memory/statistics.h"
 #include "nginx/zone.h"
+#include "statistics/statistics.h"
 #include "store/reason.h"
 #include "store/redis_statistics.h"
 

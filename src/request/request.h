@@ -1,7 +1,7 @@
 // The state of a request in this module, from its first check to its last header.
 #pragma once
 
-#include "core/check.h"
+#include "algorithms/check.h"
 #include "identity/claims.h"
 #include "nginx/zone.h"
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-#include "core/check.h"
+#include "algorithms/check.h"
 #include "protocol/key_writer.h"
 #include "redis/client.h"
 #include "store/limit.h"

@@ -4,11 +4,11 @@
 #include <cstdint>
 #include <string_view>
 
-#include "core/check.h"
+#include "algorithms/check.h"
 #include "fleet/heartbeat.h"
-#include "memory/decided_by.h"
 #include "memory/denials.h"
 #include "memory/table.h"
+#include "statistics/decided_by.h"
 #include "store/reason.h"
 
 namespace rate_limit {

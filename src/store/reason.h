@@ -2,7 +2,7 @@
 #pragma once
 
 #include "connection/error.h"
-#include "memory/decided_by.h"
+#include "statistics/decided_by.h"
 
 namespace rate_limit {
 

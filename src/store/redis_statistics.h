@@ -8,7 +8,7 @@
 #include "connection/call_observer.h"
 #include "connection/error.h"
 #include "memory/process.h"
-#include "memory/statistics.h"
+#include "statistics/statistics.h"
 
 namespace rate_limit {
 

@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "core/check.h"
+#include "algorithms/check.h"
 #include "memory/table_check.h"
 #include "store/check_batcher.h"
 #include "store/limit.h"

@@ -3,11 +3,11 @@
 
 #include "fleet/fleet_changes.h"
 #include "fleet/heartbeat.h"
-#include "memory/empty_keys.h"
 #include "memory/live_rate.h"
-#include "memory/reminder.h"
-#include "memory/statistics.h"
-#include "memory/top_clients.h"
+#include "statistics/empty_keys.h"
+#include "statistics/reminder.h"
+#include "statistics/statistics.h"
+#include "statistics/top_clients.h"
 #include "store/redis_statistics.h"
 
 namespace rate_limit {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "core/algorithm.h"
+#include "algorithms/algorithm.h"
 #include "fleet/sync_sender.h"
 #include "memory/unsent.h"
 #include "protocol/script_text.h"

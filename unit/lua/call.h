@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/check.h"
+#include "algorithms/check.h"
 #include "protocol/wire.h"
 
 namespace rate_limit {

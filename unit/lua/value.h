@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/state_layout.h"
+#include "algorithms/state_layout.h"
 
 namespace rate_limit {
 

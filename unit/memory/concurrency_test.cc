@@ -3,9 +3,9 @@
 
 #include <cstring>
 
-#include "memory/reminder.h"
 #include "processes.h"
 #include "shared_zone.h"
+#include "statistics/reminder.h"
 
 namespace rate_limit {
 namespace {

@@ -5,8 +5,8 @@
 #include <set>
 #include <vector>
 
-#include "memory/reminder.h"
 #include "shared_zone.h"
+#include "statistics/reminder.h"
 
 namespace rate_limit {
 namespace {

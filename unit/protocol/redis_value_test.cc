@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "algorithms/rate_slots.h"
 #include "client.h"
-#include "core/rate_slots.h"
 #include "packed.h"
 #include "property.h"
 #include "test.h"
