@@ -12,6 +12,11 @@ constexpr std::size_t kLongestEncoded = 16384;  // longest text that can be deco
 // Whether all characters of a text are of base64url.
 bool is_base64url(std::string_view text);
 
+// How many bytes a text of base64url encodes.
+constexpr std::size_t decoded_size(std::string_view text) {
+    return text.size() / 4 * 3 + text.size() % 4 * 3 / 4;
+}
+
 // Decodes `text` of at most kLongestEncoded characters into `out`, which has room for three bytes for every
 // four characters or the rest of four. False if `text` is not base64url.
 bool decode_base64url(std::string_view text, unsigned char* out, std::size_t* size);

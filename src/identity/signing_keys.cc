@@ -100,7 +100,10 @@ std::string printable(std::string_view text) {
 bool is_algorithm(std::string_view name) { return find_algorithm(name) != nullptr; }
 
 bool Keys::add_checker(const jwk_item_t* item, jwt_alg_t algorithm, double leeway) {
-    Key key = {algorithm, jwks_item_kid(item) != nullptr ? jwks_item_kid(item) : "", leeway, {}};
+    const bool rsa = jwks_item_kty(item) == JWK_KEY_TYPE_RSA;
+    const std::size_t signature_size = rsa ? (static_cast<std::size_t>(jwks_item_key_bits(item)) + 7) / 8 : 0;
+    Key key = {
+        algorithm, jwks_item_kid(item) != nullptr ? jwks_item_kid(item) : "", leeway, signature_size, {}};
     key.checker.reset(jwt_checker_new());
     // libjwt compares the algorithms of token and key only if no algorithm is set here.
     const jwt_alg_t told = jwks_item_alg(item) == JWT_ALG_NONE ? algorithm : JWT_ALG_NONE;

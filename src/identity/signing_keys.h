@@ -19,8 +19,9 @@ struct Key {
     };
 
     jwt_alg_t algorithm;
-    std::string id;  // `kid`; empty if it has none
-    double leeway;   // seconds by which the clocks may differ
+    std::string id;              // `kid`; empty if it has none
+    double leeway;               // seconds by which the clocks may differ
+    std::size_t signature_size;  // bytes, for RSA only; 0 for others, whose size libjwt checks
     std::unique_ptr<jwt_checker_t, Free> checker;
 };
 

@@ -93,7 +93,8 @@ const char* verdict_text(Verdict verdict) {
     return kTexts[static_cast<unsigned>(verdict)];
 }
 
-Verdict Verifier::check_signature(std::string_view text, const Json& header, double* leeway) {
+Verdict Verifier::check_signature(std::string_view text, std::size_t signature_size, const Json& header,
+                                  double* leeway) {
     if (json_object_get(header.get(), "crit") != nullptr) {
         return Verdict::kCritical;
     }
@@ -111,6 +112,11 @@ Verdict Verifier::check_signature(std::string_view text, const Json& header, dou
         if (tries++ == kMostTries) {
             break;
         }
+        verdict = Verdict::kForged;
+        // OpenSSL verifies a PSS signature also without its leading zeros; RFC 8017 does not.
+        if (key.signature_size != 0 && key.signature_size != signature_size) {
+            continue;
+        }
         computed_++;
         jwt_checker_error_clear(key.checker.get());
         if (jwt_checker_verify(key.checker.get(), copy) == 0) {
@@ -119,7 +125,6 @@ Verdict Verifier::check_signature(std::string_view text, const Json& header, dou
         }
         // nginx would log the errors left by OpenSSL for the next TLS connection.
         ERR_clear_error();
-        verdict = Verdict::kForged;
     }
     return verdict;
 }
@@ -145,7 +150,7 @@ Verdict Verifier::read(std::string_view text, Token* token) {
         return Verdict::kBadClaims;
     }
     double leeway = 0;
-    const Verdict verdict = check_signature(text, header, &leeway);
+    const Verdict verdict = check_signature(text, decoded_size(parts.signature), header, &leeway);
     token->not_before -= leeway;
     token->expires += leeway;
     return verdict;

@@ -51,7 +51,8 @@ class Verifier {
 
   private:
     Verdict read(std::string_view text, Token* token);
-    Verdict check_signature(std::string_view text, const Json& header, double* leeway);
+    Verdict check_signature(std::string_view text, std::size_t signature_size, const Json& header,
+                            double* leeway);
 
     TokenCache cache_;
     std::uint64_t computed_ = 0;

@@ -198,6 +198,20 @@ void test_a_signature_that_is_missing_or_of_another_size_is_wrong(void**) {
     }
 }
 
+// One signature in 256 starts with a zero, which OpenSSL does not need.
+void test_a_pss_signature_without_its_leading_zero_is_wrong(void**) {
+    const Kind& kind = kind_of("PS256");
+    Verifying verifier({kind});
+    const std::string input = base64url(header_of(kind.algorithm)) + "." + base64url(kAlice);
+    std::string signature;
+    for (unsigned i = 0; i < 10000 && (signature.empty() || signature[0] != '\0'); i++) {
+        signature = kind.signer().sign(kind.algorithm, input);
+    }
+    assert_int_equal(signature[0], 0);
+    assert_true(verifier.accepts(input + "." + base64url(signature)));
+    assert_verdict(verifier.of(input + "." + base64url(signature.substr(1))), Verdict::kForged);
+}
+
 void test_an_ec_signature_is_raw_and_not_der(void**) {
     for (const char* algorithm : {"ES256", "ES384", "ES512"}) {
         const Kind& kind = kind_of(algorithm);
@@ -327,6 +341,7 @@ int main() {
         cmocka_unit_test(test_an_alg_that_is_no_name_of_an_algorithm_is_not_believed),
         cmocka_unit_test(test_a_header_that_names_two_algorithms_is_malformed),
         cmocka_unit_test(test_a_signature_that_is_missing_or_of_another_size_is_wrong),
+        cmocka_unit_test(test_a_pss_signature_without_its_leading_zero_is_wrong),
         cmocka_unit_test(test_an_ec_signature_is_raw_and_not_der),
         cmocka_unit_test(test_an_ec_signature_of_zeros_or_the_order_is_wrong),
         cmocka_unit_test(test_every_ec_signature_verifies),
