@@ -354,6 +354,7 @@ bool JsonReader::skip_bracket(char c) {
 [[gnu::always_inline]] inline std::size_t JsonReader::skip_block(const char* block, std::size_t size,
                                                                  Skipped* state) {
     const BlockMarks marks = find_marks(block);
+    state->is_plain = (marks.quotes | marks.backslashes | marks.brackets) == 0;
     bool carry = state->is_escaped;
     const std::uint64_t escaped = find_escaped(marks.backslashes, &carry);
     const std::uint64_t quotes = marks.quotes & ~escaped;
@@ -376,9 +377,14 @@ bool JsonReader::skip_bracket(char c) {
 // Skips the content of an array or object beside all paths. Returns the bracket that closes it, or `end`.
 const char* JsonReader::skip_value(const char* at, const char* end) {
     Skipped state = skipped_;
-    for (std::size_t used = kBlock; used == kBlock && static_cast<std::size_t>(end - at) >= kBlock;
-         at += used) {
+    std::size_t used = kBlock;
+    while (used == kBlock && static_cast<std::size_t>(end - at) >= kBlock) {
         used = skip_block(at, kBlock, &state);
+        at += used;
+        // After a block without marks, the next ones often have none either, as in a list of numbers.
+        while (state.is_plain && static_cast<std::size_t>(end - at) >= kBlock && !may_have_marks(at)) {
+            at += kBlock;
+        }
     }
     if (place_ == Place::kSkippedValue && at != end) {
         const auto size = static_cast<std::size_t>(end - at);

@@ -60,6 +60,7 @@ class JsonReader {
     struct Skipped {
         std::uint64_t in_string;  // all bits are set in a string, else none
         bool is_escaped;          // a backslash escapes the next byte
+        bool is_plain;            // the last block had no marks
     };
 
     static constexpr std::size_t kMaxHeld = 6 * kMaxStep + 2;  // a name in \u escapes, with quotes

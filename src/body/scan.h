@@ -52,6 +52,24 @@ inline BlockMarks find_marks(const char* at) {
     return marks;
 }
 
+// False if find_marks() would find nothing in a block. Takes half as long.
+inline bool may_have_marks([[maybe_unused]] const char* at) {
+#if defined(__SSE2__)
+    // With bit 0x20, the brackets and the backslash are in 0x7b to 0x7d. So is |, which is no mark.
+    __m128i any = _mm_setzero_si128();
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        const __m128i text = _mm_loadu_si128(reinterpret_cast<const __m128i*>(at + 16 * i));
+        const __m128i distance = _mm_sub_epi8(_mm_or_si128(text, _mm_set1_epi8(0x20)), _mm_set1_epi8('{'));
+        const __m128i others = _mm_cmpeq_epi8(_mm_min_epu8(distance, _mm_set1_epi8(2)), distance);
+        any = _mm_or_si128(any, _mm_or_si128(_mm_cmpeq_epi8(text, _mm_set1_epi8('"')), others));
+    }
+    return _mm_movemask_epi8(any) != 0;
+#else
+    return true;
+#endif
+}
+
 // The bytes of a block that a backslash before them escapes. Bit 64, in `*carry`, is for the byte after the
 // block; `*carry` tells whether the first byte is escaped.
 inline std::uint64_t find_escaped(std::uint64_t backslashes, bool* carry) {

@@ -98,9 +98,12 @@ void test_skips_long_strings(void**) {
 // Values beside the path end where they should, wherever a block of the search begins.
 void test_skips_values_beside_the_path(void**) {
     const Paths paths = paths_of({"a"});
-    for (std::size_t before = 0; before < 140; before++) {
-        for (const std::string_view text : {R"("]}")", R"("\\")", R"("\"]")", R"("\\\"}]")", R"({"a":[{}]})",
-                                            R"([[],"",{"x":"\\\\"}])", "1,2", R"("\\\\\\\\\\","]")"}) {
+    for (std::size_t before = 0; before < 204; before++) {
+        const std::string in_string =
+            "\"" + std::string(before, ' ') + R"(\\\"]}\n)" + std::string(63, ' ') + "\"";
+        for (const std::string_view text :
+             {R"("]}")", R"("\\")", R"("\"]")", R"("\\\"}]")", R"({"a":[{}]})", R"([[],"",{"x":"\\\\"}])",
+              "1,2", R"("\\\\\\\\\\","]")", in_string.c_str()}) {
             const std::string document =
                 R"({"x":[)" + std::string(before, ' ') + std::string(text) + R"(],"a":1})";
             for (const std::size_t size : {document.size(), std::size_t{64}, std::size_t{7}}) {
