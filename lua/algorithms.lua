@@ -4,6 +4,11 @@
 -- inserted here, and sets makers[algorithm]. All other parts are optional. Each is inserted into the function, loop or
 -- file of its name, where a comment "parts NAME" stands. It is the case of this algorithm, and uses the locals there:
 --
+--   step                     is evaluate and write for the most common requests: sets the state after the charge,
+--                            remaining, reset and, if it changes, the time `expires` until which the state is needed.
+--                            Sets nothing for other requests. `value` is a state of kShortState bytes; `period`, in
+--                            microseconds, and `mark` are those of the rate
+--   make_step                sets `step` to a function that does the same for its parameter `value`
 --   values                   sets `large`, for values that are read and written in parts
 --   read_group               sets `simple` to false if group.lua must decide the policy
 --   new_policy               sets has_expiry and written
@@ -21,20 +26,20 @@
 --   charge_client            returns without a value for the reply
 --
 -- makers[algorithm](limit, count, seconds, most, flags, size, ceiling, delay, longest) returns the functions evaluate,
--- write, decode and step of one rate, and fixed_expiry. `longest` is the longest period of the policy, in seconds; the
--- other parameters are those that read_policy returns. In these functions, `state` is the state of the rate as a
--- string, or false for a new client:
+-- write and decode of one rate, fixed_expiry, and the function used. `longest` is the longest period of the policy, in
+-- seconds; the other parameters are those that read_policy returns. In these functions, `state` is the state of the
+-- rate as a string, or false for a new client:
 --   evaluate(state, cost) returns
 --     whether the request fits;
---     remaining, reset_after, retry_after (-1 for never), delay and excess_milli, after the charge if it fits;
+--     remaining, reset_after, retry_after (-1 for never), delay and excess_milli, after the charge if it fits. An
+--     excess above kMaxCount is not exact;
 --     the view: the time of the evaluation; `start`, `a` and `b`, whose meaning depends on the algorithm; and `moved`,
 --     whether the state must be written even if nothing is charged.
 --   write(state, time, start, a, b, cost, reset, charged_at) returns the state after `cost` is charged to this view,
 --     false for no state, and the time until which the state is needed. `reset` is the reset_after of evaluate, or nil.
---     A negative cost undoes a part of a charge that was made at `charged_at`.
+--     A negative cost undoes a part of a charge that was made at `charged_at`, or gives back the newest requests that
+--     still count if `charged_at` is kForever.
 --   decode(state), for sliding_log only, returns the log.
---   step(state, cost), for some algorithms only, is evaluate and write for the most common requests. It returns the
---     state after the charge, remaining, reset_after and, if it changes, the time until which the state is needed. It
---     returns nothing for other requests. `state` has kShortState bytes.
+--   used(state), for sliding_buckets only, returns how many requests the client has used.
 -- fixed_expiry is true if the expiry of a state whose `a` is above 0 does not depend on `a`.
 -- parts maker

@@ -2,8 +2,9 @@
 -- requests, not time, so that it stays when the rate changes.
 --
 -- State: the time of the last charge (52 bits) and the level then, in whole requests (31 bits, of which 12 are beside
--- the time) and a fraction in units of 1/period (45 bits). The last 4 bytes are omitted if zero. View: `a` is the whole
--- requests, `b` the fraction.
+-- the time) and a fraction in units of 1/period (45 bits). The last 4 bytes are omitted if zero. A large state has the
+-- time (64 bits), a byte of 0, whole requests and fraction (56 bits each). View: `a` is the whole requests, `b` the
+-- fraction.
 --
 -- `base`: the excess of a rejected request is the level above `base`.
 local bucket = kNeeded and function(base, limit, count, seconds, most, ceiling, delay)
@@ -23,6 +24,10 @@ local bucket = kNeeded and function(base, limit, count, seconds, most, ceiling, 
             local top, above = high % 16, part
             part = part % 2 ^ 45
             last, whole = last + top * 2 ^ 48, (high - top) / 16 + 4096 * ((above - part) / 2 ^ 45 + 8 * whole)
+        elseif #state == kLargeState then
+            local _
+            last, high, _, whole, part = from_bytes('<I6I2BI7I7', state)
+            last = last + high % 16 * 2 ^ 48
         else
             return now, 0, 0, false
         end
@@ -74,9 +79,10 @@ local bucket = kNeeded and function(base, limit, count, seconds, most, ceiling, 
             return true, limit - used - cost, wait_for(after, period, part, count), 0, turn, excess,
                 time, 0, whole, part, moved
         end
-        local retry = cost > limit and -1 or wait_for(after - limit, period, part, count)
+        -- In this order the sums are exact.
+        local retry = cost > limit and -1 or wait_for(whole - limit + cost, period, part, count)
         return false, used < limit and limit - used or 0, wait_for(whole, period, part, count), retry, 0,
-            (after - base) * 1000 + muldiv(part, 1000, period), time, 0, whole, part, moved
+            (whole - base + cost) * 1000 + muldiv(part, 1000, period), time, 0, whole, part, moved
     end
 
     -- Raises the level, at most to the limit: count=all also charges rejected requests. `reset` is how long the bucket
@@ -97,34 +103,29 @@ local bucket = kNeeded and function(base, limit, count, seconds, most, ceiling, 
         if whole < 4096 and part < 2 ^ 32 then
             return to_bytes('<I6I6', low, high + part * 65536), expires
         end
+        if whole >= 2 ^ 31 then
+            return to_bytes('<I6I2BI7I7', low, (time - low) / 2 ^ 48, 0, whole, part), expires
+        end
         local above = (whole - beside) / 4096
         local bits = above % 8
         return to_bytes('<I6I2I6I2', low, high, part + bits * 2 ^ 45, (above - bits) / 8), expires
     end
 
-    -- For a short state, and a request that fits and is not delayed.
-    local function step(state, cost)
-        local last, high = from_bytes('<I6I6', state)
-        local top, beside = high % 16, high % 65536
-        local whole, part = (beside - top) / 16, (high - beside) / 65536
-        local elapsed = now - last - top * 2 ^ 48
-        local left, gone = whole * period + part, elapsed * count
-        if elapsed <= 0 or whole >= most or part >= period or left >= 2 ^ 52 or gone >= 2 ^ 52 then
-            return
-        end
-        left = left > gone and left - gone or 0
-        part = left % period
-        whole = (left - part) / period
-        local used, after, total = part > 0 and whole + 1 or whole, whole + cost, left + cost * period
-        local turn = free and (after > free or (after == free and part > 0))
-        if used + cost <= limit and not turn and after < 4096 and part < 2 ^ 32 and total < 2 ^ 52 then
-            local low, reset = now % 2 ^ 48, (total + -total % count) / count
-            return to_bytes('<I6I6', low, (now - low) / 2 ^ 48 + after * 16 + part * 65536), limit - used - cost,
-                reset, now + reset
-        end
-    end
+    return evaluate, write
+end
 
-    return evaluate, write, nil, step
+-- part step
+if kOwn(algorithm) then
+    -- include bucket_step.lua
+end
+
+-- part make_step
+if kOwn(algorithm) then
+    step = function(value)
+        local state, remaining, reset, expires
+        -- include bucket_step.lua
+        return state, remaining, reset, expires
+    end
 end
 
 -- part believed

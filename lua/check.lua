@@ -310,7 +310,8 @@ local function checks()
         end
         for i = 1, rates do
             local rate = policy[i]
-            rate.evaluate, rate.write, rate.decode =
+            local _
+            rate.evaluate, rate.write, rate.decode, _, rate.used =
                 makers[algorithm](rate.limit, rate.count, rate.seconds, rate.most, flags, size, ceiling, delay, longest)
         end
         return policy

@@ -4,7 +4,7 @@ local position = expiries and positions[keys[index]] or index
 local value = values[position]
 local state, expires, checks, fits, remaining, reset, retry, delay, excess, rejected_or_delayed
 if usable_step and value and #value == kShortState then
-    state, remaining, reset, expires = usable_step(value, cost)
+    state, remaining, reset, expires = usable_step(value)
 end
 if expires then
     save(keys[index], state, expires)

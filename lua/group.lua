@@ -35,10 +35,11 @@ local function group_decider(positions, expiries)
     -- Decides a group with this head, whose first key is at `index` and whose limits begin at `at` in ARGV[2]. Returns
     -- its checks, which the next call reuses.
     return function(head, index, at)
-        local size = head % kOverdraw
+        local size = head % kLargeCosts
+        local format = head % kOverdraw >= kLargeCosts and kLargeLimitFormat or kLimitFormat
         for i = 1, size do
             local number, cost
-            number, cost, at = from_bytes(kLimitFormat, ARGV[2], at)
+            number, cost, at = from_bytes(format, ARGV[2], at)
             local position = expiries and positions[keys[index + i - 1]] or index + i - 1
             local check = group[i] or new_check()
             group[i], group_positions[i] = check, position

@@ -1,14 +1,4 @@
--- The clock of Redis, and functions that write keys.
-
--- Before Redis 7, a script that has read the clock may write only with effects replication, and SET has no PXAT.
-local modern = redis.REDIS_VERSION_NUM
-if not modern then
-    redis.replicate_commands()
-end
-
--- Microseconds since 1970.
-local now = call('TIME')
-now = now[1] * kSecond + now[2]
+-- Functions that write keys.
 
 -- Calls a command that writes a key and leaves its expiry; false if Redis has no such command.
 local rewrite = modern and call
@@ -39,19 +29,4 @@ local function save(key, value, expires, same_expiry)
         last_text = string.format('%d%03d', (expiry - millis) / kSecond, millis / 1000)
     end
     call('SET', key, value, 'PXAT', last_text)
-end
-
--- For keys in `large`: reads a part of a value, or returns the error of Redis as a table; writes a part; sets the
--- expiry.
-local read_part, write_part, save_until
-if large then
-    read_part = function(key, first, last)
-        return try('GETRANGE', key, first, last)
-    end
-    write_part = function(key, first, text)
-        call('SETRANGE', key, first, text)
-    end
-    save_until = function(key, expires)
-        call('PEXPIREAT', key, string.format('%.0f', (expires + -expires % 1000) / 1000))
-    end
 end

@@ -11,16 +11,17 @@ if makers[kSlidingLog] then
         end
         at, number = next_rate + (rates - 1) * kRateSize, number + 1
     end
-    -- main.lua gets groups, each with a head. sync.lua gets entries without heads.
+    -- main.lua gets groups, each with a head. sync.lua gets entries without heads, and two more arguments.
     local limits, index = ARGV[2], 0
-    local left = #limits > #KEYS * kLimitSize and 0 or -1
-    local record = kLimitSize
+    local left = KEYS[1] and ARGV[4] and -1 or 0
+    local record = kLargeLimitSize
     at = 1
     while large and at <= #limits do
         if left == 0 then
             local head = string.byte(limits, at)
-            left = head % kOverdraw
-            record = head >= kUndo and kLimitSize + kChargeSize or kLimitSize
+            left = head % kLargeCosts
+            record = head % kOverdraw >= kLargeCosts and kLargeLimitSize or kLimitSize
+            record = head >= kUndo and record + kChargeSize or record
             at = at + kGroupSize
         end
         index = index + 1

@@ -21,8 +21,9 @@ local format, form, run = kTimeFormat, kDecisionFormat, 0
 
 -- The first two bytes of a group, its head and the index of its first policy, are its kind. For a group of one limit
 -- whose policy has one rate and nothing special, which is the most common one, read_group.lua sets:
---   evaluate, write, step    the functions of the rate; otherwise nil
---   fixed_expiry             see algorithms.lua
+--   evaluate, write          the functions of the rate; otherwise nil
+--   step                     see algorithms.lua
+--   fixed_expiry             the same
 -- `known_kinds` has the same for the kinds before, if there are several.
 local kind, evaluate, write, step, fixed_expiry, known_kinds
 local cost, usable_step

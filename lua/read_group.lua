@@ -21,9 +21,12 @@ if other_kind ~= kind then
         -- parts read_group
         if simple then
             local _
-            evaluate, write, _, step, fixed_expiry =
+            evaluate, write, _, fixed_expiry =
                 makers[algorithm](limit, count, seconds, most, flags, size, ceiling, delay, seconds)
-            step = rewrite and not expiries and step
+            if rewrite and not expiries then
+                local period, mark = seconds * kSecond, seconds % kPeriodMarks * 16
+                -- parts make_step
+            end
         end
     end
 end

@@ -1,17 +1,18 @@
 -- sliding_buckets: the sum of the last sub-windows ("buckets").
 --
 -- State: the start of the newest sub-window (52 bits), the index of its counter (12 bits), the number of sub-windows
--- (8 bits), the period in seconds (32 bits) and the counters in a ring. All counters have 1, 2 or 4 bytes, as the
+-- (8 bits), the period in seconds (32 bits) and the counters in a ring. All counters have 1, 2, 4 or 7 bytes, as the
 -- largest needs. View: `start` is the start of the newest sub-window at `now`, `a` by how many sub-windows it is newer
 -- than the newest of the state, `b` the index of the latter's counter, -1 for a new client.
-makers[kSlidingBuckets] = makers[kSlidingBuckets] and function(limit, _, seconds, _, _, buckets)
+makers[kSlidingBuckets] = makers[kSlidingBuckets] and function(limit, _, seconds, _, flags, buckets)
     local byte = string.byte
+    local max_counter = flags >= kFlagLarge and kMaxCount or kMaxSmallCounter
     local width = (seconds * kSecond + -seconds * kSecond % buckets) / buckets
 
     -- Returns the bytes of a counter, the start of the newest sub-window, its index (-1 for a new client), the period.
     local function decode(state)
         local bytes = state and (#state - kRingHeader) / buckets
-        if bytes == 1 or bytes == 2 or bytes == 4 then
+        if bytes == 1 or bytes == 2 or bytes == 4 or bytes == 7 then
             local low, high = from_bytes('<I6I7', state)
             local top, beside, number = high % 16, high % 65536, high % 2 ^ 24
             if number - beside == buckets * 65536 and beside < buckets * 16 then
@@ -27,6 +28,10 @@ makers[kSlidingBuckets] = makers[kSlidingBuckets] and function(limit, _, seconds
         elseif bytes == 2 then
             return (from_bytes('<I2', state, kRingHeader + 1 + index * 2))
         end
+        if bytes == 7 then
+            local count = from_bytes('<I7', state, kRingHeader + 1 + index * 7)
+            return count < max_counter and count or max_counter
+        end
         return bytes == 4 and from_bytes('<I4', state, kRingHeader + 1 + index * 4) or 0
     end
 
@@ -35,12 +40,18 @@ makers[kSlidingBuckets] = makers[kSlidingBuckets] and function(limit, _, seconds
             (k or 0) + (l or 0)
     end
 
-    -- Returns the sum of all counters but the oldest `gone`.
+    -- Returns the sum of all counters but the oldest `gone`, and at most kMaxCount.
     local function sum_of(state, bytes, head, gone)
         if bytes == 0 or gone == buckets then
             return 0
         end
         local sum = 0
+        if bytes == 7 then
+            for age = 0, buckets - gone - 1 do
+                sum = sum + counter(state, bytes, (head - age) % buckets)
+            end
+            return sum < kMaxCount and sum or kMaxCount
+        end
         if bytes == 1 then
             local last = kRingHeader + buckets
             for from = kRingHeader + 1, last, 12 do
@@ -111,7 +122,7 @@ makers[kSlidingBuckets] = makers[kSlidingBuckets] and function(limit, _, seconds
             end
             return true, limit - sum - cost, reset, 0, 0, 0, time, start, newer, head, moved
         end
-        local excess, retry = sum + cost - limit, -1
+        local excess, retry = sum - limit + cost, -1
         if cost <= limit then
             retry = retry_after(state, bytes, head, start - time, newer, excess)
         end
@@ -152,7 +163,8 @@ makers[kSlidingBuckets] = makers[kSlidingBuckets] and function(limit, _, seconds
                 age = age + 1
             end
         end
-        local format = '<' .. string.rep(most < 256 and 'B' or most < 65536 and 'I2' or 'I4', buckets)
+        local item = most < 256 and 'B' or most < 65536 and 'I2' or most < 2 ^ 32 and 'I4' or 'I7'
+        local format = '<' .. string.rep(item, buckets)
         return header(start, head) .. to_bytes(format, unpack(ring)),
             age < buckets and start + (buckets - age) * width or start
     end
@@ -180,6 +192,10 @@ makers[kSlidingBuckets] = makers[kSlidingBuckets] and function(limit, _, seconds
 
     local function write(state, _, start, newer, head, cost, _, charged_at)
         local text, expires
+        if cost > 0 and flags >= kFlagLarge then
+            -- The sum of all counters saturates too.
+            cost = math.min(cost, kMaxCount - sum_of(state, (decode(state)), head, newer))
+        end
         if cost >= 0 then
             text, expires = write_text(state, start, newer, head, cost)
         end
@@ -191,14 +207,23 @@ makers[kSlidingBuckets] = makers[kSlidingBuckets] and function(limit, _, seconds
         -- By how many sub-windows the charge is older than the newest.
         local behind = cost < 0 and charged_at < start and start - charged_at or 0
         local age = (behind + -behind % width) / width
-        if age < buckets then
+        local oldest = charged_at == kForever and buckets - 1 or age
+        while age <= oldest and age < buckets do
             local index = (head - age) % buckets + 1
-            ring[index] = math.max(math.min(ring[index] + cost, kMaxCounter), 0)
+            local count = ring[index] + cost
+            ring[index] = math.max(math.min(count, max_counter), 0)
+            cost, age = math.min(count, 0), age + 1
         end
         return close(ring, head, start)
     end
 
-    return evaluate, write
+    local function used(state)
+        local bytes, newest, head, period = decode(state)
+        local _, _, newer = view(newest, period)
+        return sum_of(state, bytes, head, newer)
+    end
+
+    return evaluate, write, nil, nil, used
 end
 
 -- part length_of
@@ -233,7 +258,5 @@ end
 
 -- part overdraw
 if policy.algorithm == kSlidingBuckets then
-    local rate = policy[i]
-    local fits, remaining, _, _, _, excess = rate.evaluate(check.states[check.from[i]], cost)
-    used = rate.limit - cost + (fits and -remaining or excess / 1000)
+    used = policy[i].used(check.states[check.from[i]])
 end

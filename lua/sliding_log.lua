@@ -106,6 +106,9 @@ makers[kSlidingLog] = makers[kSlidingLog] and function(limit, _, seconds, _, fla
     -- Returns the index of the first entry of a charge, and how many of its entries to remove, at most `amount`. While
     -- the clock is behind, entries get the time of the newest entry.
     local function find_charge(state, newest, size, time, start, charged_at, amount)
+        if charged_at == kForever then
+            return size - amount, amount
+        end
         local first = size - younger_than(state, newest, size, time - start, time - charged_at + 1)
         local age = first < size and age_of(state, width, newest, first)
         if not age or time - charged_at >= horizon or start - age - charged_at > kClockSlack then
@@ -148,7 +151,7 @@ makers[kSlidingLog] = makers[kSlidingLog] and function(limit, _, seconds, _, fla
         end
         local before, undone = size, 0
         if cost < 0 then
-            before, undone = find_charge(state, newest, size, time, start, charged_at, -cost)
+            before, undone = find_charge(state, newest, size, time, start, charged_at, math.min(-cost, kept))
             cost = 0
         end
         if undone > 0 then

@@ -61,7 +61,7 @@ local function write_ring(state, time, start, count, _, cost, _, charged_at)
     end
     local before, undone = size, 0
     if cost < 0 then
-        before, undone = find_charge(ring, newest, size, time, start, charged_at, -cost)
+        before, undone = find_charge(ring, newest, size, time, start, charged_at, math.min(-cost, kept))
         cost = 0
     end
     if undone > 0 and kept == undone then

@@ -17,9 +17,12 @@ local function value_codec(convert_rate_slots)
     end
 
     -- Returns the bytes of the state at `at`, and where the state begins.
-    local function length_of(policy, value, at, wide)
+    local function length_of(policy, value, at, flags)
         -- parts length_of
-        return wide and kWideState or kShortState, at
+        if flags % (2 * kValueIsLarge) >= kValueIsLarge then
+            return byte(value, at), at + 1
+        end
+        return flags % (2 * kValueIsWide) >= kValueIsWide and kWideState or kShortState, at
     end
 
     -- Returns the state, or false if `policy` cannot have written it.
@@ -28,6 +31,9 @@ local function value_codec(convert_rate_slots)
         local size = #state
         if size == kWideState and sub(state, kShortState + 1) == sub(UNUSED, kShortState + 1) then
             state = sub(state, 1, kShortState)
+        end
+        if size == kLargeState then
+            return byte(state, 9) == 0 and state
         end
         return (size == kShortState or size == kWideState) and state ~= sub(UNUSED, 1, kShortState) and state
     end
@@ -56,7 +62,7 @@ local function value_codec(convert_rate_slots)
                     at = at + 1
                 end
                 local length
-                length, at = length_of(policy, value, at, flags >= kValueIsWide)
+                length, at = length_of(policy, value, at, flags)
                 state = valid(policy, sub(value, at, at + length - 1))
                 at = at + length
                 -- parts read_long
@@ -115,9 +121,7 @@ local function value_codec(convert_rate_slots)
         -- parts extent
         local length = kShortState
         for i = 1, count do
-            if states[i] and #states[i] == kWideState then
-                length = kWideState
-            end
+            length = math.max(length, states[i] and #states[i] or 0)
         end
         return count, length
     end
@@ -128,7 +132,8 @@ local function value_codec(convert_rate_slots)
         local policy, states = check.policy, check.states
         local count, length = extent(check, policy.slots)
         local flags = kValueIsLong + policy.slots - 1 + (policy.min_interval > 0 and kValueHasInterval or 0) +
-            (policy.has_expiry and kValueHasExpiry or 0) + (length == kWideState and kValueIsWide or 0)
+            (policy.has_expiry and kValueHasExpiry or 0) +
+            (length == kWideState and kValueIsWide or length == kLargeState and kValueIsLarge or 0)
         parts[1] = time_bytes(policy.has_expiry and check.expiry or check.admitted)
         parts[2] = to_bytes('B', flags)
         parts[3] = policy.has_expiry and policy.min_interval > 0 and time_bytes(check.admitted) or ''
@@ -136,6 +141,9 @@ local function value_codec(convert_rate_slots)
         for i = 1, count do
             local state, text = states[i], nil
             -- parts write_long
+            if length == kLargeState then
+                text = to_bytes('B', state and #state or 0) .. (state or '')
+            end
             if policy.slots > 1 then
                 size = size + 1
                 parts[size] = to_bytes('B', check.marks[i])

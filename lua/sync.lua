@@ -6,7 +6,7 @@
 --
 -- The requests were admitted between `since` and `now`.
 local clients, entries, sequence, since = #KEYS - 1, ARGV[2], ARGV[3], math.max(now - ARGV[4], 1)
-assert(#entries == clients * kLimitSize and string.find(sequence, '^%d+$'))
+assert(#entries == clients * kLargeLimitSize and string.find(sequence, '^%d+$'))
 
 -- Sequence numbers are compared as text, because they may exceed 2^53.
 local guard = values[#KEYS]
@@ -104,7 +104,7 @@ end
 -- already.
 local expiries, same_expiry, answers = {}, {}, { to_bytes(kTimeFormat, now) }
 for i = 1, clients do
-    local number, cost = from_bytes(kLimitFormat, entries, (i - 1) * kLimitSize + 1)
+    local number, cost = from_bytes(kLargeLimitFormat, entries, (i - 1) * kLargeLimitSize + 1)
     local value, simple = values[i], simple_evaluate[number]
     local overshoot, reported
     -- A value of one of these sizes may be long: see is_long in state.lua.

@@ -7,14 +7,12 @@
 --
 -- `large` is true at the index of each key whose value its algorithm reads and writes in parts. `large` is false if the
 -- call has no such key.
-local call, try = redis.call, redis.pcall
-
 local large = false
 -- parts values
 
 local declared = KEYS[1]
 local keys = declared and KEYS or { unpack(ARGV, 3) }
-local values = declared and not large and call('MGET', unpack(keys)) or {}
+values = values or (declared and not large and call('MGET', unpack(keys)) or {})
 if declared and large then
     local others, at = {}, {}
     for i = 1, #keys do

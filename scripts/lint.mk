@@ -65,7 +65,7 @@ $(out)/lua: $(lua) .luacheckrc scripts/embed src/core/constants.h src/core/algor
 	scripts/embed scripts | while read -r name constant; do \
 	    scripts/embed join $$name >$(out)/scripts/$$constant.lua || exit 1; \
 	done
-	luacheck --quiet --no-color $(out)/scripts
+	luacheck --quiet --no-color $(out)/scripts bench/minimal_check.lua
 	! grep -nE '^.{121}' lua/*
 	@cat $(out)/scripts/*.lua | sed -n 's/^-- \([a-z_]*\.lua\( part [a-z_]*\)\{0,1\}\)$$/\1/p' >$(out)/scripts/parts
 	! (cd lua && ls *.lua && grep '^-- part [a-z_]*$$' *.lua | sed 's/:-- / /') | grep -vxF -f $(out)/scripts/parts

@@ -53,13 +53,13 @@ my @zones = (
 # Invalid rates, each for its own reason.
 my @rates = split ' ', <<'RATES';
 0r/s abc 1r/0s 1r/s, ,1r/s 1r/s,,2r/m 1 r/s 1r/ 1r s 1/s -1r/s +1r/s 1.5r/s 1r/1 1r/y 1r/ms 1r/-1s 1R/s 1r/S OFF
-1000000001r/s 99999999999999999999r/s 1r/367d 1r/53w 1r/99999999999999999999s off,1r/s 1r/s,off
+9007199254740992r/s 99999999999999999999r/s 1r/367d 1r/53w 1r/99999999999999999999s off,1r/s 1r/s,off
 1r/s,2r/s,3r/s,4r/s,5r/s,6r/s,7r/s,8r/s,9r/s
 RATES
 
 # Options: the invalid word, and the reason.
 my @options = (
-    ( map { [ $_, 'algorithm=leaky_bucket' ] } qw(burst=-1 burst=abc burst= burst=1.5 burst=1000000000) ),
+    ( map { [ $_, 'algorithm=leaky_bucket' ] } qw(burst=-1 burst=abc burst= burst=1.5 burst=9007199254740991) ),
     ( map { [ $_, 'algorithm=gcra' ] } qw(burst=-1 capacity=5 buckets=5 align=first) ),
     ( map { [ "burst=5", "algorithm=$_" ] }
         qw(token_bucket fixed_window sliding_window sliding_buckets sliding_log) ),
@@ -69,7 +69,7 @@ my @options = (
         qw(token_bucket leaky_bucket fixed_window sliding_window sliding_log) ),
     ( map { [ "align=clock", "algorithm=$_" ] }
         qw(token_bucket leaky_bucket sliding_window sliding_buckets sliding_log) ),
-    ( map { [ $_, 'algorithm=token_bucket' ] } qw(capacity=0 capacity=-1 capacity=abc capacity= capacity=1000000001) ),
+    ( map { [ $_, 'algorithm=token_bucket' ] } qw(capacity=0 capacity=-1 capacity=abc capacity= capacity=9007199254740992) ),
     ( map { [ $_, 'algorithm=sliding_buckets' ] } qw(buckets=0 buckets=1 buckets=121 buckets=abc buckets=) ),
     ( map { [ $_, 'algorithm=fixed_window' ] } qw(align=x align= align=FIRST) ),
     ( map { [ $_, '' ] } qw(burst=5 capacity=5 buckets=5 align=first count=x count= count=rejected on_error=x
@@ -104,11 +104,11 @@ my @limits = (
     [ 'off with a zone',      'rate_limit off zone=gcra',                           'off' ],
     [ 'a zone with off',      'rate_limit zone=gcra off',                           'off' ],
     [ 'nodelay and delay=',   'rate_limit zone=leaky_bucket burst=5 nodelay delay=2', 'delay=2' ],
-    ( map { [ "$_ is not a cost", "rate_limit zone=gcra $_", $_ ] } qw(cost=-1 cost=1000001 cost=abc cost= cost=1.5) ),
+    ( map { [ "$_ is not a cost", "rate_limit zone=gcra $_", $_ ] } qw(cost=-1 cost=9007199254740992 cost=abc cost= cost=1.5) ),
     ( map { [ "$_ is not a phase", "rate_limit zone=gcra $_", $_ ] } qw(phase=preaccess phase=content phase=), 'phase=$arg_n' ),
     [ 'phase= twice', 'rate_limit zone=gcra phase=access phase=precontent', 'phase=precontent' ],
     ( map { [ "$_ is out of range", "rate_limit zone=leaky_bucket $_", $_ ] }
-        qw(burst=-1 burst=abc burst= burst=1000000000 delay=-1 delay=abc delay= delay=1000000000) ),
+        qw(burst=-1 burst=abc burst= burst=9007199254740991 delay=-1 delay=abc delay= delay=9007199254740991) ),
     ( map { [ "burst= for $_", "rate_limit zone=$_ burst=5", 'burst=' ] }
         qw(token_bucket fixed_window sliding_window sliding_buckets sliding_log) ),
     ( map { [ "nodelay for $_", "rate_limit zone=$_ nodelay", 'nodelay' ] }

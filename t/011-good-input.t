@@ -10,7 +10,7 @@ my $zone = 'rate_limit_zone $binary_remote_addr zone=a:1m';
 my $use  = 'location / { rate_limit zone=a; }';
 
 my @rates = split ' ', <<'RATES';
-1r/s 10r/s 100r/m 1000r/h 5r/d 20r/w 100r/30s 1r/1s 1r/90m 1r/36h 1r/366d 1r/52w 1000000000r/s 1r/31622400s
+1r/s 10r/s 100r/m 1000r/h 5r/d 20r/w 100r/30s 1r/1s 1r/90m 1r/36h 1r/366d 1r/52w 1000000000r/s 9007199254740991r/s 1r/31622400s
 10r/s,100r/m 1r/s,2r/m,3r/h,4r/d,5r/w,6r/2s,7r/2m,8r/2h 5r/s,6r/s off $arg_rate ${arg_rate} $arg_n$arg_unit
 RATES
 

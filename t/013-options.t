@@ -41,7 +41,7 @@ sub documented {
 }
 
 my %rows;
-for my $file (glob 'src/directives/*.cc src/endpoints/*.cc') {
+for my $file (glob 'src/directives/*.cc src/api/*.cc src/endpoints/*.cc') {
     my $source = slurp($file);
     while ($source =~ /constexpr Option<\w+> (\w+)\[\] = \{\n(.*?)\n\};/sg) {
         my ($table, $text) = ($1, $2);

@@ -28,7 +28,7 @@ rate_limit_zone \$http_x_client zone=one:1m rate=100r/m algorithm=token_bucket;
 rate_limit_zone \$http_x_client zone=two:1m rate=10000r/s algorithm=gcra burst=500;
 rate_limit_zone \$http_x_client zone=rates:1m rate=10r/s,100r/m,1000r/h,5000r/d,9000r/w,99r/30s,99r/90m,99r/25h;
 rate_limit_zone \$http_x_client zone=plan:1m rate=\$arg_rate algorithm=token_bucket;
-rate_limit_zone \$http_x_client zone=huge:1m rate=1000000000r/366d algorithm=token_bucket;
+rate_limit_zone \$http_x_client zone=huge:1m rate=9007199254740991r/366d algorithm=token_bucket;
 $zones
 HTTP
     server => <<"SERVER",
@@ -94,7 +94,7 @@ sub policies {
 }
 {
     my ($policy) = fields('/huge');
-    is_deeply policies($policy), { huge => '1000000000 in 31622400' }, 'the largest numbers';
+    is_deeply policies($policy), { huge => '999999999999999 in 31622400' }, 'the largest number has 15 digits';
 }
 {
     my ($policy, $limit) = fields('/odd');

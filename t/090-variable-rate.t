@@ -100,7 +100,7 @@ for my $algorithm (qw(leaky_bucket gcra)) {
 }
 
 # Invalid rates.
-my @wrong = ('many', '0r/s', '-1r/s', '1r/0s', '1r/s,', '10 r/s', '1r/s;2r/s', '1000000001r/s', 'x' x 300, '"', 'OFF');
+my @wrong = ('many', '0r/s', '-1r/s', '1r/0s', '1r/s,', '10 r/s', '1r/s;2r/s', '1000000001r/s', '9007199254740992r/s', 'x' x 300, '"', 'OFF');
 for my $rate (@wrong) {
     my $title = length $rate > 40 ? 'a long text' : $rate;
     is ask('/token_bucket/', 2, 'i', Rate => $rate), '200 ERROR, 200 ERROR', "on_error=open passes: $title";

@@ -41,10 +41,12 @@ rc::Gen<std::uint64_t> any_count(Algorithm algorithm) {
     if (has_state<StateKind::kLog>(algorithm)) {
         return rc::gen::weightedOneOf<Count>({{6, between<Count>(1, 12)}, {1, between<Count>(1, 300)}});
     }
-    return rc::gen::weightedOneOf<Count>({{6, between<Count>(1, 12)},
-                                          {2, between<Count>(1, 1000)},
-                                          {1, between<Count>(1, kMaxCount)},
-                                          {1, one_of<Count>({999'999'937, kMaxCount})}});
+    return rc::gen::weightedOneOf<Count>(
+        {{6, between<Count>(1, 12)},
+         {2, between<Count>(1, 1000)},
+         {1, between<Count>(1, kMaxSmallCount)},
+         {1, between<Count>(1, kMaxCount)},
+         {1, one_of<Count>({999'999'937, kMaxSmallCount, kMaxSmallCount + 1, kMaxCount - 1, kMaxCount})}});
 }
 
 // Whole seconds, as an operator writes them.

@@ -59,13 +59,23 @@ inline std::uint64_t pack_window(Micros end, const Rate& rate) {
     return static_cast<std::uint64_t>(end) | (period_mark(rate) << kWindowBits);
 }
 
-inline std::uint64_t saturating_add(std::uint64_t count, std::uint64_t cost) {
-    return std::min(count + cost, kMaxCounter);
+// Where a counter of a window saturates.
+inline std::uint64_t max_counter(const StateLayout& layout) {
+    return layout.large ? kMaxCount : kMaxSmallCounter;
+}
+
+inline std::uint64_t saturating_add(const StateLayout& layout, std::uint64_t count, std::uint64_t cost) {
+    return std::min(count + cost, max_counter(layout));
 }
 
 // `count` plus `cost`, but no more than `most`, unless `count` is more already.
 inline std::uint64_t add_up_to(std::uint64_t count, std::uint64_t cost, std::uint64_t most) {
-    return std::max(count, std::min({count + cost, most, kMaxCounter}));
+    return std::max(count, std::min(count + cost, most));
+}
+
+// Requests in units of 1/1000 request. An excess saturates at kMaxCount of these units.
+inline std::uint64_t excess_milli(std::uint64_t requests) {
+    return requests <= kMaxCount / 1000 ? requests * 1000 : kMaxCount;
 }
 
 // Sets `view->now` for a state that last changed at `last`: `now`, or `last` while the clock is behind by at

@@ -46,6 +46,13 @@ struct AlgorithmFunctions {
     // without overlap; otherwise 0.
     std::uint64_t (*window_count)(const Quota& quota, const View& view, const std::uint64_t* words);
 
+    // How many requests the client has used, rounded up, also beyond the limit.
+    std::uint64_t (*used)(const Quota& quota, const View& view);
+
+    // Converts the state `from` to another layout with the same buckets. `to` is all zero.
+    void (*convert)(const StateLayout& from_layout, const std::uint64_t* from, const StateLayout& to_layout,
+                    std::uint64_t* to);
+
     // evaluate() and charge() in one call, for decide_single().
     void (*decide)(const Policy& policy, const StateLayout& layout, std::uint64_t* words, Micros now,
                    std::uint64_t cost, Decision* decision);
@@ -87,8 +94,8 @@ template <class A>
 // those of AlgorithmFunctions that are not templates here.
 template <class A>
 constexpr AlgorithmFunctions make_functions() {
-    return {evaluate_by<A>, A::charge, A::impose,       A::overdraw,
-            A::refund,      A::undo,   A::window_count, decide_by<A>};
+    return {evaluate_by<A>, A::charge,       A::impose, A::overdraw, A::refund,
+            A::undo,        A::window_count, A::used,   A::convert,  decide_by<A>};
 }
 
 // NAME.cc of each algorithm defines these.

@@ -8,8 +8,8 @@ namespace rate_limit {
 namespace {
 
 // State: the time of the last charge (52 bits) and the level then, in whole requests (31 bits) and a
-// part counted in units of 1/period of a request (45 bits), packed into two words.
-// View: `a` whole requests, `b` the part.
+// part counted in units of 1/period of a request (45 bits), packed into two words. A large state has a word
+// for each of the time, the part and the whole requests. View: `a` whole requests, `b` the part.
 struct Bucket {
     static constexpr unsigned kTimeBits = 52;
     static constexpr unsigned kPartBits = 45;
@@ -17,12 +17,10 @@ struct Bucket {
 
     static View view(const Quota& quota, const std::uint64_t* words, Micros now) {
         View v = {};
-        const auto last = static_cast<Micros>(words[0] & ((std::uint64_t{1} << kTimeBits) - 1));
-        v.a = (words[0] >> kTimeBits) | ((words[1] >> kPartBits) << kLowBits);
-        v.b = words[1] & ((std::uint64_t{1} << kPartBits) - 1);
+        const Micros last = read(quota.layout, words, &v);
         set_moment(last, now, &v);
         if (v.a >= quota.limit) {
-            const std::uint64_t most = std::max(most_owed(quota), quota.policy.ceiling);
+            const std::uint64_t most = std::max(most_used(quota.policy, quota.rate), quota.policy.ceiling);
             v.b = v.a >= most ? 0 : v.b;
             v.a = std::min(v.a, most);
         }
@@ -51,7 +49,7 @@ struct Bucket {
         out.reset_after = as_wait(divide_up(multiply(v.a, quota.period) + v.b, quota.rate.count));
         out.retry_after = cost > quota.limit ? kNever : as_wait(divide_up(after - full, quota.rate.count));
         const Wide base = takes<kTakesDelay>(quota.policy.algorithm) ? quota.period : full;
-        out.excess_milli = divide((after - base) * 1000, quota.period).value;
+        out.excess_milli = std::min(divide((after - base) * 1000, quota.period).value, kMaxCount);
         return out;
     }
 
@@ -65,19 +63,19 @@ struct Bucket {
         } else {
             v.a += cost;
         }
-        write(v, words);
+        write(quota.layout, v, words);
     }
 
     static void impose(const Quota& quota, const View& before, std::uint64_t cost, std::uint64_t* words) {
         View v = before;
-        const std::uint64_t most = most_owed(quota);
+        const std::uint64_t most = most_used(quota.policy, quota.rate);
         if (v.a + cost < most) {
             v.a += cost;
         } else if (v.a < most) {
             v.a = most;
             v.b = 0;
         }
-        write(v, words);
+        write(quota.layout, v, words);
     }
 
     static void overdraw(const Quota& quota, const View& v, std::uint64_t cost, std::uint64_t,
@@ -85,11 +83,11 @@ struct Bucket {
         impose(quota, v, cost, words);
     }
 
-    static void refund(const Quota&, const View& before, std::uint64_t cost, std::uint64_t* words) {
+    static void refund(const Quota& quota, const View& before, std::uint64_t cost, std::uint64_t* words) {
         View v = before;
         v.b = v.a < cost ? 0 : v.b;
         v.a -= std::min(v.a, cost);
-        write(v, words);
+        write(quota.layout, v, words);
     }
 
     // Gives back nothing that may have drained since the charge, unless the request is undone before its
@@ -106,19 +104,46 @@ struct Bucket {
         View v = before;
         v.a = after.value;
         v.b = after.rest;
-        write(v, words);
+        write(quota.layout, v, words);
     }
 
     static std::uint64_t window_count(const Quota&, const View&, const std::uint64_t*) { return 0; }
 
-  private:
-    static void write(const View& v, std::uint64_t* words) {
-        words[0] = static_cast<std::uint64_t>(v.now) | (v.a << kTimeBits);
-        words[1] = v.b | ((v.a >> kLowBits) << kPartBits);
+    static std::uint64_t used(const Quota&, const View& v) { return v.a + (v.b != 0 ? 1 : 0); }
+
+    static void convert(const StateLayout& from_layout, const std::uint64_t* from,
+                        const StateLayout& to_layout, std::uint64_t* to) {
+        View v = {};
+        v.now = read(from_layout, from, &v);
+        v.a = to_layout.large ? v.a : std::min(v.a, kMaxSmallLevel);
+        write(to_layout, v, to);
     }
 
-    static std::uint64_t most_owed(const Quota& quota) {
-        return quota.limit + debt_of(quota.policy, quota.rate);
+  private:
+    static constexpr std::uint64_t kMaxSmallLevel =
+        (std::uint64_t{1} << (kLowBits + 64 - kPartBits)) - 1;  // requests
+
+    // Sets the level of a view. Returns the time of the last charge.
+    static Micros read(const StateLayout& layout, const std::uint64_t* words, View* v) {
+        if (layout.large) {
+            v->a = words[2];
+            v->b = words[1];
+            return static_cast<Micros>(words[0]);
+        }
+        v->a = (words[0] >> kTimeBits) | ((words[1] >> kPartBits) << kLowBits);
+        v->b = words[1] & ((std::uint64_t{1} << kPartBits) - 1);
+        return static_cast<Micros>(words[0] & ((std::uint64_t{1} << kTimeBits) - 1));
+    }
+
+    static void write(const StateLayout& layout, const View& v, std::uint64_t* words) {
+        if (layout.large) {
+            words[0] = static_cast<std::uint64_t>(v.now);
+            words[1] = v.b;
+            words[2] = v.a;
+            return;
+        }
+        words[0] = static_cast<std::uint64_t>(v.now) | (v.a << kTimeBits);
+        words[1] = v.b | ((v.a >> kLowBits) << kPartBits);
     }
 
     static void drain(const Quota& quota, std::uint64_t elapsed, View* v) {
@@ -141,7 +166,7 @@ struct Bucket {
             return;
         }
         out->delay = as_wait(divide_up(after - free, quota.rate.count));
-        out->excess_milli = divide((after - quota.period) * 1000, quota.period).value;
+        out->excess_milli = std::min(divide((after - quota.period) * 1000, quota.period).value, kMaxCount);
     }
 };
 

@@ -14,7 +14,7 @@ Quota quota_of(const Policy& policy, const StateLayout& layout, std::uint32_t ra
 }
 
 // The state of an unknown client. No algorithm reads more words of a state that is all zero.
-constexpr std::uint64_t kUnseen[1 + (kMaxBuckets + 2) / 2] = {};
+constexpr std::uint64_t kUnseen[2 + kMaxBuckets] = {};
 
 // The slots of a policy's rates; all 0 if there is one slot.
 RateSlots rate_slots_of(const Policy& policy, const StateLayout& layout, const std::uint64_t* state) {
@@ -33,8 +33,14 @@ constexpr std::uint64_t kLongest =
     (std::uint64_t{1} << kTimeBits) - 1;  // microseconds, or seconds since 1970
 
 std::uint64_t used_part(std::uint64_t limit, std::uint64_t remaining) {
-    constexpr std::uint64_t kFull = (std::uint64_t{1} << (64 - kTimeBits)) - 2;
-    return remaining < limit ? 1 + (limit - remaining) * kFull / limit : 0;
+    constexpr unsigned kBits = 64 - kTimeBits;
+    constexpr std::uint64_t kFull = (std::uint64_t{1} << kBits) - 2;
+    if (remaining >= limit) {
+        return 0;
+    }
+    // The product of a large number would not fit 64 bits.
+    const unsigned shift = limit >> (64 - kBits) != 0 ? kBits : 0;
+    return 1 + ((limit - remaining) >> shift) * kFull / (limit >> shift);
 }
 
 std::uint64_t weight(std::uint64_t used, Micros matters) {
@@ -118,7 +124,7 @@ void Check::evaluate_interval(const std::uint64_t* state, Micros now) {
     if (decision_.allowed || longer(next - now, decision_.retry_after)) {
         decision_.retry_after = next - now;
         decision_.reset_after = std::max(decision_.reset_after, next - now);
-        decision_.excess_milli = cost_ * 1000;
+        decision_.excess_milli = excess_milli(cost_);
     }
     decision_.allowed = false;
     decision_.remaining = 0;
@@ -190,7 +196,7 @@ void Check::overdraw(std::uint64_t* state) const {
     }
     const auto overdraw = functions_of(policy_->algorithm).overdraw;
     write_states(state, [&](const Quota& quota, const View& view, std::uint64_t* words) {
-        overdraw(quota, view, cost_, quota.limit + debt_of(*policy_, quota.rate), words);
+        overdraw(quota, view, cost_, most_used(*policy_, quota.rate), words);
     });
     write_weight(state);
 }
@@ -287,6 +293,16 @@ std::uint64_t weight_of(const Policy& policy, const StateLayout& layout, const s
         matters = std::max(matters, wait);
     }
     return weight(used, matters);
+}
+
+std::uint64_t used_of(const Policy& policy, const StateLayout& layout, const std::uint64_t* state, Micros now,
+                      std::uint32_t rate) {
+    const AlgorithmFunctions& functions = functions_of(policy.algorithm);
+    const RateSlots slots = rate_slots_of(policy, layout, state);
+    const Quota quota = quota_of(policy, layout, rate);
+    View view = {};
+    functions.evaluate(quota, words_at(layout, slots.from[rate], state), now, 0, &view);
+    return functions.used(quota, view);
 }
 
 std::uint64_t window_excess(const Policy& policy, const StateLayout& layout, const std::uint64_t* state,

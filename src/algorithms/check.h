@@ -90,6 +90,10 @@ inline void decide_single(const Policy& policy, const StateLayout& layout, std::
     functions_of(policy.algorithm).decide(policy, layout, state, now, cost, decision);
 }
 
+// How many requests a client has used of the rate with index `rate`, rounded up, also beyond the limit.
+std::uint64_t used_of(const Policy& policy, const StateLayout& layout, const std::uint64_t* state, Micros now,
+                      std::uint32_t rate);
+
 // How many requests the present window has counted beyond its limit. Windows do not overlap, so that no
 // request is counted twice: for sliding_window they are those of the clock, for sliding_buckets the
 // sub-windows of one period of the clock. 0 for buckets and logs.

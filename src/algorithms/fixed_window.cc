@@ -47,13 +47,13 @@ struct FixedWindow {
         out.reset_after = out.remaining < quota.limit ? v.start - v.now : 0;
         if (!out.fits) {
             out.retry_after = cost > quota.limit ? kNever : v.start - v.now;
-            out.excess_milli = (v.a + cost - quota.limit) * 1000;
+            out.excess_milli = excess_milli(v.a + cost - quota.limit);
         }
         return out;
     }
 
     static void charge(const Quota& quota, const View& v, std::uint64_t cost, std::uint64_t* words) {
-        write(quota, v.start, saturating_add(v.a, cost), words);
+        write(quota, v.start, saturating_add(quota.layout, v.a, cost), words);
     }
 
     static void impose(const Quota& quota, const View& v, std::uint64_t cost, std::uint64_t* words) {
@@ -75,6 +75,14 @@ struct FixedWindow {
     }
 
     static std::uint64_t window_count(const Quota&, const View& v, const std::uint64_t*) { return v.a; }
+
+    static std::uint64_t used(const Quota&, const View& v) { return v.a; }
+
+    static void convert(const StateLayout&, const std::uint64_t* from, const StateLayout& to_layout,
+                        std::uint64_t* to) {
+        to[0] = from[0];
+        to[1] = std::min(from[1], max_counter(to_layout));
+    }
 
   private:
     static void write(const Quota& quota, Micros end, std::uint64_t count, std::uint64_t* words) {

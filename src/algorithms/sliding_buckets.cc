@@ -5,8 +5,9 @@ namespace rate_limit {
 namespace {
 
 // State: the start of the newest sub-window (52 bits) and the index of its counter (12 bits); then, 32 bits
-// each, the period in seconds and a ring of counters. View: `start` is the start of the newest sub-window,
-// `a` how many sub-windows it is newer than that of the state, `b` the sum of the counters that still count.
+// each, or 64 in a large state, the period in seconds and a ring of counters. View: `start` is the start of
+// the newest sub-window, `a` how many sub-windows it is newer than that of the state, `b` the sum of the
+// counters that still count.
 struct SlidingBuckets {
     static constexpr unsigned kTimeBits = 52;
 
@@ -17,7 +18,7 @@ struct SlidingBuckets {
         const auto newest = static_cast<Micros>(words[0] & ((std::uint64_t{1} << kTimeBits) - 1));
         const std::uint64_t buckets = quota.layout.buckets;
         const Micros width = width_of(quota, quota.rate.period);
-        const Micros period = get(words, 0) * kSecond;
+        const Micros period = static_cast<Micros>(get(quota.layout, words, 0)) * kSecond;
         const bool changed = period != 0 && period != quota.rate.period;
         set_moment(newest, now, &v);
         if (v.moved) {
@@ -35,6 +36,7 @@ struct SlidingBuckets {
         for (std::uint64_t age = 0; age + v.a < buckets; age++) {
             v.b += counter(quota, words, age);
         }
+        v.b = std::min(v.b, kMaxCount);
         return v;
     }
 
@@ -55,7 +57,7 @@ struct SlidingBuckets {
         if (!out.fits) {
             out.retry_after =
                 cost > quota.limit ? kNever : retry_after(quota, v, words, v.b + cost - quota.limit);
-            out.excess_milli = (v.b + cost - quota.limit) * 1000;
+            out.excess_milli = excess_milli(v.b + cost - quota.limit);
         }
         return out;
     }
@@ -66,10 +68,13 @@ struct SlidingBuckets {
         std::uint64_t head = words[0] >> kTimeBits;
         for (std::uint64_t i = 0; i < v.a; i++) {
             head = head + 1 == buckets ? 0 : head + 1;
-            set(words, head + 1, 0);
+            set(quota.layout, words, head + 1, 0);
         }
-        set(words, 0, quota.period / kSecond);
-        set(words, head + 1, saturating_add(get(words, head + 1), cost));
+        set(quota.layout, words, 0, quota.period / kSecond);
+        // The sum of all counters saturates too.
+        cost = std::min(cost, kMaxCount - v.b);
+        set(quota.layout, words, head + 1,
+            saturating_add(quota.layout, get(quota.layout, words, head + 1), cost));
         words[0] = static_cast<std::uint64_t>(v.start) | (head << kTimeBits);
     }
 
@@ -88,8 +93,9 @@ struct SlidingBuckets {
         const std::uint64_t buckets = quota.layout.buckets;
         std::uint64_t index = words[0] >> kTimeBits;
         for (std::uint64_t age = 0; cost != 0 && age < buckets; age++) {
-            const std::uint64_t part = std::min<std::uint64_t>(get(words, index + 1), cost);
-            set(words, index + 1, get(words, index + 1) - part);
+            const std::uint64_t count = get(quota.layout, words, index + 1);
+            const std::uint64_t part = std::min(count, cost);
+            set(quota.layout, words, index + 1, count - part);
             cost -= part;
             index = index == 0 ? buckets - 1 : index - 1;
         }
@@ -106,8 +112,18 @@ struct SlidingBuckets {
         }
         const std::uint64_t head = words[0] >> kTimeBits;
         const std::uint64_t index = head >= age ? head - age : head + quota.layout.buckets - age;
-        const std::uint64_t count = get(words, index + 1);
-        set(words, index + 1, count - std::min(count, amount));
+        const std::uint64_t count = get(quota.layout, words, index + 1);
+        set(quota.layout, words, index + 1, count - std::min(count, amount));
+    }
+
+    static std::uint64_t used(const Quota&, const View& v) { return v.b; }
+
+    static void convert(const StateLayout& from_layout, const std::uint64_t* from,
+                        const StateLayout& to_layout, std::uint64_t* to) {
+        to[0] = from[0];
+        for (std::uint64_t i = 0; i <= from_layout.buckets; i++) {
+            set(to_layout, to, i, std::min(get(from_layout, from, i), max_counter(to_layout)));
+        }
     }
 
     // The count of the sub-windows in the present period of the clock.
@@ -126,20 +142,26 @@ struct SlidingBuckets {
         return (period + quota.layout.buckets - 1) / quota.layout.buckets;
     }
 
-    static std::uint32_t get(const std::uint64_t* words, std::uint64_t index) {
-        return static_cast<std::uint32_t>(words[1 + index / 2] >> (index % 2 * 32));
+    static std::uint64_t get(const StateLayout& layout, const std::uint64_t* words, std::uint64_t index) {
+        return layout.large ? words[1 + index]
+                            : static_cast<std::uint32_t>(words[1 + index / 2] >> (index % 2 * 32));
     }
 
-    static void set(std::uint64_t* words, std::uint64_t index, std::uint64_t value) {
+    static void set(const StateLayout& layout, std::uint64_t* words, std::uint64_t index,
+                    std::uint64_t value) {
+        if (layout.large) {
+            words[1 + index] = value;
+            return;
+        }
         const unsigned shift = index % 2 * 32;
         words[1 + index / 2] =
             (words[1 + index / 2] & ~(std::uint64_t{0xffffffff} << shift)) | (value << shift);
     }
 
     // The counter of the sub-window `age` before the newest of the state.
-    static std::uint32_t counter(const Quota& quota, const std::uint64_t* words, std::uint64_t age) {
+    static std::uint64_t counter(const Quota& quota, const std::uint64_t* words, std::uint64_t age) {
         const std::uint64_t head = words[0] >> kTimeBits;
-        return get(words, 1 + (head >= age ? head - age : head + quota.layout.buckets - age));
+        return get(quota.layout, words, 1 + (head >= age ? head - age : head + quota.layout.buckets - age));
     }
 
     // How long the sub-window `age` before the newest of the view still counts.

@@ -1,6 +1,4 @@
 // sliding_log: the time of every request.
-#include "algorithms/sliding_log.h"
-
 #include "algorithms/algorithm_functions.h"
 #include "core/bytes.h"
 
@@ -41,7 +39,7 @@ struct SlidingLog {
             out.retry_after = cost > quota.limit ? kNever
                                                  : time_of(quota.layout, words, v, oldest + need - 1) +
                                                        quota.rate.period - v.now;
-            out.excess_milli = need * 1000;
+            out.excess_milli = excess_milli(need);
         }
         return out;
     }
@@ -96,6 +94,8 @@ struct SlidingLog {
     }
 
     static std::uint64_t window_count(const Quota&, const View&, const std::uint64_t*) { return 0; }
+
+    static std::uint64_t used(const Quota&, const View& v) { return v.a; }
 
     // Removes entries of the time of the charge. While the clock is behind, entries get the time of the
     // newest entry.
@@ -216,10 +216,5 @@ struct SlidingLog {
 }  // namespace
 
 const AlgorithmFunctions kSlidingLogFunctions = make_functions<SlidingLog>();
-
-void convert_log(const StateLayout& from_layout, const std::uint64_t* from, const StateLayout& to_layout,
-                 std::uint64_t* to) {
-    SlidingLog::convert(from_layout, from, to_layout, to);
-}
 
 }  // namespace rate_limit

@@ -6,7 +6,8 @@ namespace {
 
 // State: the end of the window with the mark of its period (pack_window), and a word with the count of the
 // window and that of the window before. The low 16 bits of both come first, so that small counts need half a
-// word. View: `start` is the end of the window, `a` its count, `b` the count of the window before.
+// word. A large state has a word for each count. View: `start` is the end of the window, `a` its count, `b`
+// the count of the window before.
 struct SlidingWindow {
     static std::uint64_t limit(const Policy&, const Rate& rate) { return rate.count; }
 
@@ -16,8 +17,7 @@ struct SlidingWindow {
         const Micros period = quota.rate.period;
         const bool changed = !has_period(words[0], quota.rate);
         v.now = now;
-        v.a = (words[1] & 0xffff) | (words[1] >> 16 & 0xffff0000);
-        v.b = (words[1] >> 16 & 0xffff) | (words[1] >> 32 & 0xffff0000);
+        read_counts(quota.layout, words, &v);
         if (now < end && !changed) {
             set_moment(end - period, now, &v);
             v.start = v.moved ? v.now + period : end;
@@ -34,7 +34,7 @@ struct SlidingWindow {
             v.moved = changed && (v.a | v.b) != 0;
         }
         if ((v.a > quota.limit || v.b > quota.limit) && !quota.policy.count_all) {
-            const std::uint64_t most = quota.limit + debt_of(quota.policy, quota.rate);
+            const std::uint64_t most = most_used(quota.policy, quota.rate);
             v.a = std::min(v.a, most);
             v.b = std::min(v.b, most);
         }
@@ -43,11 +43,9 @@ struct SlidingWindow {
 
     static Outcome outcome(const Quota& quota, const View& v, const std::uint64_t*, std::uint64_t cost) {
         Outcome out;
-        const auto left = static_cast<std::uint64_t>(v.start - v.now);
-        const std::uint64_t carried = v.b != 0 ? divide_up(multiply(v.b, left), quota.period) : 0;
-        const std::uint64_t used = std::min(v.a + carried, quota.limit);
-        out.fits = v.a + carried + cost <= quota.limit;
-        out.remaining = quota.limit - used - (out.fits ? cost : 0);
+        const std::uint64_t used = SlidingWindow::used(quota, v);
+        out.fits = used + cost <= quota.limit;
+        out.remaining = quota.limit - std::min(used, quota.limit) - (out.fits ? cost : 0);
         if (v.a != 0 || (out.fits && cost != 0)) {
             out.reset_after = v.start + quota.rate.period - v.now;
         } else if (v.b != 0) {
@@ -55,14 +53,17 @@ struct SlidingWindow {
         }
         if (!out.fits) {
             out.retry_after = retry_after(quota, v, cost);
-            out.excess_milli = (v.a + cost) * 1000 + divide_up(multiply(v.b * 1000, left), quota.period) -
-                               quota.limit * 1000;
+            const auto left = static_cast<std::uint64_t>(v.start - v.now);
+            const Wide excess = multiply(v.a + cost, 1000) +
+                                divide_up(multiply(v.b * 1000, left), quota.period) -
+                                multiply(quota.limit, 1000);
+            out.excess_milli = static_cast<std::uint64_t>(std::min<Wide>(excess, kMaxCount));
         }
         return out;
     }
 
     static void charge(const Quota& quota, const View& v, std::uint64_t cost, std::uint64_t* words) {
-        write(quota, v.start, saturating_add(v.a, cost), v.b, words);
+        write(quota, v.start, saturating_add(quota.layout, v.a, cost), v.b, words);
     }
 
     static void impose(const Quota& quota, const View& v, std::uint64_t cost, std::uint64_t* words) {
@@ -90,12 +91,47 @@ struct SlidingWindow {
 
     static std::uint64_t window_count(const Quota&, const View& v, const std::uint64_t*) { return v.a; }
 
+    static std::uint64_t used(const Quota& quota, const View& v) {
+        return v.b != 0
+                   ? v.a + divide_up(multiply(v.b, static_cast<std::uint64_t>(v.start - v.now)), quota.period)
+                   : v.a;
+    }
+
+    static void convert(const StateLayout& from_layout, const std::uint64_t* from,
+                        const StateLayout& to_layout, std::uint64_t* to) {
+        View v = {};
+        read_counts(from_layout, from, &v);
+        to[0] = from[0];
+        write_counts(to_layout, std::min(v.a, max_counter(to_layout)), std::min(v.b, max_counter(to_layout)),
+                     to);
+    }
+
   private:
+    static void read_counts(const StateLayout& layout, const std::uint64_t* words, View* v) {
+        if (layout.large) {
+            v->a = words[1];
+            v->b = words[2];
+        } else {
+            v->a = (words[1] & 0xffff) | (words[1] >> 16 & 0xffff0000);
+            v->b = (words[1] >> 16 & 0xffff) | (words[1] >> 32 & 0xffff0000);
+        }
+    }
+
+    static void write_counts(const StateLayout& layout, std::uint64_t count, std::uint64_t count_before,
+                             std::uint64_t* words) {
+        if (layout.large) {
+            words[1] = count;
+            words[2] = count_before;
+        } else {
+            words[1] = (count & 0xffff) | (count_before & 0xffff) << 16 | (count >> 16) << 32 |
+                       (count_before >> 16) << 48;
+        }
+    }
+
     static void write(const Quota& quota, Micros end, std::uint64_t count, std::uint64_t count_before,
                       std::uint64_t* words) {
         words[0] = pack_window(end, quota.rate);
-        words[1] = (count & 0xffff) | (count_before & 0xffff) << 16 | (count >> 16) << 32 |
-                   (count_before >> 16) << 48;
+        write_counts(quota.layout, count, count_before, words);
     }
 
     // The request fits when the overlapping part of the window before is small enough, or, in the next

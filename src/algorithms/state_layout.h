@@ -17,17 +17,22 @@ struct StateLayout {
     std::uint32_t log_bytes;    // sliding_log: bytes of one time, narrow or wide, else 0
     bool interval;              // one more word, for min_interval
     bool varied;                // rates differ between clients: one more word, for the weight of the state
+    bool large;                 // counts above kMaxSmallCount; false for sliding_log
 };
 
 constexpr std::uint32_t kNarrowLogBytes = 4;
 constexpr std::uint32_t kWideLogBytes = 6;
 
+// Whether a count of a policy, or what a client may owe, is above kMaxSmallCount; false for sliding_log.
+bool needs_large(const Policy& policy);
+
 // The smallest layout that holds `policy`.
 StateLayout layout_of(const Policy& policy);
 
-// A layout for rates that differ between clients, with room for `rates` rates or logs of `log_entries`
-// entries, and for the options of `policy`.
-StateLayout layout_of(const Policy& policy, std::uint32_t rates, std::uint32_t log_entries);
+// A layout for rates that differ between clients, with room for `rates` rates of counts up to `max_count`, or
+// for logs of `log_entries` entries, and for the options of `policy`.
+StateLayout layout_of(const Policy& policy, std::uint32_t rates, std::uint32_t log_entries,
+                      std::uint64_t max_count = kMaxSmallCount);
 
 bool operator==(const StateLayout& a, const StateLayout& b);
 inline bool operator!=(const StateLayout& a, const StateLayout& b) { return !(a == b); }

@@ -4,6 +4,7 @@
 #include "api/answer.h"
 #include "api/arguments.h"
 #include "api/check.h"
+#include "api/correct.h"
 #include "api/write.h"
 #include "api/zones.h"
 #include "configuration/options.h"
@@ -15,13 +16,24 @@ namespace rate_limit {
 namespace {
 
 constexpr const char* kCalls =
-    "the calls are check, remaining, reset, health, zones and zones/NAME, after the path of the location";
+    "the calls are check, remaining, charge, refund, reset, health, zones and zones/NAME, after the path of "
+    "the location";
 
 // A GET that changes state must have this header. A browser sends it to another origin only if that origin
 // allows it.
 constexpr std::string_view kApiHeader = "X-Rate-Limit-Api";
 
-enum class Call : std::uint8_t { kNone, kCheck, kRemaining, kReset, kHealth, kZones, kZone };
+enum class Call : std::uint8_t {
+    kNone,
+    kCheck,
+    kRemaining,
+    kCharge,
+    kRefund,
+    kReset,
+    kHealth,
+    kZones,
+    kZone
+};
 
 struct Target {
     Call call = Call::kNone;
@@ -32,10 +44,8 @@ Target target_of(std::string_view path) {
     constexpr struct {
         std::string_view name;
         Call call;
-    } kNames[] = {{"check", Call::kCheck},
-                  {"remaining", Call::kRemaining},
-                  {"reset", Call::kReset},
-                  {"health", Call::kHealth},
+    } kNames[] = {{"check", Call::kCheck},   {"remaining", Call::kRemaining}, {"charge", Call::kCharge},
+                  {"refund", Call::kRefund}, {"reset", Call::kReset},         {"health", Call::kHealth},
                   {"zones", Call::kZones}};
     constexpr std::string_view kZonePath = "zones/";
     for (const auto& known : kNames) {
@@ -52,6 +62,9 @@ ngx_uint_t methods_of(Call call) {
     switch (call) {
         case Call::kCheck:
             return NGX_HTTP_GET | NGX_HTTP_HEAD | NGX_HTTP_POST;
+        case Call::kCharge:
+        case Call::kRefund:
+            return NGX_HTTP_POST;
         case Call::kReset:
             return NGX_HTTP_DELETE;
         case Call::kZone:
@@ -65,12 +78,31 @@ std::string_view allow_of(Call call) {
     switch (call) {
         case Call::kCheck:
             return "GET, HEAD, POST";
+        case Call::kCharge:
+        case Call::kRefund:
+            return "POST";
         case Call::kReset:
             return "DELETE";
         case Call::kZone:
             return "GET, HEAD, PATCH, DELETE";
         default:
             return "GET, HEAD";
+    }
+}
+
+ApiTakes takes_of(Call call) {
+    switch (call) {
+        case Call::kCheck:
+            return ApiTakes::kPermits;
+        case Call::kRemaining:
+            return ApiTakes::kRate;
+        case Call::kCharge:
+        case Call::kRefund:
+            return ApiTakes::kAmount;
+        case Call::kReset:
+            return ApiTakes::kClient;
+        default:
+            return ApiTakes::kNothing;
     }
 }
 
@@ -158,6 +190,10 @@ ngx_int_t call_client(ngx_http_request_t* r, Call call, Zone* zone, const ApiArg
             return api_check(r, zone, arguments);
         case Call::kRemaining:
             return api_remaining(r, zone, arguments);
+        case Call::kCharge:
+            return api_charge(r, zone, arguments);
+        case Call::kRefund:
+            return api_refund(r, zone, arguments);
         default:
             return api_reset(r, zone, arguments);
     }
@@ -215,7 +251,8 @@ Parsed read_keys(ApiReader* reader, const OptionValue& value) {
 }
 
 constexpr Option<ApiReader> kApiOptions[] = {
-    {"write", "on|off", "whether clients can be reset and rates can be changed", "on or off", read_write},
+    {"write", "on|off", "whether clients can be charged, refunded and reset, and rates can be changed",
+     "on or off", read_write},
     {"keys", "on|off", "whether the keys of clients are shown", "on or off", read_keys},
 };
 
@@ -250,12 +287,8 @@ ngx_int_t handle_api(ngx_http_request_t* r) {
     if (!is_permitted(r, target.call, &answer)) {
         return answer;
     }
-    const bool of_client =
-        target.call == Call::kCheck || target.call == Call::kRemaining || target.call == Call::kReset;
-    const ApiTakes takes = target.call == Call::kCheck       ? ApiTakes::kPermits
-                           : target.call == Call::kRemaining ? ApiTakes::kRate
-                           : of_client                       ? ApiTakes::kClient
-                                                             : ApiTakes::kNothing;
+    const ApiTakes takes = takes_of(target.call);
+    const bool of_client = takes != ApiTakes::kNothing;
     ApiArguments arguments;
     std::string wrong;
     if (!read_arguments(view(r->args), takes, &arguments, &wrong)) {

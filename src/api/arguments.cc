@@ -57,8 +57,10 @@ const char* accepted(ApiTakes takes) {
             return "arguments must be zone and key, each once";
         case ApiTakes::kRate:
             return "arguments must be zone, key and rate, each once";
-        default:
+        case ApiTakes::kPermits:
             return "arguments must be zone, key, permits and rate, each once";
+        default:
+            return "arguments must be zone, key, amount and rate, each once";
     }
 }
 
@@ -85,15 +87,33 @@ bool read_argument(std::string_view name, const std::string& value, ApiArguments
         arguments->has_rate = true;
         return true;
     }
-    std::uint64_t permits = 0;
-    if (!parse_number(value, kMaxCost, &permits) || permits == 0) {
-        *wrong = "argument permits is \"" + escaped_key(value.substr(0, kLongestLogged)) +
+    std::uint64_t number = 0;
+    if (!parse_number(value, kMaxCost, &number) || number == 0) {
+        *wrong = "argument " + std::string(name) + " is \"" + escaped_key(value.substr(0, kLongestLogged)) +
                  "\"; it must be a number from 1 to " + std::to_string(kMaxCost) +
                  " (the call remaining looks and charges nothing)";
         return false;
     }
-    arguments->permits = static_cast<std::uint32_t>(permits);
+    if (name == "amount") {
+        arguments->amount = number;
+    } else {
+        arguments->permits = number;
+    }
     return true;
+}
+
+// The name of an argument that a call requires and that is missing; null if there is none.
+const char* missing_argument(ApiTakes takes, const ApiArguments& arguments) {
+    if (takes == ApiTakes::kNothing) {
+        return nullptr;
+    }
+    if (arguments.zone.empty()) {
+        return "zone";
+    }
+    if (arguments.key.empty()) {
+        return "key";
+    }
+    return takes == ApiTakes::kAmount && arguments.amount == 0 ? "amount" : nullptr;
 }
 
 }  // namespace
@@ -158,9 +178,12 @@ bool name_rate(const Zone& zone, ApiArguments* arguments, std::string* wrong) {
 }
 
 bool read_arguments(std::string_view text, ApiTakes takes, ApiArguments* arguments, std::string* wrong) {
-    constexpr std::string_view kNames[] = {"zone", "key", "rate", "permits"};
-    const unsigned count = takes == ApiTakes::kNothing ? 0 : 1 + static_cast<unsigned>(takes);
-    bool seen[4] = {};
+    constexpr unsigned kMost = 4;
+    const std::string_view names[kMost] = {"zone", "key", "rate",
+                                           takes == ApiTakes::kAmount ? "amount" : "permits"};
+    const unsigned count =
+        takes == ApiTakes::kNothing ? 0 : std::min(1 + static_cast<unsigned>(takes), kMost);
+    bool seen[kMost] = {};
     while (!text.empty()) {
         const std::size_t end = text.find('&');
         const std::string_view pair = text.substr(0, end);
@@ -175,7 +198,7 @@ bool read_arguments(std::string_view text, ApiTakes takes, ApiArguments* argumen
             return false;
         }
         unsigned index = 0;
-        while (index < count && name != kNames[index]) {
+        while (index < count && name != names[index]) {
             index++;
         }
         if (index == count || seen[index]) {
@@ -188,12 +211,11 @@ bool read_arguments(std::string_view text, ApiTakes takes, ApiArguments* argumen
             return false;
         }
     }
-    if (count != 0 && (arguments->zone.empty() || arguments->key.empty())) {
-        *wrong = std::string("argument ") + (arguments->zone.empty() ? "zone" : "key") +
-                 " is missing or empty; " + accepted(takes);
-        return false;
+    const char* missing = missing_argument(takes, *arguments);
+    if (missing != nullptr) {
+        *wrong = std::string("argument ") + missing + " is missing or empty; " + accepted(takes);
     }
-    return true;
+    return missing == nullptr;
 }
 
 }  // namespace rate_limit

@@ -13,14 +13,16 @@ struct ApiArguments {
     std::string zone;
     std::string key;    // as written; after name_client, as short_name returns it
     std::string shown;  // after name_client, as shown_name returns it
-    std::uint32_t permits = 1;
+    std::uint64_t permits = 1;
+    std::uint64_t amount = 0;
     std::string rate;  // as written
     bool has_rate = false;
     RateList rates = {};  // after name_rate
 };
 
-// The arguments that a call accepts: none; zone and key; also rate; also permits.
-enum class ApiTakes : std::uint8_t { kNothing, kClient, kRate, kPermits };
+// The arguments that a call accepts: none; zone and key; also rate; also permits; or amount, which is
+// required, instead of permits.
+enum class ApiTakes : std::uint8_t { kNothing, kClient, kRate, kPermits, kAmount };
 
 // Reads the arguments of a call. False if they are wrong, with the reason as a sentence in `*wrong`.
 bool read_arguments(std::string_view text, ApiTakes takes, ApiArguments* arguments, std::string* wrong);

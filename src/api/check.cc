@@ -24,20 +24,14 @@ struct Decided {
     Zone* zone;
     Policy policy;
     std::string_view shown;  // the client's name
-    std::uint32_t permits;   // 0 for the call remaining, which charges nothing
+    std::uint64_t permits;   // 0 for the call remaining, which charges nothing
     Known known;             // of the call remaining
     Limit limit;
     RequestCheck* check;  // while Redis decides
 };
 
-json_t* number_or_null(bool known, std::uint32_t number) {
-    return known ? json_integer(number) : json_null();
-}
-
-// The rates of a client, if they are known without its requests; else null.
-const RateList* known_rates(Zone* zone, const ApiArguments& arguments) {
-    const RateList* common = common_rates(zone);
-    return common == nullptr && arguments.has_rate ? &arguments.rates : common;
+json_t* number_or_null(bool known, std::uint64_t number) {
+    return known ? json_integer(static_cast<json_int_t>(number)) : json_null();
 }
 
 json_t* known_or_null(Known known) {
@@ -173,7 +167,7 @@ std::string_view pool_text(ngx_pool_t* pool, const std::string& text) {
 
 // Creates a Decided in the pool of the request; null if memory is exhausted.
 Decided* make_decided(ngx_http_request_t* r, Zone* zone, const ApiArguments& arguments, const RateList& rates,
-                      std::uint32_t permits) {
+                      std::uint64_t permits) {
     void* memory = ngx_pcalloc(r->pool, sizeof(Decided));
     const std::string_view key = pool_text(r->pool, arguments.key);
     const std::string_view shown = pool_text(r->pool, arguments.shown);
@@ -194,7 +188,7 @@ Decided* make_decided(ngx_http_request_t* r, Zone* zone, const ApiArguments& arg
 
 // Decides a request for `permits`, which are 0 for the call remaining, and answers.
 ngx_int_t decide_call(ngx_http_request_t* r, Zone* zone, const ApiArguments& arguments, const RateList& rates,
-                      std::uint32_t permits, Known known) {
+                      std::uint64_t permits, Known known) {
     Decided* decided = make_decided(r, zone, arguments, rates, permits);
     if (decided == nullptr) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
@@ -212,25 +206,19 @@ ngx_int_t decide_call(ngx_http_request_t* r, Zone* zone, const ApiArguments& arg
                                                    : NGX_HTTP_INTERNAL_SERVER_ERROR;
 }
 
-// The second part of the call remaining: reads the quota, and answers.
-ngx_int_t look(ngx_http_request_t* r, Zone* zone, const ApiArguments& arguments, Known known) {
-    const RateList* rates = known_rates(zone, arguments);
-    return rates != nullptr ? decide_call(r, zone, arguments, *rates, 0, known)
-                            : send_json(r, NGX_HTTP_OK, describe_unrated(*zone, arguments, known));
-}
-
-// The first part of the call remaining: finds out whether the client is known.
 struct Lookup final : ApiOperation {
-    Lookup(Zone* zone, const ApiArguments& asked)
+    Lookup(Zone* zone, const ApiArguments& asked, Found then)
         : ApiOperation(zone),
           asked(asked),
+          then(then),
           lookup(operation_place(*zone), asked.key,
                  zone->redis != nullptr ? &zone->redis->look_denied : nullptr) {}
 
     FleetOperation* operation() override { return &lookup; }
-    ngx_int_t answer() override { return look(request, zone, asked, lookup.known()); }
+    ngx_int_t answer() override { return then(request, zone, asked, lookup.known()); }
 
     ApiArguments asked;
+    Found then;
     ClientLookup lookup;
 };
 
@@ -252,9 +240,37 @@ ngx_int_t api_check(ngx_http_request_t* r, Zone* zone, const ApiArguments& argum
 }
 
 ngx_int_t api_remaining(ngx_http_request_t* r, Zone* zone, const ApiArguments& arguments) {
-    auto operation = std::make_unique<Lookup>(zone, arguments);
+    return look_up_client(r, zone, arguments, answer_remaining);
+}
+
+const RateList* known_rates(Zone* zone, const ApiArguments& arguments) {
+    const RateList* common = common_rates(zone);
+    return common == nullptr && arguments.has_rate ? &arguments.rates : common;
+}
+
+ngx_int_t answer_remaining(ngx_http_request_t* r, Zone* zone, const ApiArguments& arguments, Known known) {
+    const RateList* rates = known_rates(zone, arguments);
+    return rates != nullptr ? decide_call(r, zone, arguments, *rates, 0, known)
+                            : send_json(r, NGX_HTTP_OK, describe_unrated(*zone, arguments, known));
+}
+
+ngx_int_t answer_decided(ngx_http_request_t* r, Zone* zone, const ApiArguments& arguments,
+                         const RateList& rates, const Decision& decision, Micros time, Known known) {
+    Decided* decided = make_decided(r, zone, arguments, rates, 0);
+    if (decided == nullptr) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+    decided->known = known;
+    decided->limit.decided_by = DecidedBy::kRedis;
+    decided->limit.decided_at = time;
+    decided->limit.decision = decision;
+    return conclude(r, *decided, {Progress::kAdmitted, redis::Error::kNone, time, wall_clock, nullptr});
+}
+
+ngx_int_t look_up_client(ngx_http_request_t* r, Zone* zone, const ApiArguments& arguments, Found then) {
+    auto operation = std::make_unique<Lookup>(zone, arguments, then);
     if (operation->lookup.find_here()) {
-        return look(r, zone, arguments, operation->lookup.known());
+        return then(r, zone, arguments, operation->lookup.known());
     }
     return start_operation(r, std::move(operation));
 }

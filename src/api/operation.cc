@@ -40,6 +40,8 @@ void leave(void* self) {
 
 ApiOperation::~ApiOperation() { delete task; }
 
+redis::Router* ApiOperation::router() { return background_router(zone->redis); }
+
 OperationPlace operation_place(const Zone& zone) {
     return {fleet_zone(zone), zone.redis != nullptr ? zone.redis->options.prefix : std::string(),
             &this_process()};
@@ -54,7 +56,7 @@ ngx_int_t start_operation(ngx_http_request_t* r, std::unique_ptr<ApiOperation> o
     operation->request = r;
     r->main->count++;
     ApiOperation* started = operation.release();
-    started->operation()->start(background_router(started->zone->redis), on_done, started);
+    started->operation()->start(started->router(), on_done, started);
     return NGX_DONE;
 }
 

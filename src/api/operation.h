@@ -17,6 +17,9 @@ struct ApiOperation {
 
     virtual FleetOperation* operation() = 0;
 
+    // The router for the operation, of this worker.
+    virtual redis::Router* router();
+
     // Called after the operation has succeeded. The request may have ended.
     virtual void on_success() {}
 

@@ -1,4 +1,4 @@
-// The table of algorithms. To add an algorithm, add a row here, core/NAME.cc and lua/NAME.lua.
+// The table of algorithms. To add an algorithm, add a row here, algorithms/NAME.cc and lua/NAME.lua.
 #pragma once
 
 #include <cstddef>

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <utility>
 
 namespace rate_limit {
@@ -18,11 +19,15 @@ void split_bytes(std::uint64_t number, char* at, std::index_sequence<kIndices...
 }
 
 // The number in the kBytes bytes at `at`. The compiler makes a single load of 1, 2, 4 or 8 bytes, which it
-// does not of a loop.
+// does not of a loop; 5 to 7 bytes are two loads that overlap.
 template <std::size_t kBytes>
 std::uint64_t little_endian(const char* at) {
     static_assert(kBytes >= 1 && kBytes <= 8, "a number has 1 to 8 bytes");
-    return join_bytes(at, std::make_index_sequence<kBytes>());
+    if constexpr (kBytes > 4 && kBytes < 8) {
+        return little_endian<4>(at) | little_endian<4>(at + kBytes - 4) << (kBytes - 4) * 8;
+    } else {
+        return join_bytes(at, std::make_index_sequence<kBytes>());
+    }
 }
 
 // The same for a size that is not a constant, 0 to 8.
@@ -38,7 +43,13 @@ inline std::uint64_t little_endian(const char* at, std::size_t bytes) {
 template <std::size_t kBytes>
 char* put_little_endian(char* at, std::uint64_t number) {
     static_assert(kBytes >= 1 && kBytes <= 8, "a number has 1 to 8 bytes");
-    split_bytes(number, at, std::make_index_sequence<kBytes>());
+    if constexpr (kBytes > 4 && kBytes < 8 && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__) {
+        const std::uint64_t high = number >> (kBytes - 4) * 8;
+        std::memcpy(at, &number, 4);
+        std::memcpy(at + kBytes - 4, &high, 4);
+    } else {
+        split_bytes(number, at, std::make_index_sequence<kBytes>());
+    }
     return at + kBytes;
 }
 

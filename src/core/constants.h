@@ -25,29 +25,35 @@ constexpr std::int64_t kForever = 4'503'599'627'370'495;
 constexpr std::int64_t kClockSlack = 1'000'000;
 
 // Limits.
-constexpr std::size_t kMaxRates = 8;                  // of a policy
-constexpr std::uint32_t kMaxLogEntries = 1'048'576;   // of sliding_log
-constexpr std::uint64_t kMaxCounter = 4'294'967'295;  // a counter of a window saturates here
-constexpr std::uint64_t kOneMore = 4'294'967'295;     // an overdraft of the limit once more
-constexpr std::uint64_t kNoDelay = 4'294'967'295;     // a `delay` that delays no request
+constexpr std::size_t kMaxRates = 8;                 // of a policy
+constexpr std::uint32_t kMaxLogEntries = 1'048'576;  // of sliding_log
+
+// Counts, costs and counters, in requests. Lua's numbers are exact up to kMaxCount, 2^53 - 1. A zone whose
+// counts are at most kMaxSmallCount has small states, whose counters saturate at kMaxSmallCounter.
+constexpr std::uint64_t kMaxCount = 9'007'199'254'740'991;
+constexpr std::uint64_t kMaxSmallCount = 1'000'000'000;
+constexpr std::uint64_t kMaxSmallCounter = 4'294'967'295;
+constexpr std::uint64_t kNoDelay = 9'007'199'254'740'991;  // a `delay` that delays no request
 
 // Marks of a period in seconds: the remainder by these primes.
 constexpr std::uint64_t kPeriodMarks = 4093;  // beside the end of a window; fits the 12 bits above the time
 constexpr std::int64_t kRateSlotMarks = 251;  // plus 1, beside a rate slot; fits a byte
 
 // A policy record: a head, then a record for each rate.
-inline constexpr char kPolicyFormat[] = "<BBBBI4I4I4I8";
-constexpr std::size_t kPolicySize = 24;
-inline constexpr char kRateFormat[] = "<I4I4I4I4";
-constexpr std::size_t kRateSize = 16;
+inline constexpr char kPolicyFormat[] = "<BBBBI4I7I7I8";
+constexpr std::size_t kPolicySize = 30;
+inline constexpr char kRateFormat[] = "<I7I7I4I7";
+constexpr std::size_t kRateSize = 25;
 enum PolicyFlag : unsigned {
     kFlagAlignFirst = 1,
     kFlagCountAll = 2,
     kFlagVaried = 4,
+    kFlagLarge = 8,
 };
 
-// A group record: a head, then a record for each limit. A sync entry is a limit record without a group.
+// A group record: a head, then a record for each limit. A sync entry is a large limit record without a group.
 constexpr std::size_t kGroupSize = 1;
+constexpr unsigned kLargeCosts = 32;
 enum GroupKind : unsigned {
     kDecide = 0,
     kOverdraw = 64,
@@ -56,29 +62,35 @@ enum GroupKind : unsigned {
 };
 inline constexpr char kLimitFormat[] = "<BI4";
 constexpr std::size_t kLimitSize = 5;
-inline constexpr char kChargeFormat[] = "<I4I8";
-constexpr std::size_t kChargeSize = 12;
+inline constexpr char kLargeLimitFormat[] = "<BI7";
+constexpr std::size_t kLargeLimitSize = 8;
+inline constexpr char kChargeFormat[] = "<I7I8";
+constexpr std::size_t kChargeSize = 15;
 
 // A reply: the time, then a record for each limit or sync entry.
 inline constexpr char kTimeFormat[] = "<I8";
 inline constexpr char kDecisionFormat[] = "I5I7";
 inline constexpr char kMoreFormat[] = "I7I8";
-inline constexpr char kEntryFormat[] = "<I4I2";
+inline constexpr char kHighFormat[] = "I4";
+inline constexpr char kEntryFormat[] = "<I7I2";
 enum DecisionFlag : unsigned {
     kDecisionAllowed = 8,
     kDecisionMore = 16,
     kDecisionNever = 32,
+    kDecisionHigh = 64,
 };
 
-// A client's value. The state of a rate has 12 or 16 bytes; that of sliding_buckets is a ring. A long value
-// has flags in its ninth byte.
+// A client's value. The state of a rate has one of these sizes; that of sliding_buckets is a ring. A long
+// value has flags in its ninth byte.
 constexpr std::size_t kShortState = 12;
 constexpr std::size_t kWideState = 16;
+constexpr std::size_t kLargeState = 23;
 constexpr std::size_t kRingHeader = 13;
 enum ValueFlag : unsigned {
     kValueHasInterval = 8,
     kValueHasExpiry = 16,
     kValueIsWide = 32,
+    kValueIsLarge = 64,
     kValueIsLong = 128,
 };
 

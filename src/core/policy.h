@@ -10,10 +10,11 @@
 
 namespace rate_limit {
 
-constexpr std::uint64_t kMaxCost = 1'000'000;
+constexpr std::uint64_t kMaxCost = kMaxCount;
 constexpr std::uint64_t kMaxBurst = kMaxCount - 1;
 constexpr std::uint32_t kMinBuckets = 2;
 constexpr std::uint32_t kMaxBuckets = 120;
+constexpr std::uint64_t kOneMore = ~std::uint64_t{0};  // an overdraft of the limit once more
 
 struct Policy {
     Algorithm algorithm = Algorithm::kSlidingWindow;
@@ -47,6 +48,12 @@ inline std::uint64_t debt_of(const Policy& policy, const Rate& rate) {
     const std::uint64_t limit = capacity_of(policy, rate);
     const std::uint64_t shared = policy.debt ? std::max(limit, rate.count) : 0;
     return std::max(shared, policy.overdraft == kOneMore ? limit : policy.overdraft);
+}
+
+// The most that a client may have used under `rate`, with what it owes.
+inline std::uint64_t most_used(const Policy& policy, const Rate& rate) {
+    const std::uint64_t limit = capacity_of(policy, rate);
+    return limit + std::min(debt_of(policy, rate), kMaxCount - limit);
 }
 
 // How long capacity_of() requests last at `rate`.

@@ -30,7 +30,7 @@ const char* parse_rate(std::string_view text, Rate* rate) {
     }
     std::uint64_t count = 0;
     if (!parse_number(text.substr(0, mark), kMaxCount, &count) || count == 0) {
-        return "the count is not a number from 1 to 1000000000";
+        return "the count is not a number from 1 to 9007199254740991";
     }
     std::string_view period = text.substr(mark + 2);
     const Micros unit = period.empty() ? 0 : unit_of(period.back());
@@ -116,7 +116,7 @@ const char* parse_rates(std::string_view text, RateList* list) {
 }
 
 std::size_t print_rates(const RateList& list, char* at) {
-    static_assert(kLongestRates >= kMaxRates * (10 + 2 + 8 + 1 + 1),
+    static_assert(kLongestRates >= kMaxRates * (16 + 2 + 8 + 1 + 1),
                   "the longest count and period, and a comma");
     const char* start = at;
     for (const char c : std::string_view(list.size == 0 ? "off" : "")) {

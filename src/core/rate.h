@@ -10,8 +10,6 @@
 
 namespace rate_limit {
 
-constexpr std::uint64_t kMaxCount = 1'000'000'000;
-
 struct Rate {
     std::uint64_t count;  // requests, 1 to kMaxCount
     Micros period;        // one second to kMaxPeriod, in whole seconds
@@ -29,7 +27,7 @@ const char* parse_rates(std::string_view text, RateList* list);
 
 // Writes the rates in the form that parse_rates reads, each period in its largest unit, to `at`, which has
 // room for kLongestRates bytes. Returns the size of the text.
-constexpr std::size_t kLongestRates = 192;
+constexpr std::size_t kLongestRates = 240;
 std::size_t print_rates(const RateList& list, char* at);
 
 // A period in the largest unit of which it is a multiple.

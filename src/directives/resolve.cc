@@ -118,21 +118,34 @@ bool resolve_zone(ngx_conf_t* cf, const ngx_http_rate_limit_main_conf_t& conf, Z
     return true;
 }
 
-// Gives a zone the largest debt of its limits. A log then needs more room.
-bool share_debts(ngx_conf_t* cf, const ngx_http_rate_limit_main_conf_t& conf) {
+// Gives a zone the debt of a limit, and room for this debt and for the burst of the limit.
+void make_room(const AppliedLimit& limit, Zone* zone) {
+    if (limit.settle != nullptr) {
+        zone->policy.overdraft = ngx_max(zone->policy.overdraft, limit.debt);
+    }
+    Policy most = zone->policy;
+    most.burst = limit.has_burst ? ngx_max(most.burst, limit.burst) : most.burst;
+    const bool large = zone->layout.large || needs_large(most);
+    if (zone->rate == nullptr) {
+        zone->layout = layout_of(most);
+    }
+    zone->layout.large = large;
+}
+
+// Gives each zone the largest debt of its limits, and room for the largest burst.
+bool share_room(ngx_conf_t* cf, const ngx_http_rate_limit_main_conf_t& conf) {
     for (const AppliedLimit* limit : pointers<AppliedLimit>(conf.limits)) {
-        Zone* zone = limit->settle != nullptr ? find_zone(&conf, limit->zone_name) : nullptr;
+        const bool relevant = limit->settle != nullptr || limit->has_burst;
+        Zone* zone = relevant ? find_zone(&conf, limit->zone_name) : nullptr;
         if (zone == nullptr) {
             continue;
         }
-        zone->policy.overdraft = ngx_max(zone->policy.overdraft, limit->debt);
-        if (zone->rate == nullptr) {
-            zone->layout = layout_of(zone->policy);
-        }
+        make_room(*limit, zone);
         if (zone->shm->shm.size < zone_least_size(*zone)) {
             return refuse_at(cf, "rate_limit", *limit,
-                             "zone \"%V\" is too small for \"settle=\", its size must be at least %uzk",
-                             &zone->name, (zone_least_size(*zone) + 1023) / 1024);
+                             "zone \"%V\" is too small for \"%s=\", its size must be at least %uzk",
+                             &zone->name, limit->settle != nullptr ? "settle" : "burst",
+                             (zone_least_size(*zone) + 1023) / 1024);
         }
     }
     return true;
@@ -214,7 +227,7 @@ bool resolve_configuration(ngx_conf_t* cf) {
     if (!resolve_keys(cf, conf) || !resolve_tokens(cf, conf)) {
         return false;
     }
-    if (!share_debts(cf, conf)) {
+    if (!share_room(cf, conf)) {
         return false;
     }
     for (Zone* zone : pointers<Zone>(conf.zones)) {

@@ -19,6 +19,7 @@ struct ZoneReader : DirectiveReader {
     Zone* zone;
     std::size_t size = 0;  // of zone=, bytes
     std::uint64_t rates = kDefaultVariableRates;
+    std::uint64_t max_count = kMaxSmallCount;
     std::uint64_t log = kDefaultVariableLog;
 
     char* set_rate() const;
@@ -158,6 +159,8 @@ constexpr Option<ZoneReader> kZoneOptions[] = {
      "a time from 1ms to 1h, or off", read_deny_cache, 1, kHourMilliseconds},
     {"rates", "N", "maximum number of rates in a value", kNumberAccepted, read_own_number<&ZoneReader::rates>,
      1, kMaxRates},
+    {"max_count", "N", "maximum count in a value", kNumberAccepted, read_own_number<&ZoneReader::max_count>,
+     1, kMaxCount},
     {"log", "N", "maximum count in a value", kNumberAccepted, read_own_number<&ZoneReader::log>, 1,
      kMaxLogEntries},
 };
@@ -170,8 +173,8 @@ char* ZoneReader::set_rate() const {
         if (zone->rate == nullptr || zone->rates == nullptr || !compile_value(cf, cmd, &text, zone->rate)) {
             return static_cast<char*>(NGX_CONF_ERROR);
         }
-        zone->layout =
-            layout_of(zone->policy, static_cast<std::uint32_t>(rates), static_cast<std::uint32_t>(log));
+        zone->layout = layout_of(zone->policy, static_cast<std::uint32_t>(rates),
+                                 static_cast<std::uint32_t>(log), max_count);
         return nullptr;
     }
     const char* wrong = parse_rates(view(text), &zone->policy.rates);
@@ -249,6 +252,11 @@ char* ZoneReader::check_variable_rate() const {
     if (rates_word.len != 0 && (zone->rate == nullptr || is_log)) {
         return refuse(cf, cmd, "\"%V\" requires a variable in rate= and an algorithm other than sliding_log",
                       &rates_word);
+    }
+    const ngx_str_t count_word = given("max_count");
+    if (count_word.len != 0 && (zone->rate == nullptr || is_log)) {
+        return refuse(cf, cmd, "\"%V\" requires a variable in rate= and an algorithm other than sliding_log",
+                      &count_word);
     }
     const ngx_str_t log_word = given("log");
     if (log_word.len != 0 && (zone->rate == nullptr || !is_log)) {

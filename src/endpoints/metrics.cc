@@ -198,7 +198,7 @@ void print_bypasses(const std::vector<ReadZone>& zones, std::string* text) {
 
 void print_settled(const std::vector<ReadZone>& zones, std::string* text) {
     Metric settled(text, "rate_limiter_settled_total", "counter",
-                   "Requests whose charge was corrected by settle=, by the result.");
+                   "Requests whose charge was corrected by settle= or the API, by the result.");
     for (const ReadZone& zone : zones) {
         for (unsigned i = 0; i < kSettledResults; i++) {
             if (zone.owner->policy.overdraft != 0 || zone.totals.settled[i] != 0) {

@@ -52,6 +52,28 @@ FleetCommand find_client(std::string_view prefix, std::string_view zone, Algorit
     return client_command(kFindClientScript, prefix, zone, algorithm, client);
 }
 
+FleetCommand correct_client(std::string_view prefix, std::string_view zone, const Policy& policy,
+                            const StateLayout& layout, std::string_view client, GroupKind kind,
+                            std::uint64_t amount) {
+    constexpr std::size_t kGroups = 2;     // the correction and the question
+    constexpr std::size_t kArguments = 2;  // policies and groups
+    char policies[kLongestPolicy];
+    char groups[kGroups * (kGroupSize + kLargeLimitSize) + kChargeSize];
+    char* at = put_limit(put_group(groups, 1, kind, true), 0, amount, true);
+    at = kind >= kUndo ? put_charge(at, {amount, kForever}) : at;
+    at = put_limit(put_group(at, 1, kDecide, false), 0, 0, false);
+    redis::Buffer key;
+    append_key_text(prefix, zone, policy.algorithm, client, &key);
+    redis::Buffer command;
+    redis::append_evalsha(kScriptSha1, kGroups, kArguments, &command);
+    for (std::size_t i = 0; i < kGroups; i++) {
+        redis::append_bulk(key.view(), &command);
+    }
+    redis::append_bulk({policies, encode_policy(policy, layout, policies)}, &command);
+    redis::append_bulk({groups, static_cast<std::size_t>(at - groups)}, &command);
+    return {std::string(command.view()), redis::slot_of(key.view())};
+}
+
 FleetCommand announce_reset(std::string_view prefix, bool sharded, std::uint64_t instance,
                             std::string_view zone, std::string_view client) {
     const std::string key = resets_key(prefix, sharded);

@@ -11,6 +11,7 @@
 
 #include "core/policy.h"
 #include "fleet/fleet_zone.h"
+#include "protocol/wire.h"
 #include "redis/client.h"
 #include "redis/router.h"
 
@@ -37,6 +38,13 @@ FleetCommand delete_client(std::string_view prefix, std::string_view zone, Algor
                            std::string_view client);
 FleetCommand find_client(std::string_view prefix, std::string_view zone, Algorithm algorithm,
                          std::string_view client);
+
+// Corrects what a client has used by `amount`, and decides a request of cost 0, in one step. With kOverdraw
+// the amount is charged, with kUndoRequest it is given back. The call is of kScript: protocol/wire.h
+// describes the reply.
+FleetCommand correct_client(std::string_view prefix, std::string_view zone, const Policy& policy,
+                            const StateLayout& layout, std::string_view client, GroupKind kind,
+                            std::uint64_t amount);
 
 // Tells the other instances to forget a client. `instance` is the id of this instance.
 FleetCommand announce_reset(std::string_view prefix, bool sharded, std::uint64_t instance,

@@ -110,4 +110,26 @@ void ClientLookup::on_error(redis::Error error) {
     }
 }
 
+ClientCorrection::ClientCorrection(OperationPlace place, const Policy& policy, std::string client,
+                                   bool gives_back, std::uint64_t amount)
+    : place_(std::move(place)),
+      policy_(policy),
+      client_(std::move(client)),
+      gives_back_(gives_back),
+      amount_(amount) {}
+
+std::vector<FleetCommand> ClientCorrection::commands(bool) const {
+    return {correct_client(place_.prefix, place_.zone.name, policy_, place_.zone.layout, client_,
+                           gives_back_ ? kUndoRequest : kOverdraw, amount_)};
+}
+
+void ClientCorrection::on_reply(std::size_t, std::string_view reply) {
+    if (gives_back_ && place_.zone.denials != nullptr) {
+        place_.zone.denials->forget(place_.zone.denials->hash(client_));
+    }
+    if (!decode_time(&reply, &time_) || !decode_decision(&reply, policy_, &decision_) || !reply.empty()) {
+        fail(redis::Error::kShape);
+    }
+}
+
 }  // namespace rate_limit

@@ -1,4 +1,5 @@
-// What an API call does on the whole fleet: reset a client, change a rate, look for a client.
+// What an API call does on the whole fleet: reset a client, change a rate, look for a client, correct what a
+// client has used.
 #pragma once
 
 #include <cstddef>
@@ -43,6 +44,9 @@ class FleetOperation {
 
     // A command has failed.
     virtual void on_error(redis::Error) {}
+
+    // For on_reply() of the last command: the reply is not valid.
+    void fail(redis::Error error) { error_ = error; }
 
     // Adds a command after all others.
     void add(FleetCommand command) { commands_.push_back(std::move(command)); }
@@ -140,6 +144,31 @@ class ClientLookup final : public FleetOperation {
     std::string client_;
     Micros* denied_at_;
     Known known_ = Known::kNo;
+};
+
+// Charges a client in Redis, even if that does not fit, up to debt_of() the policy; or gives back its newest
+// requests that still count.
+class ClientCorrection final : public FleetOperation {
+  public:
+    // The router of start() is for calls of kScript. `policy` has the rates of the client.
+    ClientCorrection(OperationPlace place, const Policy& policy, std::string client, bool gives_back,
+                     std::uint64_t amount);
+
+    // What a request of cost 0 is told after the correction, and the time of Redis then.
+    const Decision& decision() const { return decision_; }
+    Micros time() const { return time_; }
+
+  private:
+    std::vector<FleetCommand> commands(bool sharded) const override;
+    void on_reply(std::size_t index, std::string_view reply) override;
+
+    OperationPlace place_;
+    Policy policy_;
+    std::string client_;
+    bool gives_back_;
+    std::uint64_t amount_;
+    Decision decision_ = {};
+    Micros time_ = 0;
 };
 
 }  // namespace rate_limit

@@ -6,26 +6,8 @@
 namespace rate_limit {
 namespace {
 
-constexpr std::uint64_t kMostAmount = ~std::uint32_t{0};
-
 // How many clients ahead memory is prefetched.
 constexpr std::size_t kClientsAhead = 8;
-
-// Requests that a state has used of the policy's only rate. If none remain, the excess of a decision on more
-// than the limit shows by how much the limit is exceeded.
-std::uint64_t used_of(const Policy& policy, const StateLayout& layout, const std::uint64_t* state,
-                      Micros now) {
-    const std::uint64_t limit = capacity_of(policy, policy.rates.rates[0]);
-    Check check;
-    const std::uint64_t remaining = check.evaluate(policy, layout, state, now, 0).remaining;
-    if (remaining != 0) {
-        return limit - remaining;
-    }
-    const Decision& decision = check.evaluate(policy, layout, state, now, limit + 1);
-    // With delays, the excess is the queue behind the first request.
-    const std::uint64_t asked = takes<kTakesDelay>(policy.algorithm) ? limit : 1;
-    return std::max(limit, (decision.excess_milli + 999) / 1000 - asked);
-}
 
 // Calls `visit` with each rate of a policy as a policy of its own, without min_interval.
 template <class Visit>
@@ -44,19 +26,20 @@ void visit_rates(const Policy& policy, Visit visit) {
 }
 
 // The largest number of requests that a state has used of any rate.
-std::uint32_t most_used(const Policy& policy, const StateLayout& layout, const std::uint64_t* state,
-                        Micros now) {
+std::uint64_t used_of_any(const Policy& policy, const StateLayout& layout, const std::uint64_t* state,
+                          Micros now) {
     std::uint64_t most = 0;
-    visit_rates(policy, [&](const Policy& one) { most = std::max(most, used_of(one, layout, state, now)); });
-    return static_cast<std::uint32_t>(std::min(most, kMostAmount));
+    visit_rates(policy,
+                [&](const Policy& one) { most = std::max(most, used_of(one, layout, state, now, 0)); });
+    return most;
 }
 
 // The part of a client's counts that still affects decisions: the newest `used` requests.
 struct Counting {
-    std::uint32_t unsent;
-    std::uint32_t sending;
+    std::uint64_t unsent;
+    std::uint64_t sending;
 
-    Counting(const UnsentCount& counts, std::uint32_t used)
+    Counting(const UnsentCount& counts, std::uint64_t used)
         : unsent(std::min(counts.unsent(), used)), sending(std::min(counts.sending(), used - unsent)) {}
 };
 
@@ -69,7 +52,7 @@ void copy_rates(const RateList& from, RateList* to) {
 
 }  // namespace
 
-SyncEntry::SyncEntry(const Slot& from, const UnsentCount& counts, const RateList& rates, std::uint32_t amount)
+SyncEntry::SyncEntry(const Slot& from, const UnsentCount& counts, const RateList& rates, std::uint64_t amount)
     : client(client_of(from)), slot(from.number), amount(amount) {
     const std::string_view text = counts.name();
     name_size = static_cast<std::uint8_t>(text.size());
@@ -113,21 +96,21 @@ const Policy& SyncLedger::policy_of(const SyncEntry& entry, Policy* room) const 
     return *room;
 }
 
-std::uint32_t SyncLedger::used(const Slot& slot, const UnsentCount& counts, Micros now) const {
+std::uint64_t SyncLedger::used(const Slot& slot, const UnsentCount& counts, Micros now) const {
     if (!varied()) {
-        return most_used(*policy_, table_->layout(), slot.state, now);
+        return used_of_any(*policy_, table_->layout(), slot.state, now);
     }
     Policy policy = *policy_;
     policy.rates = counts.rates();
-    return most_used(policy, table_->layout(), slot.state, now);
+    return used_of_any(policy, table_->layout(), slot.state, now);
 }
 
 bool SyncLedger::drains() const { return mode_ == Mode::kSync && is_bucket(policy_->algorithm); }
 
 // How much of the unsent count is still worth sending.
-std::uint32_t SyncLedger::worth_sending(const Slot& slot, const UnsentCount& counts, Micros since,
+std::uint64_t SyncLedger::worth_sending(const Slot& slot, const UnsentCount& counts, Micros since,
                                         Micros now) const {
-    return drains() && since != 0 ? static_cast<std::uint32_t>(kMostAmount) : used(slot, counts, now);
+    return drains() && since != 0 ? kMaxCount : used(slot, counts, now);
 }
 
 bool SyncLedger::lead() {
@@ -182,6 +165,7 @@ bool SyncLedger::next(Micros now, std::size_t most, SyncBatch* batch) {
         return false;
     }
     unconfirmed_ = batch->entries.size();
+    lag_ = batch->since != 0 ? std::max(lag_, now - batch->since) : lag_;
     return true;
 }
 
@@ -259,7 +243,7 @@ void SyncLedger::collect(const Slot& slot, Micros now, SyncBatch* batch) {
     if (counts.sending() != 0) {
         return;
     }
-    const std::uint32_t amount =
+    const std::uint64_t amount =
         counts.name().empty() ? 0 : Counting(counts, worth_sending(slot, counts, batch->since, now)).unsent;
     if (amount == 0) {
         counts.take_unsent();
@@ -290,7 +274,7 @@ void SyncLedger::failed(const SyncBatch& batch) {
 }
 
 void SyncLedger::confirm(const SyncBatch& batch, std::size_t index, const std::uint64_t* state, Micros time,
-                         std::uint32_t overshoot) {
+                         std::uint64_t overshoot) {
     unconfirmed_ -= std::min<std::size_t>(unconfirmed_, 1);
     if (index + kClientsAhead < batch.entries.size()) {
         table_->prefetch(batch.entries[index + kClientsAhead].slot);
@@ -309,7 +293,7 @@ void SyncLedger::confirm(const SyncBatch& batch, std::size_t index, const std::u
     if (counts.is_in(batch.sender, batch.sequence)) {
         // The state first: if the process dies before arrive(), the entry is retried.
         if (mode_ == Mode::kSync) {
-            take_over(slot, counts, state, time);
+            take_over(slot, counts, state, time, batch.since != 0 ? lag_ + kClockSlack : kForever);
             weigh(slot, counts, time);
         }
         counts.arrive();
@@ -318,31 +302,30 @@ void SyncLedger::confirm(const SyncBatch& batch, std::size_t index, const std::u
 }
 
 // Of the requests that exceeded the limit, those that the client does not make up for by waiting.
-std::uint32_t SyncLedger::beyond_limit(const Policy& policy, const std::uint64_t* state, Micros time,
-                                       std::uint32_t overshoot, UnsentCount* counts) const {
+std::uint64_t SyncLedger::beyond_limit(const Policy& policy, const std::uint64_t* state, Micros time,
+                                       std::uint64_t overshoot, UnsentCount* counts) const {
     if (mode_ != Mode::kSync || state == nullptr) {
         return overshoot;
     }
     if (is_bucket(policy.algorithm)) {
         return counts != nullptr ? beyond_bucket(policy, state, time, overshoot, counts) : overshoot;
     }
-    return static_cast<std::uint32_t>(
-        std::min<std::uint64_t>(overshoot, window_excess(policy, table_->layout(), state, time)));
+    return std::min(overshoot, window_excess(policy, table_->layout(), state, time));
 }
 
 // A bucket that is too full rejects the client until it has drained. If several instances each admit what has
 // drained since, it is too full again, although the client was admitted no more than before. So only an
 // increase of the excess counts, until the client has rested for a period after its whole quota was back. The
 // debt of a bucket is limited; what exceeds this limit is never made up for.
-std::uint32_t SyncLedger::beyond_bucket(const Policy& policy, const std::uint64_t* state, Micros time,
-                                        std::uint32_t overshoot, UnsentCount* counts) const {
+std::uint64_t SyncLedger::beyond_bucket(const Policy& policy, const std::uint64_t* state, Micros time,
+                                        std::uint64_t overshoot, UnsentCount* counts) const {
     std::uint64_t excess = 0;
     bool is_most = false;
     Micros rested = 0;
     visit_rates(policy, [&](const Policy& one) {
         const Rate& rate = one.rates.rates[0];
         const std::uint64_t limit = capacity_of(one, rate);
-        const std::uint64_t used = used_of(one, table_->layout(), state, time);
+        const std::uint64_t used = used_of(one, table_->layout(), state, time, 0);
         Check look;
         rested = std::max(
             rested, time + look.evaluate(one, table_->layout(), state, time, 0).reset_after + rate.period);
@@ -351,19 +334,21 @@ std::uint32_t SyncLedger::beyond_bucket(const Policy& policy, const std::uint64_
     });
     const std::uint64_t counted = time / kSecond < counts->rested_at() ? counts->excess() : 0;
     counts->set_excess(std::max(excess, counted),
-                       static_cast<std::uint32_t>(std::min<std::uint64_t>(rested / kSecond, kMostAmount)));
+                       static_cast<std::uint32_t>(std::min<Micros>(rested / kSecond, ~std::uint32_t{0})));
     const std::uint64_t more = excess - std::min(excess, counted);
-    return is_most ? overshoot : static_cast<std::uint32_t>(std::min<std::uint64_t>(overshoot, more));
+    return is_most ? overshoot : std::min(overshoot, more);
 }
 
+// Whether a bucket is at least as full as another one, and needs at most `most` longer to drain.
 bool SyncLedger::is_fuller(const std::uint64_t* state, const std::uint64_t* than, const Policy& policy,
-                           Micros time) const {
+                           Micros time, Micros most) const {
     bool fuller = true;
     visit_rates(policy, [&](const Policy& one) {
         Check here;
         Check there;
-        fuller = fuller && here.evaluate(one, table_->layout(), state, time, 0).reset_after >=
-                               there.evaluate(one, table_->layout(), than, time, 0).reset_after;
+        const Micros longer = here.evaluate(one, table_->layout(), state, time, 0).reset_after -
+                              there.evaluate(one, table_->layout(), than, time, 0).reset_after;
+        fuller = fuller && longer >= 0 && longer <= most;
     });
     return fuller;
 }
@@ -391,17 +376,18 @@ void SyncLedger::weigh(const Slot& slot, const UnsentCount& counts, Micros time)
 }
 
 // Replaces the state by that of Redis, and charges what was admitted since the batch was created. A bucket
-// that is fuller here is more accurate and stays: Redis gets the counts later, and without their times.
+// that is fuller here is more accurate and stays: Redis gets the counts later, and without their times. This
+// explains a difference that drains within `most`. If the difference is larger, charges were given back.
 void SyncLedger::take_over(const Slot& slot, const UnsentCount& counts, const std::uint64_t* state,
-                           Micros time) const {
+                           Micros time, Micros most) const {
     const StateLayout& layout = table_->layout();
     // The common case of windows: nothing was admitted since.
     if (counts.unsent() == 0 && !drains()) {
         replace(slot, state);
         return;
     }
-    const std::uint32_t unsent = Counting(counts, used(slot, counts, time)).unsent;
-    std::uint64_t before[kMaxRates * 2 + 1];  // the words of all rates
+    const std::uint64_t unsent = Counting(counts, used(slot, counts, time)).unsent;
+    std::uint64_t before[kMaxRates * 3 + 1];  // the words of all rates
     const std::size_t levels = drains() ? interval_index(layout) : 0;
     std::copy_n(slot.state, levels, before);
     replace(slot, state);
@@ -413,7 +399,7 @@ void SyncLedger::take_over(const Slot& slot, const UnsentCount& counts, const st
         check.evaluate(policy, layout, slot.state, time, unsent);
         check.impose(slot.state);
     }
-    if (drains() && is_fuller(before, slot.state, policy, time)) {
+    if (drains() && is_fuller(before, slot.state, policy, time, most)) {
         std::copy_n(before, levels, slot.state);
     }
 }

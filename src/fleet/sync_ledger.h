@@ -22,7 +22,7 @@ namespace rate_limit {
 struct SyncEntry {
     std::uint64_t client;  // Table::hash of its name
     std::uint64_t slot;    // the number of its slot when the entry was created
-    std::uint32_t amount;  // requests; 0 only reads the state
+    std::uint64_t amount;  // requests; 0 only reads the state
     std::uint8_t name_size;
     char name_text[kLongestName];
     RateList rates;  // of the client; see SyncLedger::policy_of
@@ -30,7 +30,7 @@ struct SyncEntry {
     SyncEntry() = default;
 
     // Leaves the unused parts of the name and of the rates uninitialized.
-    SyncEntry(const Slot& from, const UnsentCount& counts, const RateList& rates, std::uint32_t amount);
+    SyncEntry(const Slot& from, const UnsentCount& counts, const RateList& rates, std::uint64_t amount);
 
     std::string_view name() const { return {name_text, name_size}; }  // as short_name returns it
 };
@@ -95,7 +95,7 @@ class SyncLedger {
     // exceeded the limit; those that the client does not make up for by waiting are added to the overshoot of
     // the table. A client that is no longer in the batch is left alone.
     void confirm(const SyncBatch& batch, std::size_t index, const std::uint64_t* state, Micros time,
-                 std::uint32_t overshoot);
+                 std::uint64_t overshoot);
 
     // Whether this process is the one that sends; takes the lead if no process has it, and then finds the
     // batches in flight that an earlier leader left. next() calls lead().
@@ -121,24 +121,24 @@ class SyncLedger {
     bool varied() const { return table_->layout().varied; }
     const RateList& rates_of(const UnsentCount& counts, RateList* room) const;
     bool drains() const;
-    std::uint32_t used(const Slot& slot, const UnsentCount& counts, Micros now) const;
-    std::uint32_t worth_sending(const Slot& slot, const UnsentCount& counts, Micros since, Micros now) const;
+    std::uint64_t used(const Slot& slot, const UnsentCount& counts, Micros now) const;
+    std::uint64_t worth_sending(const Slot& slot, const UnsentCount& counts, Micros since, Micros now) const;
     void find_retries();
     bool retry(Micros now, SyncBatch* batch);
     void retry(const Member& member, Micros now, SyncBatch* batch);
     bool collect(Micros now, std::size_t most, SyncBatch* batch);
     std::uint64_t prefetch_unsent(std::uint64_t from) const;
     void collect(const Slot& slot, Micros now, SyncBatch* batch);
-    bool is_fuller(const std::uint64_t* state, const std::uint64_t* than, const Policy& policy,
-                   Micros time) const;
+    bool is_fuller(const std::uint64_t* state, const std::uint64_t* than, const Policy& policy, Micros time,
+                   Micros most) const;
     void replace(const Slot& slot, const std::uint64_t* state) const;
     void weigh(const Slot& slot, const UnsentCount& counts, Micros time) const;
-    std::uint32_t beyond_limit(const Policy& policy, const std::uint64_t* state, Micros time,
-                               std::uint32_t overshoot, UnsentCount* counts) const;
-    std::uint32_t beyond_bucket(const Policy& policy, const std::uint64_t* state, Micros time,
-                                std::uint32_t overshoot, UnsentCount* counts) const;
-    void take_over(const Slot& slot, const UnsentCount& counts, const std::uint64_t* state,
-                   Micros time) const;
+    std::uint64_t beyond_limit(const Policy& policy, const std::uint64_t* state, Micros time,
+                               std::uint64_t overshoot, UnsentCount* counts) const;
+    std::uint64_t beyond_bucket(const Policy& policy, const std::uint64_t* state, Micros time,
+                                std::uint64_t overshoot, UnsentCount* counts) const;
+    void take_over(const Slot& slot, const UnsentCount& counts, const std::uint64_t* state, Micros time,
+                   Micros most) const;
     void release(const Slot& slot) const;
 
     Table* table_;
@@ -149,6 +149,7 @@ class SyncLedger {
     bool leads_ = false;
     Micros pass_ = 0;              // when the current pass over the slots began
     Micros last_pass_ = 0;         // when the pass before began
+    Micros lag_ = 0;               // the longest time from the `since` of a batch until the batch was created
     std::uint64_t cursor_;         // the slot at which the round continues
     std::size_t unconfirmed_ = 0;  // kSender: entries in flight
     std::deque<Member> retries_;   // in the order in which they are sent

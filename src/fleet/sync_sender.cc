@@ -202,7 +202,7 @@ bool SyncSender::apply_reply(const Sent& sent, std::string_view reply) {
     std::string_view rest = reply;
     bool whole = decode_time(&rest, &time);
     const std::string_view records = rest;
-    std::uint32_t overshoot = 0;
+    std::uint64_t overshoot = 0;
     std::string_view value;
     for (std::size_t i = 0; i < sent.batch.entries.size() && whole; i++) {
         whole = decode_entry(&rest, &overshoot, &value);

@@ -49,12 +49,12 @@ std::uint64_t told_cost(ngx_http_request_t* r, const AppliedLimit& applied) {
         if (applied.zone->shared->bad_cost.is_due(wall_clock(), kWarnEvery)) {
             const LogText word(text);
             ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
-                          "cost \"%V\" for zone \"%V\" is not a number from 0 to %uD: it counts as 1",
+                          "cost \"%V\" for zone \"%V\" is not a number from 0 to %uL: it counts as 1",
                           &word.escaped, &applied.zone->name, kMaxCost);
         }
         cost = 1;
     }
-    return static_cast<std::uint32_t>(cost);
+    return cost;
 }
 
 const Policy* told_policy(ngx_http_request_t* r, const AppliedLimit& applied) {

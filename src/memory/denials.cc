@@ -31,13 +31,14 @@ std::uint64_t mark_of(const Policy& policy) {
 
 constexpr std::uint64_t kMostExcess = 0xffffffff;  // 1/1000 requests; only for the log
 
-// One word: the cost, the index of the rate, whether retry_after is kNever, and remaining.
-std::uint64_t pack(std::uint64_t cost, const Decision& decision) {
-    return cost | (std::uint64_t{decision.rate} << 24) | (decision.retry_after == kNever ? 1U << 31 : 0U) |
-           (std::uint64_t{decision.remaining} << 32);
-}
+// One word: remaining, the index of the rate, and whether retry_after is kNever.
+constexpr unsigned kRateShift = 53;
+constexpr unsigned kNeverShift = 63;
 
-std::uint64_t cost_of(std::uint64_t numbers) { return numbers & 0xffffff; }
+std::uint64_t pack(const Decision& decision) {
+    return decision.remaining | (std::uint64_t{decision.rate} << kRateShift) |
+           (std::uint64_t{decision.retry_after == kNever} << kNeverShift);
+}
 
 }  // namespace
 
@@ -60,19 +61,19 @@ Denials::Entry* Denials::entries() const {
     return reinterpret_cast<Entry*>(const_cast<char*>(reinterpret_cast<const char*>(this)) + 64);
 }
 
-std::uint64_t Denials::sum_of(const Copy& copy) {
-    std::uint64_t sum = kOdd;
+std::uint64_t Denials::sum_of(const Copy& copy, std::uint64_t cost) {
+    std::uint64_t sum = mix(kOdd, cost);
     for (unsigned i = 0; i < kSum; i++) {
         sum = mix(sum, copy.words[i]);
     }
     return sum;
 }
 
-bool Denials::load(const Entry& entry, Copy* copy) {
+bool Denials::load(const Entry& entry, std::uint64_t cost, Copy* copy) {
     for (unsigned i = 0; i < kWords; i++) {
         copy->words[i] = entry.words[i].load(std::memory_order_relaxed);
     }
-    return copy->words[kSum] == sum_of(*copy);
+    return copy->words[kSum] == sum_of(*copy, cost);
 }
 
 void Denials::store(const Copy& copy, Entry* entry) {
@@ -92,17 +93,17 @@ bool Denials::find(std::uint64_t client, const Policy& policy, std::uint64_t cos
             continue;
         }
         Copy copy;
-        if (!load(ways[way], &copy) || copy.words[kClient] != client ||
+        if (!load(ways[way], cost, &copy) || copy.words[kClient] != client ||
             (copy.words[kPolicy] & 0xffffffff) != mark_of(policy) ||
-            static_cast<Micros>(copy.words[kUntil]) <= now || cost != cost_of(copy.words[kNumbers])) {
+            static_cast<Micros>(copy.words[kUntil]) <= now) {
             continue;
         }
         const std::uint64_t numbers = copy.words[kNumbers];
-        const bool never = (numbers >> 31 & 1) != 0;
+        const bool never = numbers >> kNeverShift != 0;
         *decision = {};
-        decision->rate = static_cast<std::uint8_t>(numbers >> 24 & 7);
+        decision->rate = static_cast<std::uint8_t>(numbers >> kRateShift & 7);
         decision->limit = capacity_of(policy, policy.rates.rates[decision->rate]);
-        decision->remaining = static_cast<std::uint32_t>(numbers >> 32);
+        decision->remaining = numbers & kMaxCount;
         decision->reset_after = std::max<Micros>(0, static_cast<Micros>(copy.words[kReset]) - now);
         decision->retry_after =
             never ? kNever : std::max<Micros>(1, static_cast<Micros>(copy.words[kRetry]) - now);
@@ -123,8 +124,8 @@ void Denials::remember(std::uint64_t client, const Policy& policy, std::uint64_t
     copy.words[kReset] = static_cast<std::uint64_t>(now + decision.reset_after);
     copy.words[kRetry] = static_cast<std::uint64_t>(now + wait);
     copy.words[kAhead] = static_cast<std::uint64_t>(time - now);
-    copy.words[kNumbers] = pack(cost, decision);
-    copy.words[kSum] = sum_of(copy);
+    copy.words[kNumbers] = pack(decision);
+    copy.words[kSum] = sum_of(copy, cost);
     // The entry of the client, else the entry that ends first.
     const std::uint64_t home = home_of(client);
     Entry* ways = entries() + home;

@@ -1,8 +1,9 @@
 // The deny cache: rejections by Redis, in memory that several processes share, so that a client that repeats
 // a rejected request is rejected without a call to Redis.
 //
-// A small cache without locks. Each entry has a checksum: an entry that two processes wrote at the same time,
-// or whose writer died, is not found.
+// A small cache without locks. Each entry has a checksum of its words and of the cost of the rejected
+// request: an entry that two processes wrote at the same time, whose writer died, or of another cost, is not
+// found.
 //
 // A client may have any of kWays consecutive entries. Each entry has a tag, 16 bits of the client's hash. All
 // tags are together, so that the search for an unknown client, the most common case, reads one cache line.
@@ -74,9 +75,9 @@ class Denials {
 
     Entry* entries() const;
     Tag* tags() const { return reinterpret_cast<Tag*>(entries() + entry_count_); }
-    static bool load(const Entry& entry, Copy* copy);
+    static bool load(const Entry& entry, std::uint64_t cost, Copy* copy);
     static void store(const Copy& copy, Entry* entry);
-    static std::uint64_t sum_of(const Copy& copy);
+    static std::uint64_t sum_of(const Copy& copy, std::uint64_t cost);
 
     HashKey key_;
     std::uint64_t entry_count_;

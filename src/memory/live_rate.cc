@@ -6,19 +6,10 @@ namespace {
 
 constexpr std::uint64_t kOdd = 0x9e3779b97f4a7c15;
 constexpr std::uint64_t kNoRates = 0xff;  // instead of the number of rates: no live rate
-constexpr unsigned kPeriodShift = 32;
 
 std::uint64_t mix(std::uint64_t sum, std::uint64_t word) {
     sum = (sum ^ word) * kOdd;
     return sum ^ (sum >> 29);
-}
-
-std::uint64_t pack(const Rate& rate) {
-    return rate.count | static_cast<std::uint64_t>(rate.period / kSecond) << kPeriodShift;
-}
-
-Rate unpack(std::uint64_t word) {
-    return {static_cast<std::uint32_t>(word), static_cast<Micros>(word >> kPeriodShift) * kSecond};
 }
 
 }  // namespace
@@ -49,7 +40,7 @@ LiveRate::Kind LiveRate::read(std::uint64_t* version, RateList* rates) const {
     }
     rates->size = static_cast<std::uint32_t>(words[0]);
     for (std::uint32_t i = 0; i < rates->size; i++) {
-        rates->rates[i] = unpack(words[i + 1]);
+        rates->rates[i] = {words[i * 2 + 1], static_cast<Micros>(words[i * 2 + 2])};
     }
     return Kind::kRates;
 }
@@ -58,7 +49,8 @@ void LiveRate::write(const RateList* rates) {
     const std::uint64_t version = begun_.fetch_add(1, std::memory_order_relaxed) + 1;
     std::uint64_t words[kWords] = {rates != nullptr ? rates->size : kNoRates};
     for (std::uint32_t i = 0; rates != nullptr && i < rates->size; i++) {
-        words[i + 1] = pack(rates->rates[i]);
+        words[i * 2 + 1] = rates->rates[i].count;
+        words[i * 2 + 2] = static_cast<std::uint64_t>(rates->rates[i].period);
     }
     words[kWords - 1] = sum_of(version, words);
     Version& kept = versions_[version % kVersions];

@@ -34,7 +34,8 @@ class LiveRate {
 
   private:
     static constexpr unsigned kVersions = 4;
-    static constexpr unsigned kWords = kMaxRates + 2;  // the number of rates, the rates, the checksum
+    // The number of rates, the count and the period of each rate, the checksum.
+    static constexpr unsigned kWords = kMaxRates * 2 + 2;
 
     struct Version {
         std::atomic<std::uint64_t> words[kWords];

@@ -131,6 +131,27 @@ Verdict check_all(TableLimit* limits, std::size_t count, Micros now, const Proce
     return allowed ? Verdict::kAdmitted : Verdict::kRejected;
 }
 
+// Lets `write` lower what a client has used by the cost of the limit. Returns how much of the cost was sent
+// to Redis already, if the table has unsent counts.
+template <class Write>
+std::uint64_t lower(const TableLimit& limit, Micros now, const Process& process, Write write) {
+    Table& table = *limit.table;
+    const Slot slot = table.find(limit.client, process);
+    if (slot.state == nullptr) {
+        return table.has_unsent_counts() ? limit.cost : 0;
+    }
+    Check check;
+    check.evaluate(*limit.policy, table.layout(), slot.state, now + limit.ahead, limit.cost);
+    write(check, slot.state);
+    std::uint64_t sent = 0;
+    if (table.has_unsent_counts()) {
+        sent = limit.cost - table.unsent_of(slot).take_back(limit.cost);
+        table.unmark(slot);
+    }
+    Table::keep(slot, process);
+    return sent;
+}
+
 }  // namespace
 
 Verdict check_by_name(Table* table, const Policy& policy, std::string_view client, std::uint64_t cost,
@@ -193,22 +214,14 @@ bool follow_redis(TableLimit* limit, const Decision& said, std::uint64_t left, M
 }
 
 std::uint64_t undo(const TableLimit& limit, Charge charge, bool whole, Micros now, const Process& process) {
-    Table& table = *limit.table;
-    const Slot slot = table.find(limit.client, process);
-    if (slot.state == nullptr) {
-        return table.has_unsent_counts() ? limit.cost : 0;
-    }
     charge.at += limit.ahead;
-    Check check;
-    check.evaluate(*limit.policy, table.layout(), slot.state, now + limit.ahead, limit.cost);
-    check.undo(charge, whole, slot.state);
-    std::uint64_t sent = 0;
-    if (table.has_unsent_counts()) {
-        sent = limit.cost - table.unsent_of(slot).take_back(limit.cost);
-        table.unmark(slot);
-    }
-    Table::keep(slot, process);
-    return sent;
+    return lower(limit, now, process,
+                 [&](const Check& check, std::uint64_t* state) { check.undo(charge, whole, state); });
+}
+
+std::uint64_t give_back(const TableLimit& limit, Micros now, const Process& process) {
+    return lower(limit, now, process,
+                 [](const Check& check, std::uint64_t* state) { check.give_back(state); });
 }
 
 bool overdraw(const TableLimit& limit, Micros now, const Process& process) {

@@ -123,6 +123,11 @@ bool follow_redis(TableLimit* limit, const Decision& said, std::uint64_t left, M
 // The decision is not valid afterwards.
 std::uint64_t undo(const TableLimit& limit, Charge charge, bool whole, Micros now, const Process& process);
 
+// Gives back the newest requests of a client that still count, as many as `limit.cost`; see Check::give_back.
+// Returns how much of the cost Redis has to give back: what was sent to Redis already, or is not known here.
+// 0 for a table without unsent counts. The decision is not valid afterwards.
+std::uint64_t give_back(const TableLimit& limit, Micros now, const Process& process);
+
 // Charges a request that turned out to cost more, by `limit.cost`, even if that does not fit; see
 // Check::overdraw. False if there is no slot for the client.
 bool overdraw(const TableLimit& limit, Micros now, const Process& process);

@@ -7,17 +7,7 @@
 namespace rate_limit {
 namespace {
 
-constexpr unsigned kSendingShift = 32;
-constexpr unsigned kPeriodShift = 32;
-constexpr std::uint64_t kLowHalf = 0xffffffff;
-
-std::uint64_t pack(const Rate& rate) {
-    return rate.count | static_cast<std::uint64_t>(rate.period / kSecond) << kPeriodShift;
-}
-
-Rate unpack(std::uint64_t word) {
-    return {static_cast<std::uint32_t>(word), static_cast<Micros>(word >> kPeriodShift) * kSecond};
-}
+constexpr std::uint32_t kWordsPerRate = 2;
 
 }  // namespace
 
@@ -29,7 +19,7 @@ std::uint32_t unsent_rates(const StateLayout& layout) {
 }
 
 std::size_t count_size(const StateLayout& layout) {
-    return sizeof(UnsentCount) + unsent_rates(layout) * sizeof(std::uint64_t);
+    return sizeof(UnsentCount) + unsent_rates(layout) * kWordsPerRate * sizeof(std::uint64_t);
 }
 
 RateList UnsentCount::rates() const {
@@ -37,7 +27,9 @@ RateList UnsentCount::rates() const {
     list.size = rates_.load(std::memory_order_acquire);
     const auto* words = const_cast<UnsentCount*>(this)->rate_words();
     for (std::uint32_t i = 0; i < list.size; i++) {
-        list.rates[i] = unpack(words[i].load(std::memory_order_relaxed));
+        const std::uint64_t count = load(words[i * kWordsPerRate]);
+        const auto seconds = static_cast<Micros>(load(words[i * kWordsPerRate + 1]));
+        list.rates[i] = {count, seconds * kSecond};
     }
     return list;
 }
@@ -49,7 +41,8 @@ void UnsentCount::set_excess(std::uint64_t excess, std::uint32_t rested_at) {
 }
 
 void UnsentCount::clear() {
-    amounts_.store(0, std::memory_order_release);
+    added_.store(load(sent_), std::memory_order_release);
+    arrived_.store(load(sent_), std::memory_order_release);
     excess_ = 0;
     name_size_.store(0, std::memory_order_release);
     rates_.store(0, std::memory_order_release);
@@ -68,9 +61,13 @@ void UnsentCount::enter_rates(const RateList& rates, std::uint32_t room) {
     std::atomic<std::uint64_t>* words = rate_words();
     const std::uint32_t size = std::min(rates.size, room);
     for (std::uint32_t i = 0; i < size; i++) {
-        const std::uint64_t word = pack(rates.rates[i]);
-        if (words[i].load(std::memory_order_relaxed) != word) {
-            words[i].store(word, std::memory_order_release);
+        const Rate& rate = rates.rates[i];
+        const std::uint64_t numbers[kWordsPerRate] = {rate.count,
+                                                      static_cast<std::uint64_t>(rate.period / kSecond)};
+        for (std::uint32_t j = 0; j < kWordsPerRate; j++) {
+            if (load(words[i * kWordsPerRate + j]) != numbers[j]) {
+                words[i * kWordsPerRate + j].store(numbers[j], std::memory_order_release);
+            }
         }
     }
     if (rates_.load(std::memory_order_relaxed) != size) {
@@ -80,42 +77,39 @@ void UnsentCount::enter_rates(const RateList& rates, std::uint32_t room) {
 
 // A stopped process whose lock was taken over may still write, so each change is atomic.
 void UnsentCount::add(std::uint64_t amount) {
-    std::uint64_t before = amounts();
-    std::uint64_t after = 0;
-    do {
-        const std::uint64_t unsent = std::min((before & kLowHalf) + amount, kLowHalf);
-        after = (before & ~kLowHalf) | unsent;
-    } while (!amounts_.compare_exchange_weak(before, after, std::memory_order_release));
+    const std::uint64_t room = kMaxCount - std::min(unsent(), kMaxCount);
+    added_.fetch_add(std::min(amount, room), std::memory_order_release);
 }
 
 std::uint64_t UnsentCount::take_back(std::uint64_t amount) {
-    std::uint64_t before = amounts();
-    std::uint64_t after = 0;
-    do {
-        after = before - std::min<std::uint64_t>(before & kLowHalf, amount);
-    } while (!amounts_.compare_exchange_weak(before, after, std::memory_order_release));
-    return before - after;
+    const std::uint64_t taken = std::min(amount, unsent());
+    added_.fetch_sub(taken, std::memory_order_release);
+    return taken;
 }
 
-void UnsentCount::send(std::uint32_t amount, std::uint64_t sender, std::uint64_t sequence) {
+void UnsentCount::send(std::uint64_t amount, std::uint64_t sender, std::uint64_t sequence) {
     sender_ = sender;
     sequence_ = sequence;
-    amounts_.store(std::uint64_t{amount} << kSendingShift, std::memory_order_release);
+    added_.fetch_sub(unsent() - amount, std::memory_order_release);
+    sent_.store(load(added_), std::memory_order_release);
 }
 
-void UnsentCount::arrive() { amounts_.fetch_and(kLowHalf, std::memory_order_release); }
+void UnsentCount::arrive() { arrived_.store(load(sent_), std::memory_order_release); }
 
-std::uint32_t UnsentCount::take_unsent() {
-    return static_cast<std::uint32_t>(amounts_.fetch_and(~kLowHalf, std::memory_order_release));
+std::uint64_t UnsentCount::take_unsent() {
+    const std::uint64_t sent = load(sent_);
+    return added_.exchange(sent, std::memory_order_release) - sent;
 }
 
-void UnsentCount::continue_from(const UnsentCount& other, std::uint32_t unsent) {
+void UnsentCount::continue_from(const UnsentCount& other, std::uint64_t unsent) {
     enter_name(other.name());
     sender_ = other.sender_;
     sequence_ = other.sequence_;
     excess_ = other.excess_;
     rested_at_ = other.rested_at_;
-    amounts_.store(unsent | std::uint64_t{other.sending()} << kSendingShift, std::memory_order_release);
+    const std::uint64_t sent = load(arrived_) + other.sending();
+    added_.store(sent + unsent, std::memory_order_release);
+    sent_.store(sent, std::memory_order_release);
 }
 
 std::size_t UnsentCounts::size(const StateLayout& layout, std::uint64_t slots) {

@@ -21,10 +21,10 @@ namespace rate_limit {
 // The unsent count of one client. Without meaning in a slot without a client.
 class UnsentCount {
   public:
-    std::uint32_t unsent() const { return static_cast<std::uint32_t>(amounts()); }
-    std::uint32_t sending() const { return static_cast<std::uint32_t>(amounts() >> 32); }
-    bool any() const { return amounts() != 0; }
-    std::uint64_t total() const { return std::uint64_t{unsent()} + sending(); }
+    std::uint64_t unsent() const { return distance(load(sent_), load(added_)); }
+    std::uint64_t sending() const { return distance(load(arrived_), load(sent_)); }
+    bool any() const { return load(added_) != load(arrived_); }
+    std::uint64_t total() const { return unsent() + sending(); }
 
     // The call that has the requests in `sending`: its sender and sequence number.
     std::uint64_t sender() const { return sender_; }
@@ -54,33 +54,43 @@ class UnsentCount {
     // Sets the first `room` rates of the client.
     void enter_rates(const RateList& rates, std::uint32_t room);
 
-    // Adds to what is unsent; saturates at 2^32 - 1.
+    // Adds to what is unsent; saturates at kMaxCount.
     void add(std::uint64_t amount);
 
     // Subtracts `amount` from what is unsent, at most to 0. Returns how much was subtracted.
     std::uint64_t take_back(std::uint64_t amount);
 
-    // Sets what is in flight to `amount` and what is unsent to 0. Requires that nothing is in flight.
-    void send(std::uint32_t amount, std::uint64_t sender, std::uint64_t sequence);
+    // Moves `amount` of the unsent requests in flight, and drops the others. Requires that nothing is in
+    // flight.
+    void send(std::uint64_t amount, std::uint64_t sender, std::uint64_t sequence);
 
     // Sets what is in flight to 0.
     void arrive();
 
     // Sets what is unsent to 0; returns its value before.
-    std::uint32_t take_unsent();
+    std::uint64_t take_unsent();
 
     // Copies the call, the name and what is in flight of `other`, and sets what is unsent to `unsent`.
-    void continue_from(const UnsentCount& other, std::uint32_t unsent);
+    void continue_from(const UnsentCount& other, std::uint64_t unsent);
 
   private:
     friend class UnsentCounts;
 
-    std::uint64_t amounts() const { return amounts_.load(std::memory_order_relaxed); }
+    static std::uint64_t load(const std::atomic<std::uint64_t>& word) {
+        return word.load(std::memory_order_relaxed);
+    }
+    // A stopped process whose lock was taken over may still subtract, so `to` may be before `from`.
+    static std::uint64_t distance(std::uint64_t from, std::uint64_t to) {
+        return to - from < std::uint64_t{1} << 63 ? to - from : 0;
+    }
     std::atomic<std::uint64_t>* rate_words() {
         return reinterpret_cast<std::atomic<std::uint64_t>*>(this + 1);
     }
 
-    std::atomic<std::uint64_t> amounts_;  // unsent in the low half, sending in the high half
+    // The sums of all requests that were added, sent and confirmed. Each change is a single write to a sum.
+    std::atomic<std::uint64_t> added_;
+    std::atomic<std::uint64_t> sent_;
+    std::atomic<std::uint64_t> arrived_;
     std::uint64_t sender_;
     std::uint64_t sequence_;
     std::atomic<std::uint8_t> name_size_;
@@ -88,8 +98,7 @@ class UnsentCount {
     char name_[kLongestName];
     std::uint16_t excess_;  // saturates
     std::uint32_t rested_at_;
-    // If rates differ between clients, a word for each rate follows: its count in the low half, its period in
-    // seconds in the high half.
+    // If rates differ between clients, two words for each rate follow: its count, and its period in seconds.
 };
 
 // The number of rates in each unsent count.
@@ -140,11 +149,11 @@ class alignas(64) UnsentCounts {
     std::uint64_t sender() const { return sender_; }
     std::uint64_t next_sequence() { return sequence_.fetch_add(1, std::memory_order_relaxed) + 1; }
 
-    void add_overshoot(std::uint32_t amount) { overshoot_.fetch_add(amount, std::memory_order_relaxed); }
+    void add_overshoot(std::uint64_t amount) { overshoot_.fetch_add(amount, std::memory_order_relaxed); }
     std::uint64_t overshoot() const { return overshoot_.load(std::memory_order_relaxed); }
 
     // Unsent requests of evicted clients.
-    void add_lost(std::uint32_t amount) {
+    void add_lost(std::uint64_t amount) {
         if (amount != 0) {
             lost_.fetch_add(amount, std::memory_order_relaxed);
         }

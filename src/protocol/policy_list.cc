@@ -10,7 +10,8 @@ bool PolicyList::Known::is(const Policy& other, const StateLayout& other_layout)
         policy.ceiling != other.ceiling || policy.capacity != other.capacity || policy.delay != other.delay ||
         policy.min_interval != other.min_interval || policy.rates.size != other.rates.size ||
         layout.rates != other_layout.rates || layout.buckets != other_layout.buckets ||
-        layout.log_entries != other_layout.log_entries || layout.varied != other_layout.varied) {
+        layout.log_entries != other_layout.log_entries || layout.varied != other_layout.varied ||
+        layout.large != other_layout.large) {
         return false;
     }
     for (std::uint32_t i = 0; i < policy.rates.size; i++) {

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "algorithms/algorithm.h"
+#include "algorithms/algorithm_functions.h"
 #include "algorithms/rate_slots.h"
 #include "core/bytes.h"
 
@@ -12,9 +12,10 @@ namespace {
 
 constexpr std::size_t kFlagsAt = 8;
 constexpr unsigned kCountBits = kMaxRates - 1;  // of the flags
+constexpr std::size_t kLargeCounter = 7;        // bytes
 
 // The most words of a state that a value may hold.
-constexpr std::size_t kMostWords = kMaxRates * (1 + (kMaxBuckets + 2) / 2) + 2;
+constexpr std::size_t kMostWords = kMaxRates * (2 + kMaxBuckets) + 2;
 
 // Takes numbers from the front of a text. After the end of the text, numbers are 0 and good() is false.
 class Reader {
@@ -50,12 +51,29 @@ bool is_long(std::string_view value) {
            (static_cast<unsigned char>(value[kFlagsAt]) & kValueIsLong) != 0;
 }
 
-// Reads the two words of a rate, for any algorithm but sliding_buckets. The high half of the second word is
-// absent if zero.
-bool read_pair(Algorithm algorithm, std::string_view slot, std::uint64_t* words) {
-    if (slot.size() != kShortState && slot.size() != kWideState) {
-        return false;
+// Reads a large state of a rate into words of a large layout: for a bucket the time, the part and the whole
+// requests; for a window its end and its counts.
+bool read_large(Algorithm algorithm, std::string_view slot, std::uint64_t* words) {
+    Reader reader(slot);
+    words[0] = reader.number(8);
+    reader.number(1);
+    const std::uint64_t first = std::min(reader.number(7), kMaxCount);
+    const std::uint64_t second = std::min(reader.number(7), kMaxCount);
+    if (is_bucket(algorithm)) {
+        words[0] &= (std::uint64_t{1} << kWindowBits) - 1;
+        words[1] = second;
+        words[2] = first;
+    } else {
+        words[1] = first;
+        if (!has_state<StateKind::kCount>(algorithm)) {
+            words[2] = second;
+        }
     }
+    return true;
+}
+
+// Reads a small state of a rate. The high half of the second word is absent if zero.
+bool read_small(Algorithm algorithm, std::string_view slot, std::uint64_t* words) {
     words[0] = little_endian<8>(slot.data());
     words[1] =
         slot.size() == kShortState ? little_endian<4>(slot.data() + 8) : little_endian<8>(slot.data() + 8);
@@ -65,19 +83,43 @@ bool read_pair(Algorithm algorithm, std::string_view slot, std::uint64_t* words)
     return (words[0] | words[1]) != 0;
 }
 
+// Whether a slot has a large state. Its ninth byte is 0, so that the value is not taken for a long one.
+bool is_large_state(std::string_view slot) { return slot.size() == kLargeState && slot[kFlagsAt] == 0; }
+
+// Reads the words of a rate, for any algorithm but sliding_buckets.
+bool read_words(const StateLayout& layout, std::string_view slot, std::uint64_t* words) {
+    const bool large = is_large_state(slot);
+    if (!large && slot.size() != kShortState && slot.size() != kWideState) {
+        return false;
+    }
+    if (large == layout.large) {
+        return large ? read_large(layout.algorithm, slot, words) : read_small(layout.algorithm, slot, words);
+    }
+    StateLayout left = layout;
+    left.large = large;
+    std::uint64_t room[3] = {};
+    const bool read =
+        large ? read_large(layout.algorithm, slot, room) : read_small(layout.algorithm, slot, room);
+    if (read) {
+        functions_of(layout.algorithm).convert(left, room, layout, words);
+    }
+    return read;
+}
+
 // Whether a slot is long enough for a ring of this layout and names its number of buckets.
 bool is_ring(const StateLayout& layout, std::string_view slot) {
     return slot.size() >= kRingHeader + layout.buckets &&
            static_cast<unsigned char>(slot[kFlagsAt]) == layout.buckets;
 }
 
-// Reads a ring of sliding_buckets. All counters have 1, 2 or 4 bytes, as the largest counter needs.
+// Reads a ring of sliding_buckets. All counters have 1, 2, 4 or 7 bytes, as the largest counter needs.
 bool read_ring(const StateLayout& layout, std::string_view slot, std::uint64_t* words) {
     if (!is_ring(layout, slot)) {
         return false;
     }
     const std::size_t bytes = (slot.size() - kRingHeader) / layout.buckets;
-    if ((bytes != 1 && bytes != 2 && bytes != 4) || slot.size() != kRingHeader + bytes * layout.buckets) {
+    if ((bytes != 1 && bytes != 2 && bytes != 4 && bytes != kLargeCounter) ||
+        slot.size() != kRingHeader + bytes * layout.buckets) {
         return false;
     }
     Reader reader(slot);
@@ -89,24 +131,31 @@ bool read_ring(const StateLayout& layout, std::string_view slot, std::uint64_t* 
     reader.number(1);
     words[1] = reader.number(4);
     for (std::size_t i = 1; i <= layout.buckets; i++) {
-        words[1 + i / 2] |= reader.number(bytes) << (i % 2 * 32);
+        const std::uint64_t count = std::min(reader.number(bytes), max_counter(layout));
+        if (layout.large) {
+            words[1 + i] = count;
+        } else {
+            words[1 + i / 2] |= count << (i % 2 * 32);
+        }
     }
     return true;
 }
 
 bool read_slot(const StateLayout& layout, std::string_view slot, std::uint64_t* words) {
     return has_state<StateKind::kRing>(layout.algorithm) ? read_ring(layout, slot, words)
-                                                         : read_pair(layout.algorithm, slot, words);
+                                                         : read_words(layout, slot, words);
 }
 
 // Sets the marks and the words of all slots of a long value. `layout` has as many slots. The value omits
 // trailing slots that were never used. A slot that cannot be read keeps its mark, unless it should be a ring
 // and is not.
-void read_slots(const StateLayout& layout, bool wide, Reader* reader, std::uint64_t* state) {
+void read_slots(const StateLayout& layout, unsigned flags, Reader* reader, std::uint64_t* state) {
+    const std::size_t state_size = (flags & kValueIsWide) != 0 ? kWideState : kShortState;
+    const bool large = (flags & kValueIsLarge) != 0;
     const bool ring = has_state<StateKind::kRing>(layout.algorithm);
     for (std::uint32_t i = 0; i < layout.rates && !reader->empty(); i++) {
         const std::uint64_t mark = has_marks(layout) ? reader->number(1) : 0;
-        const std::size_t length = ring ? reader->number(2) : wide ? kWideState : kShortState;
+        const std::size_t length = ring ? reader->number(2) : large ? reader->number(1) : state_size;
         const std::string_view slot = reader->text(length);
         read_slot(layout, slot, state + i * words_per_rate(layout));
         if (has_marks(layout) && (!ring || length == 0 || is_ring(layout, slot))) {
@@ -129,7 +178,7 @@ bool read_value(std::string_view value, StateLayout* layout, std::uint64_t* stat
         time = (bits & kValueHasInterval) != 0 ? take_time(&reader) : 0;
     }
     layout->rates = (bits & kCountBits) + 1;
-    read_slots(*layout, (bits & ~kValueIsLong) >= kValueIsWide, &reader, state);
+    read_slots(*layout, bits, &reader, state);
     state[interval_index(*layout)] = time;
     return reader.good();
 }
@@ -163,7 +212,7 @@ bool decode_value(const Policy& policy, const StateLayout& layout, std::string_v
     }
     // Most values have one rate, and their words are those of the state.
     if (layout.rates == 1 && !has_state<StateKind::kRing>(layout.algorithm) && !is_long(value)) {
-        return read_pair(layout.algorithm, value, state);
+        return read_words(layout, value, state);
     }
     StateLayout left = layout;
     left.interval = true;

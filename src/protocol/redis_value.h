@@ -6,22 +6,23 @@
 // has more:
 //
 //     bytes  field
-//     8      with kValueHasExpiry, the time until which a rate needs the value; without, the time of the last
-//     admitted
-//            request, 0 if unknown
+//     8      with kValueHasExpiry, the time until which a rate needs the value; without, the time of the
+//            last admitted request, 0 if unknown
 //     1      flags: bits 0 to 2         number of rate slots minus 1
 //                   kValueHasInterval   the time of the last admitted request is present
 //                   kValueHasExpiry     the first field is the expiry
 //                   kValueIsWide        states of rates have kWideState bytes, not kShortState
+//                   kValueIsLarge       a state has kLargeState bytes; the length of each state precedes it
 //                   kValueIsLong        always set. A short value of more than 8 bytes has kShortState or
 //                                       kWideState bytes, or this bit is clear in its ninth byte.
-//     8      time of the last admitted request, for min_interval; only with kValueHasInterval and
-//     kValueHasExpiry
+//     8      time of the last admitted request, for min_interval; only if kValueHasInterval and
+//            kValueHasExpiry are both set
 //
 // and for each rate slot, without trailing slots that were never used:
 //
 //     1      mark of the period that the slot was last used for, 0 for none; only if there are several slots
 //     2      sliding_buckets: length of the state
+//     1      any other algorithm with kValueIsLarge: length of the state
 //     ...    state
 //
 // The state of a rate. Times are in microseconds since 1970:
@@ -44,10 +45,20 @@
 //                      12    index of the newest bucket's counter
 //                      8     number of buckets
 //                      32    period in seconds
-//                      ...   counters, of 8, 16 or 32 bits, as the largest needs
+//                      ...   counters, of 8, 16, 32 or 56 bits, as the largest needs
 //     sliding_log            see lua/sliding_log.lua and lua/log_ring.lua; C++ does not read logs
 //
-// A state of kWideState bytes whose last four bytes are zero is written with kShortState bytes.
+// A state of kWideState bytes whose last four bytes are zero is written with kShortState bytes. A state with
+// a number that does not fit kWideState bytes has kLargeState bytes:
+//
+//     algorithm        bits  field
+//     all              64    the first two fields above; the second one is 0 for a bucket
+//                      8     0, so that a value with one state is not taken for a long one
+//     token_bucket,    56    whole requests
+//     leaky_bucket,    56    fraction of a request, in units of 1/period
+//     gcra
+//     fixed_window,    56    count
+//     sliding_window   56    count of the previous window; 0 for fixed_window
 #pragma once
 
 #include <cstdint>

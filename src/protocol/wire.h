@@ -28,57 +28,63 @@
 //     1      flags: kFlagAlignFirst  `align=first`
 //                   kFlagCountAll    `count=all`
 //                   kFlagVaried      rates differ between clients
+//                   kFlagLarge       counters saturate at kMaxCount, not at kMaxSmallCounter
 //     1      number of rates in this record, at least 1
 //     1      number of rates that the state has room for
 //     4      sliding_buckets: buckets; sliding_log: largest number of entries; otherwise 0
-//     4      leaky_bucket, gcra: the most that another policy of the zone admits at once; otherwise 0
-//     4      requests of the burst that are not delayed; kNoDelay if none is delayed
+//     7      leaky_bucket, gcra: the most that another policy of the zone admits at once; otherwise 0
+//     7      requests of the burst that are not delayed; kNoDelay if none is delayed
 //     8      min_interval, in microseconds; 0 for none
 //
 // and then, for each rate, kRateFormat:
 //
-//     4      capacity: the most requests that are allowed at once
-//     4      count of the rate
+//     7      capacity: the most requests that are allowed at once
+//     7      count of the rate
 //     4      period of the rate, in seconds
-//     4      the most that a client may have used: more than the capacity with `sync=` and `settle=`
+//     7      the most that a client may have used: more than the capacity with `sync=` and `settle=`
 //
 // GROUPS: a record for each request. Each record has a head:
 //
-//     1      number of limits, 1 to 63, plus
+//     1      number of limits, 1 to 31, plus
+//                   kLargeCosts   a cost of the group exceeds 4 bytes; plus one of
 //                   kDecide       the limits are charged together or not at all
-//                   kOverdraw     the request turned out to cost more: the cost is charged even if it does
-//                   not fit kUndo         the request turned out to cost less: the cost is given back
-//                   kUndoRequest  the request was rejected later: the cost is given back
+//                   kOverdraw     the request turned out to cost more: the cost is charged beyond the limit
+//                   kUndo         the request turned out to cost less: the cost is given back
+//                   kUndoRequest  the request was rejected later: the cost is given back. With kForever as
+//                                 the time of the charge, the newest requests that count are given back
 //
-// and then, for each limit, kLimitFormat, and for kUndo and kUndoRequest also kChargeFormat:
+// and then, for each limit, kLimitFormat, or kLargeLimitFormat after kLargeCosts, and for kUndo and
+// kUndoRequest also kChargeFormat:
 //
 //     1      index of the policy
-//     4      cost; 0 only reads
+//     4, 7   cost; 0 only reads
 //
-//     4      cost of the charge that is undone
+//     7      cost of the charge that is undone
 //     8      time of this charge, in microseconds since 1970
 //
-// ENTRIES: a record for each client, in kLimitFormat.
+// ENTRIES: a record for each client, in kLargeLimitFormat.
 //
 // The reply to a check: kTimeFormat, then a record for each limit of a group with kDecide. Such a record has
-// kDecisionFormat, and after kDecisionMore also kMoreFormat:
+// kDecisionFormat, after kDecisionMore also kMoreFormat, and after kDecisionHigh also kHighFormat:
 //
 //     8      time of Redis, in microseconds since 1970
 //
 //     1      bits 0 to 2: index of the rate that the numbers below belong to
 //            kDecisionAllowed  the request is allowed
-//            kDecisionMore     the last two fields follow
+//            kDecisionMore     the next two fields follow
+//            kDecisionHigh     the last field follows
 //            kDecisionNever    a retry can never succeed
-//     4      remaining requests
+//     4      remaining requests, the low bits
 //     7      microseconds until the whole quota is back
 //     7      if allowed, microseconds of delay; otherwise, microseconds until a retry succeeds
 //     8      1/1000 requests above the limit
+//     4      remaining requests, the high bits
 //
 // The first two fields of a decision are one field of five bytes in kDecisionFormat.
 //
 // The reply to a sync call: kTimeFormat, then for each client kEntryFormat and the value:
 //
-//     4      number of charged requests that exceed the limit
+//     7      number of charged requests that exceed the limit
 //     2      length of the value
 //     ...    the client's value; empty if there is no key, and for sliding_log
 #pragma once
@@ -99,18 +105,22 @@ constexpr std::size_t kLongestPolicy = kPolicySize + kMaxRates * kRateSize;
 // Writes a policy record to `at`, which has room for kLongestPolicy bytes. Returns its size.
 std::size_t encode_policy(const Policy& policy, const StateLayout& layout, char* at);
 
-// Write the head of a group record (kGroupSize bytes) and a limit record (kLimitSize bytes) to `at`. Both
-// return the end of what they wrote.
-char* put_group(char* at, std::size_t limits, GroupKind kind);
-char* put_limit(char* at, std::size_t policy, std::uint64_t cost);
+// Whether a cost needs large limit records.
+inline bool is_large(std::uint64_t cost) { return cost >> 32 != 0; }
+
+// Write the head of a group record (kGroupSize bytes) and a limit record (kLimitSize or kLargeLimitSize
+// bytes) to `at`. All limit records of a group are large if one cost is. Both return the end of what they
+// wrote.
+char* put_group(char* at, std::size_t limits, GroupKind kind, bool large);
+char* put_limit(char* at, std::size_t policy, std::uint64_t cost, bool large);
 
 // Writes a charge (kChargeSize bytes) after a limit record of a group that undoes it. Returns the end of what
 // it wrote.
 char* put_charge(char* at, const Charge& charge);
 
 // The bytes of a group record.
-inline std::size_t group_size(std::size_t limits, GroupKind kind) {
-    return kGroupSize + limits * (kLimitSize + (kind >= kUndo ? kChargeSize : 0));
+inline std::size_t group_size(std::size_t limits, GroupKind kind, bool large) {
+    return kGroupSize + limits * ((large ? kLargeLimitSize : kLimitSize) + (kind >= kUndo ? kChargeSize : 0));
 }
 
 // Takes the time from the front of a reply. False if the reply is too short or the time is not below
@@ -130,6 +140,6 @@ void append_entry(std::size_t policy, std::uint64_t cost, redis::Buffer* entries
 // Takes the next client's record from the reply to a sync call. False if the reply is too short. `overshoot`
 // is how many of the charged requests exceed the limit. `value` points into the reply: the value of the
 // client's key after the call, empty if there is no key and for sliding_log.
-bool decode_entry(std::string_view* reply, std::uint32_t* overshoot, std::string_view* value);
+bool decode_entry(std::string_view* reply, std::uint64_t* overshoot, std::string_view* value);
 
 }  // namespace rate_limit

@@ -71,6 +71,12 @@ bool add_numbers(ngx_http_request_t* r, const Limit& limit, bool legacy, bool re
            (!retry || add_seconds(kRetryAfter, decision.retry_after));
 }
 
+// An integer of RFC 9651 has at most 15 digits.
+std::uint64_t as_integer(std::uint64_t number) {
+    constexpr std::uint64_t kLargest = 999'999'999'999'999;
+    return ngx_min(number, kLargest);
+}
+
 u_char* print_quoted_name(u_char* at, u_char* end, const Limit& limit, std::uint32_t rate) {
     at = ngx_slprintf(at, end, "\"");
     at = print_policy_name(at, end, limit, rate);
@@ -98,7 +104,7 @@ bool add_policies(ngx_http_request_t* r, const RequestState& state) {
             const Rate& rate = limit.policy->rates.rates[j];
             at = ngx_slprintf(at, end, "%s", at == text ? "" : ", ");
             at = print_quoted_name(at, end, limit, j);
-            at = ngx_slprintf(at, end, ";q=%uD;w=%L", capacity_of(*limit.policy, rate),
+            at = ngx_slprintf(at, end, ";q=%uL;w=%L", as_integer(capacity_of(*limit.policy, rate)),
                               static_cast<int64_t>(seconds_up(window_of(*limit.policy, rate))));
         }
     }
@@ -114,7 +120,7 @@ bool add_ietf(ngx_http_request_t* r, const RequestState& state, const Limit& lim
     u_char* at = print_quoted_name(text, text + size, limit, limit.decision.rate);
     // sliding_window remembers a request for up to two windows, but the remaining quota is for one window.
     const Micros window = window_of(*limit.policy, limit.policy->rates.rates[limit.decision.rate]);
-    at = ngx_slprintf(at, text + size, ";r=%uD;t=%L", limit.decision.remaining,
+    at = ngx_slprintf(at, text + size, ";r=%uL;t=%L", as_integer(limit.decision.remaining),
                       static_cast<int64_t>(seconds_up(ngx_min(limit.decision.reset_after, window))));
     return add_header(r, kQuota, text_between(text, at)) != nullptr;
 }

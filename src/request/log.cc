@@ -13,7 +13,7 @@ namespace {
 u_char* print_wait(u_char* at, u_char* end, const Limit& limit, bool rejected) {
     const Micros wait = rejected ? limit.decision.retry_after : limit.decision.delay;
     if (wait == kNever) {
-        return ngx_slprintf(at, end, "never: the cost %uD is above the limit %uD", limit.cost,
+        return ngx_slprintf(at, end, "never: the cost %uL is above the limit %uL", limit.cost,
                             limit.decision.limit);
     }
     const Micros milliseconds = (wait + 999) / 1000;
@@ -120,7 +120,7 @@ void log_decision(ngx_http_request_t* r, Status status, const Limit& limit) {
     rates[print_rates(limit.policy->rates, rates)] = '\0';
     const LogText name(zone_of(limit), shown_name(limit.client, &room));
     ngx_log_debug5(NGX_LOG_DEBUG_HTTP, r->connection->log, 0,
-                   "rate_limit: zone \"%V\", key \"%V\", %s, rate %s, cost %uD", &zone_of(limit).name,
+                   "rate_limit: zone \"%V\", key \"%V\", %s, rate %s, cost %uL", &zone_of(limit).name,
                    &name.escaped, algorithm_name(limit.policy->algorithm), rates, limit.cost);
 #endif
 }
@@ -136,7 +136,7 @@ void log_decision(ngx_http_request_t* r, Status status, const Limit& limit) {
     }
     const Decision& decision = limit.decision;
     ngx_log_debug7(NGX_LOG_DEBUG_HTTP, r->connection->log, 0,
-                   "rate_limit: zone \"%V\" %s by %s, %uD of %uD left, delay %Lus, retry after %Lus",
+                   "rate_limit: zone \"%V\" %s by %s, %uL of %uL left, delay %Lus, retry after %Lus",
                    &zone_of(limit).name, decision.allowed ? "allowed" : "rejected",
                    decided_by_name(limit.decided_by), decision.remaining, decision.limit,
                    static_cast<int64_t>(decision.delay), static_cast<int64_t>(decision.retry_after));

@@ -91,7 +91,7 @@ u_char* print_policy_name(u_char* at, u_char* end, const Limit& limit, std::uint
 }
 
 u_char* print_never_reason(u_char* at, u_char* end, const Limit& limit) {
-    at = ngx_slprintf(at, end, "The cost of the request (%uD) is above the limit (%uD) of policy ",
+    at = ngx_slprintf(at, end, "The cost of the request (%uL) is above the limit (%uL) of policy ",
                       limit.cost, limit.decision.limit);
     at = print_policy_name(at, end, limit, limit.decision.rate);
     return ngx_slprintf(at, end, ".");

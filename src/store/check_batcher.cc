@@ -4,9 +4,9 @@
 #include <new>
 
 #include "connection/command.h"
-#include "protocol/policy_list.h"
 #include "protocol/script_text.h"
 #include "protocol/wire.h"
+#include "store/check_batch.h"
 #include "store/redis_statistics.h"
 
 namespace rate_limit {
@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::size_t kMaxKeys = 1024;           // in a call; Lua's stack holds a few thousand
 constexpr redis::Milliseconds kSplitFor = 1000;  // how long a node gets a call per client
+constexpr redis::Milliseconds kJoinWithin = 5;   // how long settled charges wait for a check
 
 // True if a node has decided nothing, because it does not serve all slots of the call.
 bool is_elsewhere(redis::Error error, std::string_view reply) {
@@ -43,46 +44,6 @@ std::string_view take_word(std::string_view* text) {
 }
 
 }  // namespace
-
-// A group in a batch that waits for its part of the reply. Outlives the question, which may be forgotten.
-struct Waiting {
-    Question* question;
-    std::size_t limits;
-    GroupKind kind;
-    Waiting* next;
-};
-
-// The groups of one call.
-struct CheckBatcher::Batch {
-    CheckBatcher* batcher = nullptr;
-    Node* node = nullptr;           // where the keys are; null if all keys are of `client`
-    redis::Slot slot = 0;           // of the first key
-    redis::Milliseconds since = 0;  // when the first group was added
-    redis::Buffer client;           // only set if there is no node
-    std::size_t groups = 0;
-    std::size_t keys = 0;
-    redis::Buffer key_texts;  // in RESP
-    PolicyList policies;
-    redis::Buffer group_texts;
-    Waiting* first = nullptr;
-    Waiting* last = nullptr;
-    Batch* next = nullptr;
-};
-
-// A server whose clients share one batch.
-struct CheckBatcher::Node {
-    const redis::Client* client;      // identifies the server; may be dangling
-    Batch* open;                      // the batch that is being filled; may be null
-    std::size_t in_flight;            // groups in flight
-    redis::Milliseconds split_until;  // until then, each client gets its own batch
-    Node* next;
-    Node* next_open;
-
-    // True while more groups are in flight than have been collected: sending now would only queue behind
-    // them, so the next reply triggers one larger call. A batch that is as large as those in flight is sent
-    // at once, so several batches are in flight, and neither Redis nor the worker is idle.
-    bool must_wait() const { return open->groups < in_flight; }
-};
 
 CheckBatcher::CheckBatcher(redis::Router* router, const Options& options, redis::Loop* loop)
     : router_(router),
@@ -156,7 +117,7 @@ CheckBatcher::Batch* CheckBatcher::make_batch() {
     if (batch != nullptr) {
         batch->batcher = this;
         batch->node = nullptr;
-        batch->groups = batch->keys = 0;
+        batch->groups = batch->checks = batch->keys = 0;
         batch->client.clear();
         batch->key_texts.clear();
         batch->policies.clear();
@@ -192,6 +153,11 @@ bool CheckBatcher::available(redis::Slot slot) const {
     return client != nullptr && client->available();
 }
 
+bool CheckBatcher::connected(redis::Slot slot) const {
+    const redis::Client* client = router_->client_of(slot);
+    return client != nullptr && client->connected();
+}
+
 // The node of a client; null if memory is exhausted. An idle node has no state worth keeping, so its record
 // is reused.
 CheckBatcher::Node* CheckBatcher::node_of(const redis::Client* client) {
@@ -206,7 +172,7 @@ CheckBatcher::Node* CheckBatcher::node_of(const redis::Client* client) {
         }
     }
     if (idle == nullptr) {
-        idle = new (std::nothrow) Node{client, nullptr, 0, 0, list, nullptr};
+        idle = new (std::nothrow) Node{client, nullptr, 0, 0, 0, list, nullptr};
         list = idle != nullptr ? idle : list;
     } else {
         idle->client = client;
@@ -289,12 +255,17 @@ bool CheckBatcher::add(const Limit* limits, const std::uint8_t* indices, std::si
     if (waiting == nullptr) {
         return false;
     }
-    char* at = batch->group_texts.extend(group_size(count, kind));
-    at = at != nullptr ? put_group(at, count, kind) : nullptr;
+    std::uint64_t costs = amount != nullptr ? *amount : 0;
+    for (std::size_t i = 0; amount == nullptr && i < count; i++) {
+        costs |= limits[indices[i]].cost;
+    }
+    const bool large = is_large(costs);
+    char* at = batch->group_texts.extend(group_size(count, kind, large));
+    at = at != nullptr ? put_group(at, count, kind, large) : nullptr;
     for (std::size_t i = 0; i < count; i++) {
         const Limit& limit = limits[indices[i]];
         const unsigned policy = batch->policies.add(*limit.policy, limit.zone->layout);
-        at = at != nullptr ? put_limit(at, policy, amount != nullptr ? *amount : limit.cost) : nullptr;
+        at = at != nullptr ? put_limit(at, policy, amount != nullptr ? *amount : limit.cost, large) : nullptr;
         at = at != nullptr && kind >= kUndo ? put_charge(at, {limit.cost, limit.decided_at}) : at;
         add_key(limit, &batch->key_texts);
     }
@@ -303,6 +274,12 @@ bool CheckBatcher::add(const Limit* limits, const std::uint8_t* indices, std::si
     batch->last = waiting;
     batch->groups++;
     batch->keys += count;
+    if (kind != kUndo && kind != kOverdraw) {
+        if (batch->checks == 0 && batch->groups > 1) {
+            batch->since = loop_->now();
+        }
+        batch->checks++;
+    }
     if (question != nullptr) {
         question->waiting = waiting;
     }
@@ -312,7 +289,7 @@ bool CheckBatcher::add(const Limit* limits, const std::uint8_t* indices, std::si
 
 // Sends a batch after a group was added: at once if the batch is full, else at the end of this turn.
 void CheckBatcher::complete(Batch* batch) {
-    if (batch->groups >= options_.batch || batch->keys + kMaxLimits > kMaxKeys ||
+    if (batch->checks >= options_.batch || batch->keys + kMaxLimits > kMaxKeys ||
         batch->policies.size() + kMaxLimits > kMaxPolicies) {
         close(batch);
         leave(batch);
@@ -361,9 +338,13 @@ bool CheckBatcher::settle(const Limit& limit, std::uint64_t actual) {
     return available(slot_of(limit)) && add(&limit, &kFirst, 1, less ? kUndo : kOverdraw, &amount, nullptr);
 }
 
-// Whether a node's open batch keeps waiting for the next reply. A late reply may be delayed by a lost packet,
-// so with a spare connection the batch is sent after Client::patience() anyway.
+// Whether a node's open batch keeps waiting. A batch of settled charges waits for a check, which saves a
+// call. Other batches wait for the next reply. A late reply may be delayed by a lost packet, so with a spare
+// connection the batch is sent after Client::patience() anyway.
 bool CheckBatcher::holds(const Node& node) {
+    if (node.open->checks == 0) {
+        return holds_until(node.open->since + kJoinWithin);
+    }
     if (!node.must_wait()) {
         return false;
     }
@@ -371,7 +352,10 @@ bool CheckBatcher::holds(const Node& node) {
     if (client == nullptr || !client->settings().spare) {
         return true;
     }
-    const redis::Milliseconds until = node.open->since + client->patience();
+    return holds_until(node.open->since + client->patience());
+}
+
+bool CheckBatcher::holds_until(redis::Milliseconds until) {
     if (until <= loop_->now()) {
         return false;
     }
@@ -381,10 +365,13 @@ bool CheckBatcher::holds(const Node& node) {
     return true;
 }
 
+// A process that shuts down first sends settled charges.
 void CheckBatcher::flush() {
+    bool settles = false;
     for (Node** link = &first_open_; *link != nullptr;) {
         Node* node = *link;
         if (holds(*node)) {
+            settles = settles || node->open->checks == 0;
             link = &node->next_open;
             continue;
         }
@@ -392,6 +379,10 @@ void CheckBatcher::flush() {
         Batch* batch = node->open;
         node->open = nullptr;
         leave(batch);
+    }
+    if (settles != keeps_process_) {
+        keeps_process_ = settles;
+        hold_->hold(settles);
     }
     while (filled_ != 0) {
         Batch*& list = open_[__builtin_ctzll(filled_)];
@@ -442,6 +433,7 @@ void CheckBatcher::send(Batch* batch) {
     call->slot = batch->slot;
     if (batch->node != nullptr) {
         batch->node->in_flight += batch->groups;
+        batch->node->checks_in_flight += batch->checks;
     }
     if (options_.counter != nullptr) {
         options_.counter->on_batch(batch->groups);
@@ -461,6 +453,7 @@ void CheckBatcher::on_answer(void* self, redis::Error error, std::string_view re
     }
     if (node != nullptr) {
         node->in_flight -= batch->groups;
+        node->checks_in_flight -= batch->checks;
         if (node->open != nullptr) {
             batcher->flush_->arm(0);
         }
@@ -496,7 +489,8 @@ void CheckBatcher::send_split(Batch* batch) {
         one->groups = 1;
         one->keys = waiting->limits;
         one->policies.assign(batch->policies.text());
-        const std::size_t size = group_size(waiting->limits, waiting->kind);
+        const bool large = !groups.empty() && (static_cast<unsigned char>(groups.front()) & kLargeCosts) != 0;
+        const std::size_t size = group_size(waiting->limits, waiting->kind, large);
         one->group_texts.append(groups.substr(0, size));
         groups.remove_prefix(size);
         const std::string_view before = keys;

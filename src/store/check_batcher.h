@@ -1,6 +1,6 @@
 // Limits whose state is in Redis. The checks of one turn of the event loop are batched into one call of the
-// script (in a cluster, one call per node), and the reply is split into decisions again. While more groups
-// are in flight to a node than have been collected for it, the collected groups wait for the next reply.
+// script (in a cluster, one call per node), and the reply is split into decisions again. While more checks
+// are in flight to a node than have been collected for it, the collected checks wait for the next reply.
 //
 // Belongs to one thread.
 #pragma once
@@ -42,7 +42,7 @@ class CheckBatcher {
   public:
     struct Options {
         std::string prefix;               // of every key
-        std::uint32_t batch = 64;         // the most groups in a call
+        std::uint32_t batch = 64;         // the most checks in a call
         Micros budget = kForever;         // see budget()
         RedisCounter* counter = nullptr;  // counts the sizes of batches; may be null
         // For debug lines; may be null.
@@ -63,6 +63,10 @@ class CheckBatcher {
     // False if calls for this slot would fail at once: it has no server, or its breaker is open.
     bool available(redis::Slot slot) const;
 
+    // Whether a call for this slot would be written to a connection that exists. Otherwise the call waits for
+    // a connection, and fails if there is none in time.
+    bool connected(redis::Slot slot) const;
+
     // Decides the question's limits, and charges all of them or none. False if memory is exhausted.
     bool ask(Question* question);
 
@@ -80,8 +84,9 @@ class CheckBatcher {
     // Redis does not answer, the limits stay charged.
     void undo(const Limit* limits, const std::uint8_t* indices, std::size_t count);
 
-    // Corrects the charge of a limit whose request turned out to cost `actual`. False if Redis is not
-    // available. If Redis does not answer, the limit stays charged as it is.
+    // Corrects the charge of a limit whose request turned out to cost `actual`, in the call of the next check
+    // or, if there is none, some milliseconds later. False if Redis is not available. If Redis does not
+    // answer, the limit stays charged as it is.
     bool settle(const Limit& limit, std::uint64_t actual);
 
     // How long after its start a request may send another question.
@@ -108,6 +113,7 @@ class CheckBatcher {
     void close(Batch* batch);
     void flush();
     bool holds(const Node& node);
+    bool holds_until(redis::Milliseconds until);
     void leave(Batch* batch);
     void send(Batch* batch);
     void send_split(Batch* batch);
@@ -128,6 +134,7 @@ class CheckBatcher {
     redis::Alarm* flush_;
     redis::Alarm* wake_;
     redis::Alarm* hold_;          // until a held batch is sent without waiting for a reply
+    bool keeps_process_ = false;  // a held batch has settled charges, which a shutdown waits for
     Node* whole_ = nullptr;       // the only node if the router is not sharded, else null
     Node* nodes_[kLists] = {};    // hash table by client
     Node* first_open_ = nullptr;  // list of the nodes with an open batch

@@ -99,8 +99,34 @@ bool settle(Limit* limit, std::uint64_t actual, const Process& process, Micros (
     if (actual < cost) {
         forget_denial(*limit);
     }
-    return limit->zone->batcher->settle(*limit, actual) ||
-           (actual > cost && overdraw_in_memory(*limit, actual - cost, wall(), process));
+    CheckBatcher* redis = limit->zone->batcher;
+    const auto fall_back = [&] {
+        return actual > cost && overdraw_in_memory(*limit, actual - cost, wall(), process);
+    };
+    // A call that waits for a connection may be lost. The fallback sends its charges until Redis has them.
+    return (!redis->connected(redis->slot_of(*limit)) && fall_back()) || redis->settle(*limit, actual) ||
+           fall_back();
+}
+
+bool charge_here(const Limit& limit, const Process& process, Micros (*wall)()) {
+    return overdraw_in_memory(limit, limit.cost, wall(), process);
+}
+
+std::uint64_t give_back_here(const Limit& limit, const Process& process, Micros (*wall)()) {
+    return correct_in_memory(limit, limit.cost,
+                             [&](const TableLimit& own) { return give_back(own, wall(), process); });
+}
+
+void follow_here(const Limit& limit, const Decision& said, const Process& process, Micros (*wall)()) {
+    correct_in_memory(limit, limit.cost, [&](TableLimit& own) {
+        // The next reply to a sync call is more accurate than what Redis said before it had all counts.
+        const Slot slot = own.table->find(own.client, process);
+        const bool sent = slot.state == nullptr || own.table->unsent_of(slot).total() == 0;
+        if (slot.state != nullptr) {
+            Table::keep(slot, process);
+        }
+        return sent && follow_redis(&own, said, said.remaining, 0, wall() + own.ahead, process);
+    });
 }
 
 void refund(Limit* limits, std::size_t count, const Process& process, Micros (*wall)()) {

@@ -27,6 +27,20 @@ void refund(Limit* limits, std::size_t count, const Process& process, Micros (*w
 // is not available.
 bool settle(Limit* limit, std::uint64_t actual, const Process& process, Micros (*wall)());
 
+// The next functions correct what a client has used by the limit's cost, without a charge of a request. They
+// change only the memory of this instance. The zone has a table.
+
+// Charges the cost even if it does not fit, up to debt_of() the policy. In a zone of Redis, the table is the
+// fallback. Redis is charged later if the table has unsent counts. False if there is no slot for the client.
+bool charge_here(const Limit& limit, const Process& process, Micros (*wall)());
+
+// Gives back the newest requests that still count. Returns how much of the cost Redis has to give back.
+std::uint64_t give_back_here(const Limit& limit, const Process& process, Micros (*wall)());
+
+// After Redis has given back a part of the cost too: the table may have got an older state from Redis
+// meanwhile, and follows `said`, the decision of Redis afterwards. The table has unsent counts.
+void follow_here(const Limit& limit, const Decision& said, const Process& process, Micros (*wall)());
+
 // Room for the part of a policy that belongs to this instance.
 using PolicyRoom = std::aligned_storage_t<sizeof(Policy), alignof(Policy)>;
 

@@ -11,7 +11,7 @@ constexpr Micros kLatest = kForever - 2 * kMaxPeriod;
 
 constexpr Micros kTimes[] = {1, kSecond, kMidnight, kLatest};
 
-Policy extreme(Algorithm algorithm, std::uint32_t count, Micros period) {
+Policy extreme(Algorithm algorithm, std::uint64_t count, Micros period) {
     Policy policy;
     policy.algorithm = algorithm;
     policy.rates.size = 1;
@@ -23,7 +23,8 @@ Policy extreme(Algorithm algorithm, std::uint32_t count, Micros period) {
 void check_against_model(const Policy& policy, Micros now) {
     Client client(policy);
     Model model(policy, policy.rates.rates[0]);
-    for (const std::uint64_t cost : std::initializer_list<std::uint64_t>{1, kMaxCost, 0, 1, kMaxCost - 1}) {
+    for (const std::uint64_t cost : std::initializer_list<std::uint64_t>{
+             1, 1'000'000, kMaxCost, 0, 1, kMaxCost - 1'000'002, kMaxCost - 1}) {
         const bool fits = cost == 0 || model.fits(now, cost);
         if (fits && cost != 0) {
             model.charge(now, cost);
@@ -41,8 +42,11 @@ void check_against_model(const Policy& policy, Micros now) {
 
 void test_the_largest_and_smallest_rates_are_exact_at_all_times(void**) {
     for (const Algorithm algorithm : kEveryAlgorithm) {
-        const std::uint32_t most = algorithm == Algorithm::kSlidingLog ? kMaxLogEntries : kMaxCount;
-        for (const std::uint32_t count : {1U, 2U, most - 1, most}) {
+        const bool log = algorithm == Algorithm::kSlidingLog;
+        const std::uint64_t most = log ? kMaxLogEntries : kMaxCount;
+        const std::uint64_t small = log ? 1000 : kMaxSmallCount;
+        for (const std::uint64_t count :
+             std::initializer_list<std::uint64_t>{1, 2, small - 1, small, small + 1, most - 1, most}) {
             for (const Micros period : {kSecond, kMaxPeriod}) {
                 for (const Micros now : kTimes) {
                     Policy policy = extreme(algorithm, count, period);
@@ -58,7 +62,7 @@ void test_the_largest_and_smallest_rates_are_exact_at_all_times(void**) {
     }
 }
 
-// 10^9 requests at one in 366 days are 10^9 years: no wait is told as longer than kForever.
+// 2^53 requests at one in 366 days are 10^16 years: no wait is told as longer than kForever.
 void test_no_wait_is_longer_than_forever(void**) {
     for (const Algorithm algorithm : {Algorithm::kTokenBucket, Algorithm::kLeakyBucket, Algorithm::kGcra}) {
         Policy policy = extreme(algorithm, 1, kMaxPeriod);
@@ -67,8 +71,8 @@ void test_no_wait_is_longer_than_forever(void**) {
         policy.delay = algorithm == Algorithm::kLeakyBucket ? 0 : kNoDelay;
         Client client(policy);
         Decision decision = {};
-        for (int i = 0; i < 1000; ++i) {
-            decision = client.request(kMidnight, kMaxCost);
+        for (const std::uint64_t cost : {kMaxCost - 1, std::uint64_t{1}}) {
+            decision = client.request(kMidnight, cost);
             assert_true(decision.allowed);
         }
         assert_int_equal(decision.remaining, 0);
@@ -80,22 +84,26 @@ void test_no_wait_is_longer_than_forever(void**) {
     }
 }
 
-void test_a_quota_of_a_thousand_million_is_used_up_to_the_last(void**) {
+void test_a_large_quota_is_used_up_to_the_last(void**) {
     for (const Algorithm algorithm : kEveryAlgorithm) {
         if (algorithm == Algorithm::kSlidingLog) {
             continue;
         }
-        Policy policy = extreme(algorithm, kMaxCount, kMaxPeriod);
-        policy.burst = algorithm == Algorithm::kLeakyBucket || algorithm == Algorithm::kGcra ? kMaxBurst : 0;
-        for (const Micros now : kTimes) {
-            Client client(policy);
-            for (std::uint32_t i = 1; i <= 1000; ++i) {
-                const Decision decision = client.request(now, kMaxCost);
-                assert_true(decision.allowed);
-                assert_int_equal(decision.remaining, kMaxCount - i * kMaxCost);
+        for (const std::uint64_t count : {kMaxSmallCount, kMaxSmallCount + 1, kMaxCount}) {
+            Policy policy = extreme(algorithm, count, kMaxPeriod);
+            const bool burst = algorithm == Algorithm::kLeakyBucket || algorithm == Algorithm::kGcra;
+            policy.burst = burst ? count - 1 : 0;
+            for (const Micros now : kTimes) {
+                Client client(policy);
+                for (std::uint64_t i = 1; i <= 1000; ++i) {
+                    const Decision decision = client.request(now, count / 1000);
+                    assert_true(decision.allowed);
+                    assert_int_equal(decision.remaining, count - i * (count / 1000));
+                }
+                assert_true(count % 1000 == 0 || client.request(now, count % 1000).allowed);
+                assert_false(client.request(now).allowed);
+                assert_true(client.request(now).retry_after > 0);
             }
-            assert_false(client.request(now).allowed);
-            assert_true(client.request(now).retry_after > 0);
         }
     }
 }
@@ -103,11 +111,12 @@ void test_a_quota_of_a_thousand_million_is_used_up_to_the_last(void**) {
 void test_the_largest_log_is_exact(void**) {
     Policy policy = extreme(Algorithm::kSlidingLog, kMaxLogEntries, kMaxPeriod);
     Client client(policy);
-    assert_true(client.request(kMidnight, kMaxCost).allowed);
-    assert_true(client.request(kMidnight + 1, kMaxLogEntries - kMaxCost).allowed);
+    constexpr std::uint64_t kMany = 1'000'000;
+    assert_true(client.request(kMidnight, kMany).allowed);
+    assert_true(client.request(kMidnight + 1, kMaxLogEntries - kMany).allowed);
     assert_rejected(client.request(kMidnight + 2), 0, kMaxPeriod - 1, kMaxPeriod - 2);
-    assert_rejected(client.request(kMidnight + 2, kMaxCost + 1), 0, kMaxPeriod - 1, kMaxPeriod - 1);
-    assert_admitted(client.request(kMidnight + kMaxPeriod, kMaxCost), 0, kMaxPeriod);
+    assert_rejected(client.request(kMidnight + 2, kMany + 1), 0, kMaxPeriod - 1, kMaxPeriod - 1);
+    assert_admitted(client.request(kMidnight + kMaxPeriod, kMany), 0, kMaxPeriod);
 }
 
 void test_counts_of_all_requests_do_not_overflow(void**) {
@@ -158,7 +167,7 @@ int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(test_the_largest_and_smallest_rates_are_exact_at_all_times),
         cmocka_unit_test(test_no_wait_is_longer_than_forever),
-        cmocka_unit_test(test_a_quota_of_a_thousand_million_is_used_up_to_the_last),
+        cmocka_unit_test(test_a_large_quota_is_used_up_to_the_last),
         cmocka_unit_test(test_the_largest_log_is_exact),
         cmocka_unit_test(test_counts_of_all_requests_do_not_overflow),
         cmocka_unit_test(test_the_whole_range_of_time_is_crossed_without_harm),

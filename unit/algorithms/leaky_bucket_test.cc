@@ -9,7 +9,7 @@
 namespace rate_limit {
 namespace {
 
-Policy leaky(const char* rate, std::uint32_t burst, std::uint32_t delay) {
+Policy leaky(const char* rate, std::uint64_t burst, std::uint64_t delay) {
     Policy policy = policy_of(Algorithm::kLeakyBucket, rate);
     policy.burst = burst;
     policy.delay = delay;

@@ -70,7 +70,7 @@ void nothing_more_is_given(const Trace& trace) {
         RC_ASSERT(after.remaining <= after.limit);
         RC_ASSERT(after.reset_after <= client.look(now).reset_after);
         // All of it leaves a client that has used nothing.
-        give_back(client.policy(), client.layout(), now, kMaxCount, state.data());
+        give_back(client.policy(), client.layout(), now, 2 * kMaxCount, state.data());
         RC_ASSERT(check.evaluate(client.policy(), client.layout(), state.data(), now, 0).remaining ==
                   after.limit);
     }

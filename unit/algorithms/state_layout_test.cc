@@ -58,16 +58,17 @@ void test_every_word_of_a_state_lies_within_it(void**) {
 }
 
 void test_equal_shapes_are_those_equal_in_everything(void**) {
-    const StateLayout layout = {Algorithm::kSlidingLog, 1, 0, 10, 4, false, false};
+    const StateLayout layout = {Algorithm::kSlidingLog, 1, 0, 10, 4, false, false, false};
     assert_true(layout == layout);
     assert_false(layout != layout);
-    const StateLayout others[] = {{Algorithm::kGcra, 1, 0, 10, 4, false, false},
-                                  {Algorithm::kSlidingLog, 2, 0, 10, 4, false, false},
-                                  {Algorithm::kSlidingLog, 1, 1, 10, 4, false, false},
-                                  {Algorithm::kSlidingLog, 1, 0, 11, 4, false, false},
-                                  {Algorithm::kSlidingLog, 1, 0, 10, 6, false, false},
-                                  {Algorithm::kSlidingLog, 1, 0, 10, 4, true, false},
-                                  {Algorithm::kSlidingLog, 1, 0, 10, 4, false, true}};
+    const StateLayout others[] = {{Algorithm::kGcra, 1, 0, 10, 4, false, false, false},
+                                  {Algorithm::kSlidingLog, 2, 0, 10, 4, false, false, false},
+                                  {Algorithm::kSlidingLog, 1, 1, 10, 4, false, false, false},
+                                  {Algorithm::kSlidingLog, 1, 0, 11, 4, false, false, false},
+                                  {Algorithm::kSlidingLog, 1, 0, 10, 6, false, false, false},
+                                  {Algorithm::kSlidingLog, 1, 0, 10, 4, true, false, false},
+                                  {Algorithm::kSlidingLog, 1, 0, 10, 4, false, true, false},
+                                  {Algorithm::kSlidingLog, 1, 0, 10, 4, false, false, true}};
     for (const StateLayout& other : others) {
         assert_true(layout != other);
         assert_false(layout == other);

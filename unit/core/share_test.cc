@@ -11,7 +11,8 @@ Policy part(const Policy& policy, std::uint32_t instances, std::uint32_t rank) {
     return part_of(policy, Share{instances, rank});
 }
 
-const std::uint32_t kNumbers[] = {1, 2, 3, 5, 7, 10, 99, 100, 101, 1000, 65'537, 999'999'999, kMaxCount};
+const std::uint64_t kNumbers[] = {
+    1, 2, 3, 5, 7, 10, 99, 100, 101, 1000, 65'537, 999'999'999, 1'000'000'000, kMaxCount};
 
 void test_alone_an_instance_has_everything(void**) {
     for (const Algorithm algorithm : kEveryAlgorithm) {
@@ -33,7 +34,7 @@ void test_alone_an_instance_has_everything(void**) {
 }
 
 void test_counts_add_up_to_the_whole(void**) {
-    for (const std::uint32_t count : kNumbers) {
+    for (const std::uint64_t count : kNumbers) {
         Policy policy;
         policy.rates.size = 1;
         policy.rates.rates[0] = {count, kMinute};

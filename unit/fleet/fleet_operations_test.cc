@@ -1,4 +1,5 @@
-// Resets, changes of a rate and lookups on the whole fleet: their commands, in order, and their outcome.
+// Resets, changes of a rate, lookups and corrections on the whole fleet: their commands, in order, and their
+// outcome.
 #include "fleet/fleet_operations.h"
 
 #include <memory>
@@ -265,6 +266,76 @@ void test_after_a_denied_lookup_redis_is_not_asked_for_a_while(void**) {
     assert_false(late.find_here());
 }
 
+// A real server, and a client of it that loads the script of checks.
+struct ScriptScene {
+    ScriptScene()
+        : settings(settings_with(kScript, server.path(), 60000)),
+          client(redis::Client::make(settings, {}, &loop)),
+          zone("api"),
+          process(this_process()) {
+        zone.policy.overdraft = kOneMore;
+    }
+
+    // Corrects what alice has used; returns the remaining requests.
+    std::uint64_t correct(bool gives_back, std::uint64_t amount) {
+        bool done = false;
+        ClientCorrection correction({zone.followed(), "rate_limit:", &process}, zone.policy, "alice",
+                                    gives_back, amount);
+        correction.start(
+            client.get(), [](void* self) { *static_cast<bool*>(self) = true; }, &done);
+        assert_true(loop.run_until([&] { return done; }));
+        assert_int_equal(correction.error(), redis::Error::kNone);
+        assert_true(correction.time() > 0);
+        return correction.decision().remaining;
+    }
+
+    redis::TestLoop loop;
+    redis::RealServer server;
+    redis::Settings settings;
+    std::unique_ptr<redis::Client> client;
+    TestZone zone;
+    Process process;
+};
+
+void test_a_client_in_redis_is_charged_and_refunded(void**) {
+    ScriptScene scene;
+    assert_int_equal(scene.correct(true, 3), 10);
+    assert_string_equal(scene.server.command({"EXISTS", std::string(kAliceKey)}).c_str(), "0");
+    scene.zone.use("alice");
+    assert_int_equal(scene.correct(false, 4), 6);
+    assert_true(scene.zone.knows("alice"));  // and its rejection
+    assert_int_equal(scene.correct(true, 1), 7);
+    Decision decision;
+    Micros time = 0;
+    assert_false(scene.zone.denials->find(scene.zone.denials->hash("alice"), scene.zone.policy, 1, kNow,
+                                          &decision, &time));
+    assert_int_equal(scene.correct(false, 1000), 0);
+    assert_int_equal(scene.correct(true, 10), 0);
+    assert_int_equal(scene.correct(true, 3), 3);
+    assert_int_equal(scene.correct(true, 1000), 10);
+    assert_string_equal(scene.server.command({"EXISTS", std::string(kAliceKey)}).c_str(), "0");
+}
+
+void test_a_correction_fails_with_redis_and_for_a_wrong_reply(void**) {
+    for (const bool answers : {false, true}) {
+        Scene scene;
+        scene.zone.use("alice");
+        scene.server.answer = [&](const redis::Words& words) {
+            return words[0] != "EVALSHA" ? redis::FakeServer::healthy(words)
+                   : answers             ? redis::bulk("12345678")
+                                         : std::string("-READONLY no\r\n");
+        };
+        ClientCorrection refund(scene.place(), scene.zone.policy, "alice", true, 1);
+        assert_int_equal(scene.run(&refund), answers ? redis::Error::kShape : redis::Error::kReadOnly);
+        Decision decision;
+        Micros time = 0;
+        // Redis may have given the request back: the client may be admitted.
+        assert_int_equal(scene.zone.denials->find(scene.zone.denials->hash("alice"), scene.zone.policy, 1,
+                                                  kNow, &decision, &time),
+                         !answers);
+    }
+}
+
 }  // namespace
 }  // namespace rate_limit
 
@@ -284,6 +355,8 @@ int main() {
         cmocka_unit_test(test_a_rate_that_redis_does_not_take_does_not_hold_here),
         cmocka_unit_test(test_a_lookup_asks_redis_only_for_a_client_that_is_not_here),
         cmocka_unit_test(test_after_a_denied_lookup_redis_is_not_asked_for_a_while),
+        cmocka_unit_test(test_a_client_in_redis_is_charged_and_refunded),
+        cmocka_unit_test(test_a_correction_fails_with_redis_and_for_a_wrong_reply),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -282,6 +282,29 @@ void test_requests_beyond_a_limit_are_sent_where_they_count(void**) {
     }
 }
 
+// Another instance has given back most of a charge in Redis. With 60 a minute, 30 drain in 30 s, which no lag
+// explains.
+void test_a_bucket_follows_redis_after_charges_were_given_back(void**) {
+    for (const Algorithm algorithm : {Algorithm::kTokenBucket, Algorithm::kLeakyBucket, Algorithm::kGcra}) {
+        Policy policy = with_debt(policy_of(algorithm, "60r/m"));
+        policy.burst = policy.capacity = 60;
+        Scene scene(policy);
+        assert_false(scene.begin());
+        use(scene.zone, "alice", 40);
+        assert_true(scene.begin());
+        scene.confirm_all();
+        assert_int_equal(scene.zone.used(scene.zone->hash("alice")), 40);
+        Check check;
+        std::uint64_t* words = scene.ledger.state("alice").data();
+        check.evaluate(policy, scene.zone->layout(), words, kNow, 30);
+        check.give_back(words);
+        use(scene.zone, "alice", 1);
+        assert_true(scene.begin());
+        scene.confirm_all();
+        assert_int_equal(scene.zone.used(scene.zone->hash("alice")), 11);
+    }
+}
+
 }  // namespace
 }  // namespace rate_limit
 
@@ -298,6 +321,7 @@ int main() {
         cmocka_unit_test(test_requests_that_have_left_their_window_while_in_flight_are_not_retried),
         cmocka_unit_test(test_a_long_time_in_flight_does_not_put_a_client_in_debt),
         cmocka_unit_test(test_a_bucket_drains_once_for_all_instances),
+        cmocka_unit_test(test_a_bucket_follows_redis_after_charges_were_given_back),
         cmocka_unit_test(test_of_several_rates_the_most_used_one_decides_what_is_sent),
         cmocka_unit_test(test_requests_beyond_a_limit_are_sent_where_they_count),
     };

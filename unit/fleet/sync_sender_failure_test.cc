@@ -177,7 +177,7 @@ void test_a_lost_call_is_retried_and_charged_once(void**) {
         {"a record too many",
          send([](const std::string& text) { return redis::bulk(text + record(1, "x")); })},
         {"a value that is too long", send([](const std::string& text) {
-             return redis::bulk(text.substr(0, 12) + packed(60000, 2) + text.substr(14));
+             return redis::bulk(text.substr(0, 15) + packed(60000, 2) + text.substr(17));
          })},
         {"a time that is none",
          send([](const std::string& text) { return redis::bulk(std::string(8, '\xff') + text.substr(8)); })},

@@ -46,7 +46,7 @@ struct SeenCall {
 
 // The record of a client in the reply.
 inline std::string record(std::uint32_t overshoot, const std::string& value) {
-    return packed(overshoot, 4) + packed(value.size(), 2) + value;
+    return packed(overshoot, 7) + packed(value.size(), 2) + value;
 }
 
 // The value of a key of fixed_window.
@@ -93,14 +93,14 @@ class SyncServer {
         call.policies = policy_records(words.arguments[0]);
         call.sequence = words.arguments[2];
         call.age = std::stoll(words.arguments[3]);
-        assert_int_equal(entries.size(), call.keys.size() * 5);
+        assert_int_equal(entries.size(), call.keys.size() * kLargeLimitSize);
         const std::uint64_t sequence = std::stoull(call.sequence);
         const bool fresh = sequence > applied_[call.guard];
         std::string reply = packed(static_cast<std::uint64_t>(clock()), 8);
         for (std::size_t i = 0; i < call.keys.size(); i++) {
             const std::string& key = call.keys[i];
-            const auto amount = static_cast<std::uint32_t>(number_at(entries, i * 5 + 1, 4));
-            call.numbers.push_back(static_cast<unsigned>(number_at(entries, i * 5, 1)));
+            const std::uint64_t amount = number_at(entries, i * kLargeLimitSize + 1, 7);
+            call.numbers.push_back(static_cast<unsigned>(number_at(entries, i * kLargeLimitSize, 1)));
             assert_true(call.numbers.back() < call.policies.size());
             assert_true(call.amounts.emplace(key, amount).second);
             charged[key] += fresh ? amount : 0;

@@ -40,8 +40,10 @@ struct Call {
     std::vector<std::string> command(const std::string& sha, bool declared = true) const {
         std::string text;
         for (const CallGroup& group : groups) {
-            text += static_cast<char>(group.limits.size() | group.kind);
-            text += records_of(group);
+            const bool large = std::any_of(group.limits.begin(), group.limits.end(),
+                                           [](const CallLimit& limit) { return is_large(limit.cost); });
+            text += static_cast<char>(group.limits.size() | group.kind | (large ? kLargeCosts : 0));
+            text += records_of(group, large);
         }
         const std::vector<std::string> all = keys();
         std::vector<std::string> words = begin(sha, declared ? all : std::vector<std::string>());
@@ -58,7 +60,7 @@ struct Call {
         std::vector<std::string> all = keys();
         all.push_back(guard);
         std::vector<std::string> words = begin(sha, all);
-        words.push_back(records_of(groups[0]));
+        words.push_back(records_of(groups[0], true));
         words.push_back(sequence);
         words.push_back(age);
         return words;
@@ -78,10 +80,10 @@ struct Call {
         return words;
     }
 
-    static std::string records_of(const CallGroup& group) {
+    static std::string records_of(const CallGroup& group, bool large) {
         redis::Buffer text;
         for (const CallLimit& limit : group.limits) {
-            append_entry(limit.policy, limit.cost, &text);
+            put_limit(text.extend(large ? kLargeLimitSize : kLimitSize), limit.policy, limit.cost, large);
             if (group.kind >= kUndo) {
                 put_charge(text.extend(kChargeSize), limit.charge);
             }

@@ -20,33 +20,49 @@
 
 namespace rate_limit {
 
-// Replaces lua/keys.lua. The last argument of a call is the time, and the first 8 bytes of a value are its
-// expiry. In a call whose keys are not declared, the script takes the time for one more key; no limit has
-// this key.
+// The last argument of a call is the time, and the first 8 bytes of a value are its expiry. In a call whose
+// keys are not declared, the script takes the time for one more key; no limit has this key.
 constexpr char kTestKeys[] = R"lua(
+local from_bytes, to_bytes = struct.unpack, struct.pack
 local now = tonumber(ARGV[#ARGV])
-for i = 1, #keys do
-    if values[i] and struct.unpack('<I8', values[i]) <= now then
-        redis.call('DEL', keys[i])
-        values[i] = false
+local modern, values = true, false
+local function part_of(key, value)
+    if value and from_bytes('<I8', value) <= now then
+        redis.call('DEL', key)
+        value = false
     end
-    values[i] = values[i] and string.sub(values[i], 9)
+    return value and string.sub(value, 9)
+end
+local function call(name, ...)
+    local found = redis.call(name, ...)
+    for i = 1, name == 'MGET' and #found or 0 do
+        found[i] = part_of(select(i, ...), found[i])
+    end
+    return found
+end
+local function try(name, key)
+    assert(name == 'GET')
+    local value = redis.pcall(name, key)
+    return value and value.err and value or part_of(key, value)
 end
 local function rewrite(_, key, value)
     redis.call('SET', key, string.sub(redis.call('GET', key), 1, 8) .. value)
 end
 local function save(key, value, expires, same_expiry)
     assert(expires % 1 == 0)
-    assert(not same_expiry or struct.unpack('<I8', redis.call('GET', key)) == expires)
+    assert(not same_expiry or from_bytes('<I8', redis.call('GET', key)) == expires)
     if value then
-        redis.call('SET', key, struct.pack('<I8', expires) .. value)
+        redis.call('SET', key, to_bytes('<I8', expires) .. value)
     else
         redis.call('DEL', key)
     end
 end
+)lua";
+
+constexpr char kTestLargeValues[] = R"lua(
 local function read_part(key, first, last)
     local expires = redis.call('GETRANGE', key, 0, 7)
-    if first == 0 and #expires == 8 and struct.unpack('<I8', expires) <= now then
+    if first == 0 and #expires == 8 and from_bytes('<I8', expires) <= now then
         redis.call('DEL', key)
     end
     return redis.call('GETRANGE', key, first + 8, last < 0 and last or last + 8)
@@ -56,9 +72,11 @@ local function write_part(key, first, text)
 end
 local function save_until(key, expires)
     assert(expires % 1 == 0)
-    redis.call('SETRANGE', key, 0, struct.pack('<I8', expires))
+    redis.call('SETRANGE', key, 0, to_bytes('<I8', expires))
 end
 )lua";
+
+constexpr KeyFiles kTestFiles = {kTestKeys, kTestLargeValues};
 
 inline std::uint64_t steps = 0;  // limits that were decided or changed
 inline std::unique_ptr<Server> server;
@@ -69,8 +87,8 @@ inline bool declared = true;  // whether checks declare their keys
 // Loads scripts in which a log of up to `whole` entries is not a ring; see script_text.
 inline void load_scripts(long whole) {
     Connection& connection = server->connection();
-    sha = text_of(*connection.call({"SCRIPT", "LOAD", script_text("ORDER", kTestKeys, whole)}));
-    sync_sha = text_of(*connection.call({"SCRIPT", "LOAD", script_text("ORDER.sync", kTestKeys, whole)}));
+    sha = text_of(*connection.call({"SCRIPT", "LOAD", script_text("ORDER", &kTestFiles, whole)}));
+    sync_sha = text_of(*connection.call({"SCRIPT", "LOAD", script_text("ORDER.sync", &kTestFiles, whole)}));
 }
 
 inline void start_server(const std::string& program) {
@@ -166,8 +184,8 @@ class Calls {
         }
         CallGroup group = {event.imposes ? kDecide : event.kind, {}};
         for (const ScenarioLimit& limit : event.limits) {
-            const Charge charge = {limit.cost + limit.more,
-                                   std::max<Micros>(calls_.back().now - limit.before, 1)};
+            const Micros at = std::max<Micros>(calls_.back().now - limit.before, 1);
+            const Charge charge = {limit.cost + limit.more, limit.newest ? kForever : at};
             group.limits.push_back({numbers_[limit.zone], key_of(limit), limit.cost, charge});
         }
         call.groups.insert(call.groups.end(), times, group);
@@ -262,8 +280,8 @@ class Mirror {
         std::vector<MirroredLimit> limits = limits_of(call, call.groups[0]);
         for (std::size_t i = 0; i < limits.size(); ++i) {
             limits[i].cost = applied ? 0 : limits[i].cost;
-            const std::uint32_t expected = mirror_charge(&limits[i], call.now, call.age);
-            std::uint32_t overshoot = 0;
+            const std::uint64_t expected = mirror_charge(&limits[i], call.now, call.age);
+            std::uint64_t overshoot = 0;
             std::string_view value;
             RC_ASSERT(decode_entry(&reply, &overshoot, &value));
             RC_ASSERT(overshoot <= expected);

@@ -31,7 +31,7 @@ void test_redis_decides_as_core_does(void**) {
 void test_what_overlaps_of_the_window_before_is_exact(void**) {
     constexpr Micros kPeriod = 30 * kDay;
     constexpr Micros kLeft = 2'409'415'184'501;
-    const ScenarioZone zone = {policy_of(Algorithm::kSlidingWindow, "70000r/30d"), false, 0, 0};
+    const ScenarioZone zone = {policy_of(Algorithm::kSlidingWindow, "70000r/30d"), false, 0, 0, false};
     Scenario scenario = {{zone}, 600 * kPeriod, {}};
     for (const auto& [move, cost] :
          {std::pair<Micros, std::uint32_t>{1, 65501}, {2 * kPeriod - kLeft - 2, 1}, {1, 1}}) {

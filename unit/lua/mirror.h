@@ -92,10 +92,16 @@ class MirroredClient {
             convert(layout_, left_by(policy, layout), words_.data(), layout, policy.rates, words.data());
             return words;
         }
-        const std::size_t interval = interval_index(layout);
-        std::copy_n(words_.begin(), interval, words.begin());
+        for (std::uint32_t i = 0; i < layout.rates; ++i) {
+            functions_of(layout.algorithm)
+                .convert(layout_, words_.data() + i * words_per_rate(layout_), layout,
+                         words.data() + i * words_per_rate(layout));
+        }
+        if (has_marks(layout)) {
+            words[marks_index(layout)] = words_[marks_index(layout_)];
+        }
         if (layout.interval && layout_.interval) {
-            words[interval] = words_[interval];
+            words[interval_index(layout)] = words_[interval_index(layout_)];
         }
         return words;
     }
@@ -219,7 +225,11 @@ inline void mirror_group(std::vector<MirroredLimit>* group, Micros now, GroupKin
     for (MirroredLimit& limit : *group) {
         const Words before = limit.words;
         if (kind >= kUndo) {
-            limit.check.undo(limit.charge, kind == kUndoRequest, limit.words.data());
+            if (limit.charge.at == kForever) {
+                limit.check.give_back(limit.words.data());
+            } else {
+                limit.check.undo(limit.charge, kind == kUndoRequest, limit.words.data());
+            }
         } else if (kind == kOverdraw) {
             limit.check.overdraw(limit.words.data());
         } else if (admitted) {
@@ -246,7 +256,7 @@ inline Micros last_charge(const MirroredLimit& limit) {
 
 // Charges a limit at `now`, even beyond the limit. Returns how many requests exceed the limit; for a bucket
 // that is charged in the past, an upper bound.
-inline std::uint32_t mirror_charge(MirroredLimit* limit, Micros now, Micros age) {
+inline std::uint64_t mirror_charge(MirroredLimit* limit, Micros now, Micros age) {
     limit->client->expire(now);
     limit->words = limit->client->read(*limit->policy, limit->layout);
     const Words before = limit->words;
@@ -254,7 +264,7 @@ inline std::uint32_t mirror_charge(MirroredLimit* limit, Micros now, Micros age)
     const Micros last = back ? last_charge(*limit) : 0;
     const Micros since = back ? std::max<Micros>(now - age, 1) : now;
     const Micros time = last - since > kClockSlack ? std::min(last, now) : since;
-    const std::uint32_t left =
+    const std::uint64_t left =
         limit->check.evaluate(*limit->policy, limit->layout, before.data(), time, 0).remaining;
     limit->check.evaluate(*limit->policy, limit->layout, before.data(), time, limit->cost);
     limit->check.impose(limit->words.data());

@@ -14,10 +14,13 @@ struct ScenarioZone {
     bool varied;
     std::uint32_t slots;        // if varied
     std::uint32_t log_entries;  // if varied
+    bool large;                 // the state is large even if the counts are small
 
     StateLayout layout() const {
-        return varied ? layout_of(policy, std::max(slots, policy.rates.size), log_entries)
-                      : layout_of(policy);
+        StateLayout layout =
+            varied ? layout_of(policy, std::max(slots, policy.rates.size), log_entries) : layout_of(policy);
+        layout.large = layout.large || (large && !has_state<StateKind::kLog>(policy.algorithm));
+        return layout;
     }
 };
 
@@ -34,6 +37,7 @@ struct ScenarioLimit {
     std::uint64_t cost;
     Micros before = 0;       // if the group undoes a charge: how long ago it was made,
     std::uint64_t more = 0;  // and how much more it cost
+    bool newest = false;     // with kUndoRequest: the newest requests are given back
 };
 
 // A group of requests, and the changes before it.
@@ -66,7 +70,7 @@ struct Scenario {
 
 inline std::ostream& operator<<(std::ostream& out, const Scenario& scenario) {
     for (const ScenarioZone& zone : scenario.zones) {
-        out << "zone " << zone.policy << " ceiling=" << zone.policy.ceiling
+        out << "zone " << zone.policy << " ceiling=" << zone.policy.ceiling << (zone.large ? " large" : "")
             << (zone.policy.debt ? " debt" : "") << " overdraft=" << zone.policy.overdraft
             << (zone.varied ? " varied, slots=" : "") << (zone.varied ? std::to_string(zone.slots) : "")
             << "\n";
@@ -81,7 +85,8 @@ inline std::ostream& operator<<(std::ostream& out, const Scenario& scenario) {
         for (const ScenarioLimit& limit : event.limits) {
             out << " zone " << limit.zone << " client " << limit.client << " cost " << limit.cost;
             if (event.kind >= kUndo) {
-                out << " of " << limit.cost + limit.more << " charged " << limit.before << " ago";
+                out << " of " << limit.cost + limit.more << " charged " << limit.before << " ago"
+                    << (limit.newest ? " or the newest" : "");
             }
             out << ";";
         }
@@ -95,9 +100,23 @@ inline std::ostream& operator<<(std::ostream& out, const Scenario& scenario) {
 
 namespace random {
 
+// If a zone has several rates, its states stay large or small: Redis leaves the states of other rates as they
+// are.
+inline void keep_size(const ScenarioZone& zone, unsigned kind, Policy* policy) {
+    if (zone.large || (!zone.varied && (kind & kSeveralRates) == 0)) {
+        return;
+    }
+    policy->burst = std::min(policy->burst, kMaxSmallCount - 1);
+    policy->capacity = std::min(policy->capacity, kMaxSmallCount);
+    for (std::uint32_t i = 0; i < policy->rates.size; ++i) {
+        policy->rates.rates[i].count = std::min(policy->rates.rates[i].count, kMaxSmallCount);
+    }
+}
+
 inline ScenarioZone draw_zone(Algorithm algorithm, unsigned kind) {
     ScenarioZone zone = {draw_policy(algorithm, kind), (kind & kRateChanges) != 0 && *between(0, 2) == 0, 0,
-                         0};
+                         0, *between(0, 2) == 0};
+    keep_size(zone, kind, &zone.policy);
     zone.slots = *between<std::uint32_t>(1, kMaxRates);
     zone.log_entries = *between<std::uint32_t>(300, 400);
     if (algorithm == Algorithm::kLeakyBucket || algorithm == Algorithm::kGcra) {
@@ -127,6 +146,7 @@ inline Policy draw_change(const ScenarioZone& zone, unsigned kind) {
     }
     policy.burst = *between(0, 1) == 0 ? policy.burst : *between<std::uint64_t>(0, policy.burst);
     policy.min_interval = *between(0, 2) == 0 ? 0 : policy.min_interval;
+    keep_size(zone, kind, &policy);
     return policy;
 }
 
@@ -153,7 +173,7 @@ inline Event draw_event(const std::vector<ScenarioZone>& zones, unsigned kind) {
     event.move = *any_move(rate, (kind & kStepsBack) != 0);
     event.times = *rc::gen::weightedOneOf<std::uint32_t>({{3, rc::gen::just(1U)}, {2, between(2U, 6U)}});
     event.kind =
-        *rc::gen::weightedElement<GroupKind>({{14, kDecide}, {2, kUndo}, {1, kUndoRequest}, {2, kOverdraw}});
+        *rc::gen::weightedElement<GroupKind>({{14, kDecide}, {2, kUndo}, {2, kUndoRequest}, {2, kOverdraw}});
     event.repeats = *between(0, 7) == 0;
     event.imposes = (kind & kImposes) != 0 && *between(0, 1) == 0;
     event.age = *between(0, 1) == 0 ? 0
@@ -163,11 +183,12 @@ inline Event draw_event(const std::vector<ScenarioZone>& zones, unsigned kind) {
     for (std::uint32_t i = 0; i < limits; ++i) {
         const std::uint32_t zone = (first + i) % (last + 1);
         const Policy& covered = zones[zone].policy;
-        // Costs above kMaxCost saturate a counter at once.
+        // These costs saturate a counter at once.
         const std::uint64_t cost = *between(0, 39) == 0
-                                       ? *one_of<std::uint32_t>({~0U, ~0U - 1, 1U << 31})
+                                       ? *one_of<std::uint64_t>({~0U, ~0U - 1, 1U << 31, kMaxCost - 1})
                                        : *any_cost(capacity_of(covered, covered.rates.rates[0]));
-        event.limits.push_back({zone, *between(0U, 1U), cost, *any_before(rate), *any_more()});
+        const bool newest = event.kind == kUndoRequest && *between(0, 1) == 0;
+        event.limits.push_back({zone, *between(0U, 1U), cost, *any_before(rate), *any_more(), newest});
     }
     if ((kind & kSteady) != 0 && *between(0, 15) != 0) {
         event.move = 1 + *between<Micros>(0, rate.period / *one_of<Micros>({100, 10, 2}));

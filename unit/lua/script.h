@@ -1,4 +1,4 @@
-// The text of a script of lua/, optionally with another text instead of lua/keys.lua.
+// The text of a script of lua/, optionally with other texts instead of the files that read and write keys.
 #pragma once
 
 #include <cstdio>
@@ -7,9 +7,23 @@
 
 namespace rate_limit {
 
-// `order` is a name that `scripts/embed join` accepts. `keys`, if not null, replaces lua/keys.lua. `whole`,
-// if not negative, replaces LARGE of lua/large_logs.lua: a log of more entries is a ring.
-inline std::string script_text(const std::string& order, const char* keys, long whole = -1) {
+// What replaces files of lua/: clock.lua and keys.lua, and large_values.lua.
+struct KeyFiles {
+    const char* keys;
+    const char* large_values;
+};
+
+// Replaces the text from the file `first` to the file before `next`.
+inline void replace_files(const std::string& first, const std::string& next, const char* by,
+                          std::string* text) {
+    const std::size_t begin = text->find("-- " + first + "\n");
+    const std::size_t end = text->find("\n-- " + next + "\n") + 1;
+    text->replace(begin, end - begin, by);
+}
+
+// `order` is a name that `scripts/embed join` accepts. `files` may be null. `whole`, if not negative,
+// replaces LARGE of lua/large_logs.lua: a log of more entries is a ring.
+inline std::string script_text(const std::string& order, const KeyFiles* files, long whole = -1) {
     std::string text;
     FILE* joined = popen(("scripts/embed join " + order).c_str(), "r");
     char piece[4096];
@@ -19,9 +33,9 @@ inline std::string script_text(const std::string& order, const char* keys, long 
     if (joined == nullptr || pclose(joined) != 0) {
         throw std::runtime_error("cannot join lua/" + order + "; tests run in the project's folder");
     }
-    if (keys != nullptr) {
-        const std::size_t begin = text.find("\n-- keys.lua\n") + 1;
-        text.replace(begin, text.find("\n-- algorithms.lua\n") + 1 - begin, keys);
+    if (files != nullptr) {
+        replace_files("clock.lua", order == "ORDER" ? "lone.lua" : "arithmetic.lua", files->keys, &text);
+        replace_files("large_values.lua", "algorithms.lua", files->large_values, &text);
     }
     if (whole >= 0) {
         const std::string large = "local LARGE = ";

@@ -19,7 +19,7 @@ std::string main_sha;
 std::uint64_t last_sequence = 0;
 
 struct Told {
-    std::uint32_t overshoot;
+    std::uint64_t overshoot;
     std::string value;
 };
 
@@ -51,7 +51,7 @@ Answer answer_of(const Call& call, const redisReply& reply) {
     Answer answer;
     assert_true(decode_time(&text, &answer.time));
     for (std::size_t i = 0; i < call.groups[0].limits.size(); ++i) {
-        std::uint32_t overshoot = 0;
+        std::uint64_t overshoot = 0;
         std::string_view value;
         assert_true(decode_entry(&text, &overshoot, &value));
         answer.clients.push_back({overshoot, std::string(value)});
@@ -356,8 +356,8 @@ void test_all_is_charged_or_nothing(void**) {
     std::vector<std::vector<std::string>> bad(6, good);
     bad[0][7].pop_back();
     bad[1][7] += "x";
-    bad[2][7][5] = 1;  // a policy that the call does not have
-    bad[3][6].resize(30);
+    bad[2][7][kLargeLimitSize] = 1;  // a policy that the call does not have
+    bad[3][6].resize(40);
     bad[4].pop_back();
     bad[5][8] = "x";
     for (const std::vector<std::string>& command : bad) {

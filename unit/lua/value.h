@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "algorithms/state_layout.h"
@@ -96,7 +97,7 @@ class ValueReader {
         const auto bits = static_cast<unsigned>(take(1));
         const unsigned expected =
             0x80 | (layout_.rates - 1) | (layout_.interval ? 8 : 0) | (has_expiry(layout_) ? 16 : 0);
-        if ((bits & ~32U) != expected) {
+        if ((bits & ~(32U | 64U)) != expected || (bits & 96) == 96) {
             return {};
         }
         if (has_expiry(layout_)) {
@@ -129,8 +130,41 @@ class ValueReader {
             case Algorithm::kSlidingLog:
                 return read_slot(value_.size() - at_);
             default:
-                return read_slot((bits & 32) != 0 ? 16 : 12);
+                return read_slot((bits & 64) != 0 ? take(1) : (bits & 32) != 0 ? 16 : 12);
         }
+    }
+
+    // Reads a state of 12 or 16 bytes, or one of 23 bytes whose counts need them.
+    void read_state(std::size_t length) {
+        Content words(3);
+        const bool is_level = is_bucket(layout_.algorithm);
+        words[0] = take(8);
+        if (length == kLargeState) {
+            good_ &= take(1) == 0;
+            words[1] = take(7);
+            words[2] = take(7);
+            good_ &= is_level ? words[1] >> 31 != 0 : (words[1] | words[2]) >> 32 != 0;
+        } else {
+            // A value has no more bytes than needed.
+            const std::uint64_t second = take(length - 8);
+            good_ &= length == kShortState || length == kWideState;
+            good_ &= has_expiry(layout_) || length == kShortState || second >> 32 != 0;
+            words[1] = second;
+            if (layout_.large && is_level) {
+                words[1] = words[0] >> 52 | second >> 45 << 12;
+                words[2] = second & ((std::uint64_t{1} << 45) - 1);
+                words[0] &= (std::uint64_t{1} << 52) - 1;
+            } else if (layout_.large && layout_.algorithm == Algorithm::kSlidingWindow) {
+                words[1] = (second & 0xffff) | (second >> 32 & 0xffff) << 16;
+                words[2] = (second >> 16 & 0xffff) | second >> 48 << 16;
+            }
+        }
+        if (is_level && layout_.large) {
+            std::swap(words[1], words[2]);
+        }
+        good_ &= layout_.large || length != kLargeState;
+        words.resize(words_per_rate(layout_));
+        content_.insert(content_.end(), words.begin(), words.end());
     }
 
     void read_slot(std::size_t length) {
@@ -140,11 +174,11 @@ class ValueReader {
             case Algorithm::kSlidingLog:
                 return read_log(length);
             default:
-                content_.push_back(take(8));
-                content_.push_back(take(length - 8));
-                // A value has no more bytes than needed.
-                good_ &= length == kShortState || length == kWideState;
-                good_ &= has_expiry(layout_) || length == kShortState || content_.back() >> 32 != 0;
+                if (length == 0) {
+                    content_.resize(content_.size() + words_per_rate(layout_));
+                } else {
+                    read_state(length);
+                }
         }
     }
 
@@ -155,15 +189,15 @@ class ValueReader {
             good_ &= take(1) == layout_.buckets;
             words[1] = take(4);
             const std::size_t bytes = (length - kRingHeader) / layout_.buckets;
-            good_ &=
-                (bytes == 1 || bytes == 2 || bytes == 4) && length == kRingHeader + bytes * layout_.buckets;
+            good_ &= (bytes == 1 || bytes == 2 || bytes == 4 || bytes == 7) &&
+                     length == kRingHeader + bytes * layout_.buckets;
             std::uint64_t most = 0;
             for (std::size_t i = 1; good_ && i <= layout_.buckets; ++i) {
                 const std::uint64_t count = take(bytes);
                 most |= count;
-                words[1 + i / 2] |= count << (i % 2 * 32);
+                words[layout_.large ? 1 + i : 1 + i / 2] |= count << (layout_.large ? 0 : i % 2 * 32);
             }
-            good_ &= bytes == (most < 256 ? 1U : most < 65536 ? 2U : 4U);
+            good_ &= bytes == (most < 256 ? 1U : most < 65536 ? 2U : most >> 32 == 0 ? 4U : 7U);
         }
         content_.insert(content_.end(), words.begin(), words.end());
     }

@@ -8,7 +8,7 @@
 #include <atomic>
 #include <cstdio>
 
-#include "shared_zone.h"
+#include "memory/shared_zone.h"
 #include "test.h"
 
 namespace rate_limit {

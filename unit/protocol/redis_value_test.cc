@@ -54,18 +54,28 @@ void expect(const Policy& policy, const StateLayout& layout, const std::string& 
 
 // The state of one rate, as lua/ writes it.
 std::string slot_bytes(const StateLayout& layout, const std::uint64_t* words, bool wide) {
+    if (layout.large && layout.algorithm != Algorithm::kSlidingBuckets) {
+        const bool level = is_bucket(layout.algorithm);
+        const std::uint64_t third = layout.algorithm == Algorithm::kFixedWindow ? 0 : words[2];
+        return Packed()
+            .add(words[0], 8)
+            .add(0, 1)
+            .add(level ? third : words[1], 7)
+            .add(level ? words[1] : third, 7)
+            .text();
+    }
     if (layout.algorithm != Algorithm::kSlidingBuckets) {
         return Packed().add(words[0], 8).add(words[1], wide ? 8 : 4).text();
     }
     std::uint64_t most = 0;
     for (std::uint32_t i = 1; i <= layout.buckets; ++i) {
-        most |= words[1 + i / 2] >> (i % 2 * 32) & 0xffffffff;
+        most |= layout.large ? words[1 + i] : words[1 + i / 2] >> (i % 2 * 32) & 0xffffffff;
     }
-    const std::size_t bytes = most < 256 ? 1 : most < 65536 ? 2 : 4;
+    const std::size_t bytes = most < 256 ? 1 : most < 65536 ? 2 : most >> 32 == 0 ? 4 : 7;
     Packed packed;
     packed.add(words[0], 8).add(layout.buckets, 1).add(words[1], 4);
     for (std::uint32_t i = 1; i <= layout.buckets; ++i) {
-        packed.add(words[1 + i / 2] >> (i % 2 * 32), bytes);
+        packed.add(layout.large ? words[1 + i] : words[1 + i / 2] >> (i % 2 * 32), bytes);
     }
     return packed.text();
 }
@@ -73,7 +83,8 @@ std::string slot_bytes(const StateLayout& layout, const std::uint64_t* words, bo
 bool is_wide(const StateLayout& layout, const State& state) {
     bool wide = false;
     for (std::uint32_t i = 0; i < layout.rates; ++i) {
-        wide |= layout.algorithm != Algorithm::kSlidingBuckets && state[2 * i + 1] >> 32 != 0;
+        wide |=
+            layout.algorithm != Algorithm::kSlidingBuckets && !layout.large && state[2 * i + 1] >> 32 != 0;
     }
     return wide;
 }
@@ -88,9 +99,9 @@ std::string value_bytes(const StateLayout& layout, const State& state) {
     Packed packed;
     const std::uint64_t time = layout.interval ? state[interval_index(layout)] : 0;
     packed.add(has_marks(layout) ? std::uint64_t{kForever} : time, 8);
-    packed.add(
-        128 + layout.rates - 1 + (layout.interval ? 8 : 0) + (has_marks(layout) ? 16 : 0) + (wide ? 32 : 0),
-        1);
+    packed.add(128 + layout.rates - 1 + (layout.interval ? 8 : 0) + (has_marks(layout) ? 16 : 0) +
+                   (wide ? 32 : 0) + (layout.large && !ring ? 64 : 0),
+               1);
     if (has_marks(layout) && layout.interval) {
         packed.add(time, 8);
     }
@@ -100,8 +111,9 @@ std::string value_bytes(const StateLayout& layout, const State& state) {
         }
         const std::uint64_t* words = state.data() + i * words_per_rate(layout);
         const bool unused = words[0] == 0 && words[1] == 0;
-        const std::string slot = ring && unused ? "" : slot_bytes(layout, words, wide);
-        packed.add(ring ? slot.size() : 0, ring ? 2 : 0).add(slot);
+        const bool sized = ring || layout.large;
+        const std::string slot = sized && unused ? "" : slot_bytes(layout, words, wide);
+        packed.add(sized ? slot.size() : 0, ring ? 2 : sized ? 1 : 0).add(slot);
     }
     return packed.text();
 }
@@ -234,7 +246,7 @@ void test_anything_else_is_no_value(void**) {
         for (const char* rates : {"10r/m", "10r/m,100r/h"}) {
             const Policy policy = policy_of(algorithm, rates);
             const StateLayout layout = layout_of(policy);
-            for (const std::size_t size : {0U, 1U, 8U, 9U, 12U, 13U, 16U, 23U}) {
+            for (const std::size_t size : {0U, 1U, 8U, 9U, 12U, 13U, 16U, 22U, 24U}) {
                 expect_none(policy, layout, std::string(size, '\0'));
             }
             expect_none(policy, layout, "a value that nobody ever wrote like this");
@@ -320,8 +332,11 @@ void test_no_bytes_do_any_harm(void**) {
     std::mt19937 random(20261116);
     unsigned read = 0;
     for (const Algorithm algorithm : kEveryAlgorithm) {
-        for (unsigned form = 0; form < 16; ++form) {
+        for (unsigned form = 0; form < 32; ++form) {
             Policy policy = policy_of(algorithm, (form & 1) != 0 ? "10r/m,100r/h" : "10r/m");
+            if ((form & 16) != 0 && algorithm != Algorithm::kSlidingLog) {
+                policy.rates.rates[0].count = kMaxCount;
+            }
             policy.debt = (form & 2) != 0;
             policy.min_interval = (form & 4) != 0 ? kSecond : 0;
             const StateLayout layout =

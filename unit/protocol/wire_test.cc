@@ -17,7 +17,7 @@ std::string encoded(const Policy& policy, const StateLayout& layout) {
     return {record, encode_policy(policy, layout, record)};
 }
 
-void test_a_plain_policy_is_40_bytes(void**) {
+void test_a_plain_policy_is_55_bytes(void**) {
     const Policy policy = policy_of(Algorithm::kSlidingWindow, "10r/m");
     const std::string expected = Packed()
                                      .add(4, 1)
@@ -25,45 +25,45 @@ void test_a_plain_policy_is_40_bytes(void**) {
                                      .add(1, 1)
                                      .add(1, 1)
                                      .add(0, 4)
-                                     .add(0, 4)
-                                     .add(0xffffffff, 4)
+                                     .add(0, 7)
+                                     .add(kNoDelay, 7)
                                      .add(0, 8)
-                                     .add(10, 4)
-                                     .add(10, 4)
+                                     .add(10, 7)
+                                     .add(10, 7)
                                      .add(60, 4)
-                                     .add(10, 4)
+                                     .add(10, 7)
                                      .text();
     assert_true(encoded(policy, layout_of(policy)) == expected);
-    assert_int_equal(expected.size(), 40);
+    assert_int_equal(expected.size(), 55);
 }
 
 void test_every_field_of_a_policy_is_in_its_place(void**) {
-    Policy policy = policy_of(Algorithm::kLeakyBucket, "1000000000r/366d,7r/h");
+    Policy policy = policy_of(Algorithm::kLeakyBucket, "9007199254740991r/366d,7r/h");
     policy.align_first = true;
     policy.count_all = true;
-    policy.burst = 0x11223343;
-    policy.ceiling = 0x55667788;
-    policy.delay = 0x99aabbcc;
+    policy.burst = 0x0c112233445565;
+    policy.ceiling = 0x15566778899aab;
+    policy.delay = 0x099aabbccddeef;
     policy.min_interval = 0x0102030405060708;
     const StateLayout layout = layout_of(policy, 5, 0);
     assert_true(layout.varied);
     const std::string expected = Packed()
                                      .add(1, 1)
-                                     .add(7, 1)
+                                     .add(15, 1)
                                      .add(2, 1)
                                      .add(5, 1)
                                      .add(0, 4)
-                                     .add(0x55667788, 4)
-                                     .add(0x99aabbcc, 4)
+                                     .add(0x15566778899aab, 7)
+                                     .add(0x099aabbccddeef, 7)
                                      .add(0x0102030405060708, 8)
-                                     .add(0x11223344, 4)
-                                     .add(1'000'000'000, 4)
+                                     .add(0x0c112233445566, 7)
+                                     .add(kMaxCount, 7)
                                      .add(366 * 86400, 4)
-                                     .add(0x11223344, 4)
-                                     .add(0x11223344, 4)
-                                     .add(7, 4)
+                                     .add(0x0c112233445566, 7)
+                                     .add(0x0c112233445566, 7)
+                                     .add(7, 7)
                                      .add(3600, 4)
-                                     .add(0x11223344, 4)
+                                     .add(0x0c112233445566, 7)
                                      .text();
     assert_true(encoded(policy, layout) == expected);
 }
@@ -82,15 +82,15 @@ void test_each_flag_is_a_bit_of_its_own(void**) {
 
 void test_the_most_that_a_client_may_have_used_includes_its_debt(void**) {
     Policy policy = policy_of(Algorithm::kFixedWindow, "10r/m");
-    const auto most = [&] { return encoded(policy, layout_of(policy)).substr(36, 4); };
-    assert_true(most() == Packed().add(10, 4).text());
+    const auto most = [&] { return encoded(policy, layout_of(policy)).substr(48, 7); };
+    assert_true(most() == Packed().add(10, 7).text());
     policy.overdraft = 7;
-    assert_true(most() == Packed().add(17, 4).text());
+    assert_true(most() == Packed().add(17, 7).text());
     policy.overdraft = kOneMore;
-    assert_true(most() == Packed().add(20, 4).text());
+    assert_true(most() == Packed().add(20, 7).text());
     policy.overdraft = 0;
     policy.debt = true;
-    assert_true(most() == Packed().add(20, 4).text());
+    assert_true(most() == Packed().add(20, 7).text());
 }
 
 void test_the_size_is_that_of_buckets_or_of_a_log(void**) {
@@ -113,7 +113,7 @@ void test_every_algorithm_has_its_number(void**) {
     for (unsigned i = 0; i < kAlgorithms; i++) {
         const Policy policy = policy_of(kEveryAlgorithm[i], "10r/m");
         assert_int_equal(encoded(policy, layout_of(policy))[0], i);
-        assert_true(encoded(policy, layout_of(policy)).substr(24, 4) == Packed().add(10, 4).text());
+        assert_true(encoded(policy, layout_of(policy)).substr(30, 7) == Packed().add(10, 7).text());
     }
 }
 
@@ -124,24 +124,39 @@ void test_the_longest_policy_fits_its_room(void**) {
 
 void test_groups_are_written_little_endian(void**) {
     char record[kGroupSize + 2 * kLimitSize];
-    char* at = put_limit(put_limit(put_group(record, 2, kDecide), 0x80, 0x01020304), 3, ~std::uint32_t{0});
+    char* at = put_group(record, 2, kDecide, false);
+    at = put_limit(put_limit(at, 0x80, 0x01020304, false), 3, ~std::uint32_t{0}, false);
     assert_ptr_equal(at, record + sizeof record);
     const std::string text =
         Packed().add(2, 1).add(0x80, 1).add(0x01020304, 4).add(3, 1).add(0xffffffff, 4).text();
     assert_true(std::string_view(record, sizeof record) == text);
-    assert_int_equal(group_size(2, kDecide), sizeof record);
-    assert_int_equal(group_size(2, kOverdraw), sizeof record);
+    assert_int_equal(group_size(2, kDecide, false), sizeof record);
+    assert_int_equal(group_size(2, kOverdraw, false), sizeof record);
+}
+
+void test_a_group_with_a_large_cost_has_large_records(void**) {
+    assert_false(is_large(~std::uint32_t{0}));
+    assert_true(is_large(std::uint64_t{1} << 32) && is_large(kMaxCost));
+    char record[kGroupSize + 2 * kLargeLimitSize];
+    char* at = put_group(record, 2, kOverdraw, true);
+    at = put_limit(put_limit(at, 0x80, kMaxCost, true), 3, 1, true);
+    assert_ptr_equal(at, record + sizeof record);
+    const std::string text =
+        Packed().add(2 + 32 + 64, 1).add(0x80, 1).add(kMaxCost, 7).add(3, 1).add(1, 7).text();
+    assert_true(std::string_view(record, sizeof record) == text);
+    assert_int_equal(group_size(2, kOverdraw, true), sizeof record);
 }
 
 void test_a_group_that_undoes_a_charge_has_the_charge(void**) {
     char record[kGroupSize + kLimitSize + kChargeSize];
-    char* at = put_charge(put_limit(put_group(record, 1, kUndo), 3, 5), {9, 1'700'000'000'123'456});
+    char* at = put_limit(put_group(record, 1, kUndo, false), 3, 5, false);
+    at = put_charge(at, {kMaxCost, 1'700'000'000'123'456});
     assert_ptr_equal(at, record + sizeof record);
-    assert_int_equal(group_size(1, kUndo), sizeof record);
+    assert_int_equal(group_size(1, kUndo, false), sizeof record);
     const std::string text =
-        Packed().add(1 + 128, 1).add(3, 1).add(5, 4).add(9, 4).add(1'700'000'000'123'456, 8).text();
+        Packed().add(1 + 128, 1).add(3, 1).add(5, 4).add(kMaxCost, 7).add(1'700'000'000'123'456, 8).text();
     assert_true(std::string_view(record, sizeof record) == text);
-    put_group(record, 1, kUndoRequest);
+    put_group(record, 1, kUndoRequest, false);
     assert_int_equal(static_cast<unsigned char>(record[0]), 1 + 192);
 }
 
@@ -198,6 +213,21 @@ void test_an_admission_is_twelve_bytes(void**) {
     assert_int_equal(decision.retry_after, 0);
     assert_int_equal(decision.delay, 0);
     assert_int_equal(decision.excess_milli, 0);
+}
+
+void test_the_high_bits_of_remaining_come_last(void**) {
+    const std::uint64_t low = kMaxCount & 0xffffffff;
+    const std::string high = Packed().add(kMaxCount >> 32, 4).text();
+    assert_true(decoded(record(8 + 64, low, 1) + high).remaining == kMaxCount);
+    const Decision rejected = decoded(record(16 + 64, low, 1, 2, 3) + high);
+    assert_true(rejected.remaining == kMaxCount && rejected.retry_after == 2 && rejected.excess_milli == 3);
+    std::string_view reply = std::string_view(high).substr(0, 3);
+    const std::string cut = record(8 + 64, low, 1) + std::string(reply);
+    Decision decision;
+    reply = cut;
+    assert_false(decode_decision(&reply, kTwoRates, &decision));
+    reply = cut;
+    assert_false(skip_decision(&reply));
 }
 
 void test_a_delayed_admission_has_its_delay_and_excess(void**) {
@@ -322,28 +352,28 @@ void test_skipping_takes_exactly_what_decoding_takes(void**) {
 
 void test_an_entry_is_a_policy_and_a_cost(void**) {
     redis::Buffer entries;
-    append_entry(254, 0xfedcba98, &entries);
+    append_entry(254, kMaxCost, &entries);
     append_entry(0, 0, &entries);
-    assert_true(entries.view() == Packed().add(254, 1).add(0xfedcba98, 4).add(0, 5).text());
+    assert_true(entries.view() == Packed().add(254, 1).add(kMaxCost, 7).add(0, 8).text());
 }
 
 void test_a_client_has_its_overshoot_and_its_value(void**) {
     const std::string value(65535, 'v');
     const std::string text = Packed()
-                                 .add(0xfedcba98, 4)
+                                 .add(kMaxCount, 7)
                                  .add(value.size(), 2)
                                  .add(value)
-                                 .add(0, 4)
+                                 .add(0, 7)
                                  .add(0, 2)
-                                 .add(7, 4)
+                                 .add(7, 7)
                                  .add(3, 2)
                                  .add("abcrest")
                                  .text();
     std::string_view reply = text;
-    std::uint32_t overshoot = 0;
+    std::uint64_t overshoot = 0;
     std::string_view got;
     assert_true(decode_entry(&reply, &overshoot, &got));
-    assert_int_equal(overshoot, 0xfedcba98);
+    assert_int_equal(overshoot, kMaxCount);
     assert_true(got == value);
     assert_true(decode_entry(&reply, &overshoot, &got));
     assert_int_equal(overshoot, 0);
@@ -354,11 +384,11 @@ void test_a_client_has_its_overshoot_and_its_value(void**) {
 }
 
 void test_a_client_that_breaks_off_is_refused(void**) {
-    const std::string text = Packed().add(7, 4).add(3, 2).add("abc").text();
+    const std::string text = Packed().add(7, 7).add(3, 2).add("abc").text();
     for (std::size_t size = 0; size <= text.size(); size++) {
         const std::vector<char> copy(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(size));
         std::string_view reply(copy.data(), copy.size());
-        std::uint32_t overshoot = 0;
+        std::uint64_t overshoot = 0;
         std::string_view value;
         assert_int_equal(decode_entry(&reply, &overshoot, &value), size == text.size());
     }
@@ -370,7 +400,7 @@ void test_a_client_that_breaks_off_is_refused(void**) {
 int main() {
     using namespace rate_limit;
     const CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_plain_policy_is_40_bytes),
+        cmocka_unit_test(test_a_plain_policy_is_55_bytes),
         cmocka_unit_test(test_the_most_that_a_client_may_have_used_includes_its_debt),
         cmocka_unit_test(test_a_group_that_undoes_a_charge_has_the_charge),
         cmocka_unit_test(test_every_field_of_a_policy_is_in_its_place),
@@ -379,8 +409,10 @@ int main() {
         cmocka_unit_test(test_every_algorithm_has_its_number),
         cmocka_unit_test(test_the_longest_policy_fits_its_room),
         cmocka_unit_test(test_groups_are_written_little_endian),
+        cmocka_unit_test(test_a_group_with_a_large_cost_has_large_records),
         cmocka_unit_test(test_the_time_comes_first),
         cmocka_unit_test(test_an_admission_is_twelve_bytes),
+        cmocka_unit_test(test_the_high_bits_of_remaining_come_last),
         cmocka_unit_test(test_a_delayed_admission_has_its_delay_and_excess),
         cmocka_unit_test(test_a_rejection_has_its_wait_and_excess),
         cmocka_unit_test(test_never_is_never),

@@ -247,7 +247,7 @@ void test_a_policy_is_sent_once_per_call(void**) {
     const SeenCall& call = scene.server.calls[0];
     assert_int_equal(call.policies.size(), 2);
     for (unsigned i = 0; i < 30; i++) {
-        assert_int_equal(number_at(call.groups[i].limits[0].policy, 24, 4), i % 3 == 0 ? 20 : 10);
+        assert_int_equal(number_at(call.groups[i].limits[0].policy, kPolicySize, 7), i % 3 == 0 ? 20 : 10);
         assert_int_equal(scene.questions[i].decision().limit, i % 3 == 0 ? 20 : 10);
     }
 }
@@ -316,7 +316,7 @@ void test_a_call_that_would_have_too_many_policies_is_split(void**) {
     unsigned number = 0;
     for (const SeenCall& call : scene.server.calls) {
         for (const SeenGroup& group : call.groups) {
-            assert_int_equal(number_at(group.limits[0].policy, 28, 4), ++number);
+            assert_int_equal(number_at(group.limits[0].policy, kPolicySize + 7, 7), ++number);
         }
     }
     assert_int_equal(number, 700);
@@ -344,8 +344,8 @@ void test_a_call_that_would_have_too_many_keys_is_split(void**) {
 
 void test_costs_are_sent_unchanged(void**) {
     Scene scene;
-    for (const std::uint64_t cost :
-         std::initializer_list<std::uint64_t>{0, 1, 255, 256, kMaxCost, ~std::uint32_t{0}}) {
+    for (const std::uint64_t cost : std::initializer_list<std::uint64_t>{0, 1, 255, 256, ~std::uint32_t{0},
+                                                                         std::uint64_t{1} << 32, kMaxCost}) {
         scene.questions.ask("alice", cost);
         assert_true(scene.questions.await());
         assert_int_equal(scene.server.calls.back().groups[0].limits[0].cost, cost);

@@ -55,7 +55,7 @@ inline std::string packed(std::uint64_t number, std::size_t bytes) {
 inline std::vector<std::string> policy_records(const std::string& text) {
     std::vector<std::string> records;
     for (std::size_t at = 0; at < text.size(); at += records.back().size()) {
-        records.push_back(text.substr(at, 24 + 16 * number_at(text, at + 2, 1)));
+        records.push_back(text.substr(at, kPolicySize + kRateSize * number_at(text, at + 2, 1)));
     }
     return records;
 }

@@ -103,15 +103,16 @@ class ScriptServer {
         for (std::size_t at = 0; at < groups.size();) {
             const auto head = static_cast<unsigned>(number_at(groups, at++, 1));
             SeenGroup group = {static_cast<GroupKind>(head / 64 * 64), {}};
-            const std::size_t record = group.kind >= kUndo ? 17 : 5;
-            for (unsigned i = 0; i < head % 64; i++, at += record) {
+            const std::size_t bytes = (head & kLargeCosts) != 0 ? 7 : 4;  // of a cost
+            const std::size_t record = 1 + bytes + (group.kind >= kUndo ? 15 : 0);
+            for (unsigned i = 0; i < head % 32; i++, at += record) {
                 const auto index = static_cast<unsigned>(number_at(groups, at, 1));
                 assert_true(index < call.policies.size() && key < keys.size());
-                group.limits.push_back({keys[key++], call.policies[index], index,
-                                        static_cast<std::uint32_t>(number_at(groups, at + 1, 4))});
+                group.limits.push_back(
+                    {keys[key++], call.policies[index], index, number_at(groups, at + 1, bytes)});
                 if (group.kind >= kUndo) {
-                    group.limits.back().charge = {number_at(groups, at + 5, 4),
-                                                  static_cast<Micros>(number_at(groups, at + 9, 8))};
+                    group.limits.back().charge = {number_at(groups, at + 1 + bytes, 7),
+                                                  static_cast<Micros>(number_at(groups, at + 8 + bytes, 8))};
                 }
                 reply += group.kind == kDecide ? decide(group.limits.back()) : "";
             }

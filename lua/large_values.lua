@@ -1,0 +1,14 @@
+-- For keys in `large`: reads a part of a value, or returns the error of Redis as a table; writes a part; sets the
+-- expiry.
+local read_part, write_part, save_until
+if large then
+    read_part = function(key, first, last)
+        return try('GETRANGE', key, first, last)
+    end
+    write_part = function(key, first, text)
+        call('SETRANGE', key, first, text)
+    end
+    save_until = function(key, expires)
+        call('PEXPIREAT', key, string.format('%.0f', (expires + -expires % 1000) / 1000))
+    end
+end
