@@ -3,9 +3,10 @@ use strict;
 use warnings;
 
 use lib 't/lib';
-use RateLimit qw(check_config decode_json format_request slurp start_nginx);
+use RateLimit qw(check_config format_request start_nginx);
 use RateLimit::HTTP2;
 use RateLimit::Metrics qw(metrics sum_of);
+use RateLimit::Places qw(left new_name);
 use RateLimit::Redis qw(start_redis);
 use RateLimit::Upstream;
 use Test::More;
@@ -111,14 +112,6 @@ $nginx->write_file('page', "page\n");
 $nginx->write_file('ssi', '<!--#include virtual="/part" --><!--#include virtual="/part" -->');
 $nginx->write_file('users', "alice:{PLAIN}secret\nbob:{PLAIN}secret\n");
 
-my $names = 0;
-sub new_name { return 'n' . $names++ }
-
-sub left {
-    my ($zone, $key) = @_;
-    return decode_json($nginx->get("/api/remaining?zone=$zone&key=$key")->{body})->{remaining};
-}
-
 # Sends requests of one tenant, whose client has the same name. Returns the statuses.
 sub ask {
     my ($path, $tenant, $count, @headers) = @_;
@@ -152,7 +145,7 @@ subtest 'a user whom auth_basic has verified' => sub {
     my %right = (Authorization => 'Basic YWxpY2U6c2VjcmV0');    # alice:secret
     my %wrong = (Authorization => 'Basic YWxpY2U6d3Jvbmc=');    # alice:wrong
     is join(' ', map { $nginx->get('/user', %wrong)->{status} } 1 .. 3), '401 401 401', 'wrong passwords are refused';
-    is left('user', 'alice'), 2, 'and take nothing from the user';
+    is left($nginx, 'user', 'alice'), 2, 'and take nothing from the user';
     is join(' ', map { $nginx->get('/user', %right)->{status} } 1 .. 3), '200 200 429', 'the user has its limit';
 };
 
@@ -161,19 +154,19 @@ subtest 'rate= and cost= of auth_request_set' => sub {
     is ask('/plan', 'silver', 2, 'X-Plan' => '1r/d'), '200 429', 'another plan';
     is ask('/plan', 'free',   3, 'X-Plan' => 'off'), '200 200 200', 'a plan without a limit';
     is ask('/cost', 'dear', 3, 'X-Cost' => 2), '200 429 429', 'a cost';
-    is left('tenant', 'dear'), 1, 'is charged';
+    is left($nginx, 'tenant', 'dear'), 1, 'is charged';
 };
 
 subtest 'both phases in one location' => sub {
     my $name = new_name();
     my @seen = map { $nginx->get('/both', 'X-Tenant' => $name, 'X-Client' => $name) } 1 .. 4;
     is join(' ', map { $_->{status} } @seen), '200 200 200 429', 'the later one rejects';
-    is left('address', $name), 7, 'and the earlier one is not charged for the rejected request';
+    is left($nginx, 'address', $name), 7, 'and the earlier one is not charged for the rejected request';
     is $seen[0]->header('X-Zone'), 'tenant', 'the tighter limit is shown';
     is $seen[0]->header('RateLimit-Policy'), '"address";q=10;w=86400, "tenant";q=3;w=86400', 'both are policies';
     is $seen[3]->header('X-RateLimit-Limit'), 3, 'the rejecting limit is shown';
     is $nginx->get('/both', 'X-Client' => $name)->{status}, 401, 'a request that is not authenticated';
-    is left('address', $name), 6, 'is charged by the earlier limit';
+    is left($nginx, 'address', $name), 6, 'is charged by the earlier limit';
     $name = new_name();
     is join(' ', map { $nginx->get('/both', 'X-Client' => $name)->{status} } 1 .. 11), '401 ' x 10 . '429',
         'which protects authentication';
@@ -200,7 +193,7 @@ subtest 'satisfy any' => sub {
     is ask('/any-403', $name, 11), '200 ' x 10 . '403', 'a rejection with 403 is final, though the address is allowed';
     $name = new_name();
     is ask('/closed', $name, 2), '403 403', 'a request without access';
-    is left('address', $name), 10, 'does not reach the later phase';
+    is left($nginx, 'address', $name), 10, 'does not reach the later phase';
 };
 
 subtest 'try_files, named locations and error_page' => sub {
@@ -211,15 +204,15 @@ subtest 'try_files, named locations and error_page' => sub {
     my $name = new_name();
     my @seen = map { $nginx->get('/rejected', 'X-Tenant' => $name, 'X-Client' => $name) } 1 .. 4;
     is "$seen[3]{status} $seen[3]{body}", "429 page\n", 'the error page of a rejected request is not limited';
-    is $seen[3]->header('X-Status') . left('address', $name), 'REJECTED10', 'and charges nothing';
+    is $seen[3]->header('X-Status') . left($nginx, 'address', $name), 'REJECTED10', 'and charges nothing';
 };
 
 subtest 'subrequests are not limited' => sub {
     my $name = new_name();
     is $nginx->get('/ssi', 'X-Tenant' => $name, 'X-Client' => $name)->{body}, "page\npage\n", 'SSI includes';
-    is left('tenant', $name) . ' ' . left('address', $name), '2 10', 'only the main request is charged';
+    is left($nginx, 'tenant', $name) . ' ' . left($nginx, 'address', $name), '2 10', 'only the main request is charged';
     is ask('/mirror', $name, 3), '200 200 429', 'a mirrored request';
-    is left('address', $name), 10, 'the mirror is not charged';
+    is left($nginx, 'address', $name), 10, 'the mirror is not charged';
 };
 
 subtest 'a body, and HTTP/2' => sub {
@@ -280,7 +273,7 @@ subtest 'a dry run' => sub {
     my @seen = map { $nginx->get('/dry', 'X-Tenant' => $name, 'X-Client' => $name) } 1 .. 4;
     is join(' ', map { "$_->{status}:" . $_->header('X-Status') } @seen),
         '200:PASSED 200:PASSED 200:PASSED 200:REJECTED_DRY_RUN', 'rejects nothing';
-    is left('address', $name), 6, 'and gives nothing back';
+    is left($nginx, 'address', $name), 6, 'and gives nothing back';
     $name = new_name();
     @seen = map { $nginx->get('/dry-first', 'X-Tenant' => $name, 'X-Client' => $name) } 1 .. 11;
     is $seen[10]->header('X-Status'), 'REJECTED_DRY_RUN',
@@ -298,7 +291,7 @@ subtest 'inheritance' => sub {
     is ask('/outer/off', new_name(), 4), '200 200 200 200', 'off';
     my $name = new_name();
     $nginx->request(method => 'POST', path => '/outer/except', headers => [ 'X-Tenant' => $name ]);
-    is left('tenant', $name), 2, 'a method of limit_except';
+    is left($nginx, 'tenant', $name), 2, 'a method of limit_except';
     is $nginx->get('/outer/api/remaining?zone=tenant&key=x')->{status}, 200,
         'an API location does not inherit the limit';
 };

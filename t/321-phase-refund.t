@@ -3,37 +3,18 @@ use strict;
 use warnings;
 
 use lib 't/lib';
-use RateLimit qw(decode_json format_request start_nginx wait_for);
+use RateLimit qw(format_request start_nginx wait_for);
+use RateLimit::Places qw(algorithms_of left new_name zones_of_places);
 use RateLimit::Redis qw(start_redis);
 use Test::More;
 
 # Redis `lost` is stopped below. The clocks of nginx and Redis are frozen, so that no charge drains.
 my ($one, $two, $lost) = map { start_redis(clock => 'stopped') } 1 .. 3;
-my %places = (
-    memory => '',
-    redis  => 'redis=one deny_cache=off',
-    local  => 'redis=lost on_error=local',
-    sync   => 'redis=one sync=1h',
-);
-my @algorithms = qw(token_bucket leaky_bucket gcra fixed_window sliding_window sliding_buckets sliding_log);
-sub algorithms { my ($place) = @_; return grep { $place ne 'sync' || $_ ne 'sliding_log' } @algorithms }
-my ($http, $server) = ('', '');
-for my $place (sort keys %places) {
-    for my $algorithm (algorithms($place)) {
-        my $ten = $algorithm =~ /gcra|leaky/ ? 'rate=1r/d burst=9' : 'rate=10r/d';
-        my $name    = "${place}_$algorithm";
-        my $nodelay = $algorithm eq 'leaky_bucket' ? 'nodelay' : '';
-        $http   .= "rate_limit_zone \$http_x_client zone=$name:1m $ten algorithm=$algorithm $places{$place};\n";
-        $server .= "location = /$name { rate_limit zone=$name cost=2 $nodelay; rate_limit zone=late phase=precontent;"
-            . " empty_gif; }\n";
-    }
-}
+my ($http, $server) = zones_of_places('cost=2', 'rate_limit zone=late phase=precontent;',
+    one => $one, two => $two, lost => $lost);
 my $nginx = start_nginx(
     clock => 1,
     http  => <<"HTTP",
-rate_limit_redis one @{[ $one->url ]} timeout=60s connect_timeout=60s;
-rate_limit_redis two @{[ $two->url ]} timeout=60s connect_timeout=60s;
-rate_limit_redis lost @{[ $lost->url ]} timeout=60s connect_timeout=60s;
 $http
 log_format short '\$status \$uri \$rate_limit_status';
 access_log access.log short;
@@ -71,14 +52,6 @@ location = /queue  { rate_limit zone=queue; rate_limit zone=late phase=preconten
 SERVER
 );
 
-my $names = 0;
-sub new_name { return 'n' . $names++ }
-
-sub left {
-    my ($zone, $key) = @_;
-    return decode_json($nginx->get("/api/remaining?zone=$zone&key=$key")->{body})->{remaining};
-}
-
 sub ask {
     my ($path, $client, @headers) = @_;
     my $answer = $nginx->get($path, 'X-Client' => $client, @headers);
@@ -88,13 +61,13 @@ sub ask {
 # A request for which the API asks Redis follows all refunds, which are sent over the same connection.
 sub check_refunds {
     my ($place) = @_;
-    for my $algorithm (algorithms($place)) {
+    for my $algorithm (algorithms_of($place)) {
         my $name = new_name();
         my $zone = "${place}_$algorithm";
         is ask("/$zone", $name), '200 PASSED', "$algorithm: the first request is admitted";
-        is left($zone, $name), 8, "$algorithm: it is charged";
+        is left($nginx, $zone, $name), 8, "$algorithm: it is charged";
         is ask("/$zone", $name), '429 REJECTED', "$algorithm: the later limit rejects the next";
-        is left($zone, $name), 8, "$algorithm: its charge is given back, once";
+        is left($nginx, $zone, $name), 8, "$algorithm: its charge is given back, once";
     }
     return;
 }
@@ -107,7 +80,7 @@ subtest 'a later limit in Redis' => sub {
     my $name = new_name();
     is ask('/in-redis', $name), '200 PASSED', 'admitted';
     is ask('/in-redis', $name), '429 REJECTED', 'rejected';
-    is left('memory_token_bucket', $name) . left('redis_token_bucket', $name), '99',
+    is left($nginx, 'memory_token_bucket', $name) . left($nginx, 'redis_token_bucket', $name), '99',
         'memory and another Redis are refunded';
 };
 
@@ -116,12 +89,12 @@ subtest 'a client that leaves while the later limit waits for Redis' => sub {
     $two->pause;
     my $connection = $nginx->connect;
     $connection->send(format_request(path => '/in-redis', headers => [ 'X-Client' => $name ]));
-    my $early = sub { return left('memory_token_bucket', $name) . left('redis_token_bucket', $name) };
+    my $early = sub { return left($nginx, 'memory_token_bucket', $name) . left($nginx, 'redis_token_bucket', $name) };
     wait_for('the charges of the earlier limits', sub { $early->() eq '99' });
     $connection->close;
     wait_for('the end of the request', sub { $nginx->access_log =~ m{^499 /in-redis PASSED$}m });
     $two->resume;
-    wait_for('the charge of the later limit', sub { left('late_redis', $name) == 0 });
+    wait_for('the charge of the later limit', sub { left($nginx, 'late_redis', $name) == 0 });
     is $early->(), '99', 'is charged to all limits, once';
 };
 
@@ -129,7 +102,7 @@ subtest 'an internal redirect between' => sub {
     my $name = new_name();
     is ask('/moved', $name), '200 PASSED', 'admitted';
     is ask('/moved', $name), '429 REJECTED', 'rejected after an internal redirect';
-    is left('memory_token_bucket', $name) . left('redis_token_bucket', $name), '99',
+    is left($nginx, 'memory_token_bucket', $name) . left($nginx, 'redis_token_bucket', $name), '99',
         'the charges of both locations are given back';
 };
 
@@ -137,19 +110,19 @@ subtest 'the error page of a rejected request' => sub {
     my $name = new_name();
     is ask('/page', $name), '200 PASSED', 'admitted';
     is ask('/page', $name), '429 REJECTED', 'rejected';
-    is left('memory_token_bucket', $name) . left('memory_fixed_window', $name), '910',
+    is left($nginx, 'memory_token_bucket', $name) . left($nginx, 'memory_fixed_window', $name), '910',
         'charges nothing, and gives nothing back again';
 };
 
 subtest 'charges that stay' => sub {
     my $name = new_name();
     ask('/count-all', $name) for 1 .. 2;
-    is left('all', $name), 8, 'where rejected requests count';
+    is left($nginx, 'all', $name), 8, 'where rejected requests count';
     ask('/fast', $name);
     $nginx->advance(1);
-    is left('fast', $name), 10, 'a charge that has drained';
+    is left($nginx, 'fast', $name), 10, 'a charge that has drained';
     is ask('/fast', $name), '429 REJECTED', 'is not given back';
-    is left('fast', $name), 10, 'beyond the capacity';
+    is left($nginx, 'fast', $name), 10, 'beyond the capacity';
 };
 
 subtest 'a rejection that the deny cache remembers' => sub {
@@ -166,7 +139,7 @@ subtest 'a delayed request' => sub {
     my $answer = $nginx->delayed_request(path => '/queue', headers => [ 'X-Client' => $name ]);
     is "$answer->{status} " . $answer->header('X-Status'), '429 REJECTED',
         'the second one is delayed before, and rejected after authentication';
-    is left('queue', $name), 9, 'what has drained during the delay is not given back twice';
+    is left($nginx, 'queue', $name), 9, 'what has drained during the delay is not given back twice';
 };
 
 # From here on, one Redis does not answer.
@@ -177,18 +150,18 @@ subtest 'on_error=local' => sub { check_refunds('local') };
 subtest 'a later limit with on_error=closed' => sub {
     my $name = new_name();
     is ask('/closed', $name), '503 ERROR', 'Redis does not answer';
-    is left('memory_token_bucket', $name) . left('redis_token_bucket', $name), '1010',
+    is left($nginx, 'memory_token_bucket', $name) . left($nginx, 'redis_token_bucket', $name), '1010',
         'the earlier limits get their charges back';
     is $nginx->get('/closed', 'X-Client' => $name)->header('X-RateLimit-Remaining'), 10,
         'the header shows what remains';
     is ask('/plan', $name, 'X-Plan' => 'bad'), '503 ERROR', 'a rate that is not valid';
-    is left('memory_token_bucket', $name), 10, 'the earlier limit gets its charge back';
+    is left($nginx, 'memory_token_bucket', $name), 10, 'the earlier limit gets its charge back';
 };
 
 subtest 'a later limit with on_error=open' => sub {
     my $name = new_name();
     is ask('/open', $name), '200 ERROR', 'the request continues';
-    is left('memory_token_bucket', $name), 9, 'and is charged';
+    is left($nginx, 'memory_token_bucket', $name), 9, 'and is charged';
 };
 
 unlike $nginx->error_log, qr/\[(?:alert|crit|emerg)\]/, 'the log has no alert';

@@ -3,37 +3,19 @@ use strict;
 use warnings;
 
 use lib 't/lib';
-use RateLimit qw(check_config decode_json start_nginx wait_for);
+use RateLimit qw(check_config start_nginx wait_for);
 use RateLimit::Metrics qw(metrics);
+use RateLimit::Places qw(algorithms_of becomes left new_name zones_of_places);
 use RateLimit::Redis qw(start_redis);
 use MIME::Base64 qw(encode_base64);
 use Test::More;
 
 # Redis `lost` is stopped below. The clocks of nginx and Redis are frozen, so that nothing drains.
 my ($one, $lost) = map { start_redis(clock => 'stopped') } 1 .. 2;
-my %places = (
-    memory => '',
-    redis  => 'redis=one deny_cache=off',
-    local  => 'redis=lost on_error=local',
-    sync   => 'redis=one sync=1h',
-);
-my @algorithms = qw(token_bucket leaky_bucket gcra fixed_window sliding_window sliding_buckets sliding_log);
-sub algorithms { my ($place) = @_; return grep { $place ne 'sync' || $_ ne 'sliding_log' } @algorithms }
-my ($http, $server) = ('', '');
-for my $place (sort keys %places) {
-    for my $algorithm (algorithms($place)) {
-        my $ten     = $algorithm =~ /gcra|leaky/ ? 'rate=1r/d burst=9' : 'rate=10r/d';
-        my $name    = "${place}_$algorithm";
-        my $nodelay = $algorithm eq 'leaky_bucket' ? 'nodelay' : '';
-        $http   .= "rate_limit_zone \$http_x_client zone=$name:1m $ten algorithm=$algorithm $places{$place};\n";
-        $server .= "location = /$name { rate_limit zone=$name cost=\$arg_cost settle=\$arg_actual $nodelay; empty_gif; }\n";
-    }
-}
+my ($http, $server) = zones_of_places('cost=$arg_cost settle=$arg_actual', '', one => $one, lost => $lost);
 my %conf = (
     clock => 1,
     http  => <<"HTTP",
-rate_limit_redis one @{[ $one->url ]} timeout=60s connect_timeout=60s;
-rate_limit_redis lost @{[ $lost->url ]} timeout=60s connect_timeout=60s;
 $http
 map \$status \$failed { 401 1; default 0; }
 rate_limit_zone \$http_x_client zone=logins:1m rate=5r/m algorithm=fixed_window;
@@ -45,10 +27,12 @@ HTTP
 location /api/ { rate_limit_api; }
 location = /metrics { rate_limit_metrics; }
 $server
-location = /login { rate_limit zone=logins settle=\$failed; auth_basic login; auth_basic_user_file html/users; empty_gif; }
+location = /login { rate_limit zone=logins settle=\$failed; auth_basic login; auth_basic_user_file html/users;
+    empty_gif; }
 location = /bytes.txt { rate_limit zone=bytes settle=\$bytes_sent; }
 location = /debt { rate_limit zone=debt cost=1 settle=\$arg_actual debt=3; empty_gif; }
-location = /rejected { rate_limit zone=memory_token_bucket settle=\$arg_actual; rate_limit zone=after phase=precontent; empty_gif; }
+location = /rejected { rate_limit zone=memory_token_bucket settle=\$arg_actual;
+    rate_limit zone=after phase=precontent; empty_gif; }
 location = /first { rate_limit zone=memory_token_bucket cost=3 settle=\$arg_actual; try_files /absent \@second; }
 location \@second { rate_limit zone=memory_token_bucket cost=5; empty_gif; }
 SERVER
@@ -57,39 +41,21 @@ my $nginx = start_nginx(%conf);
 $nginx->write_file('users', "anna:{PLAIN}right\n");
 $nginx->write_file('bytes.txt', 'x' x 500);
 
-my $names = 0;
-sub new_name { return 'n' . $names++ }
-
-sub left {
-    my ($zone, $key) = @_;
-    return decode_json($nginx->get("/api/remaining?zone=$zone&key=$key")->{body})->{remaining};
-}
-
 sub ask {
     my ($path, $client, @headers) = @_;
     return $nginx->get($path, 'X-Client' => $client, @headers)->{status};
 }
 
-# A correction is made when nginx logs the request, after the client has its response. The API asks the Redis over the
-# connection that has sent the correction before.
-sub becomes {
-    my ($number, $zone, $name, $text) = @_;
-    my $left;
-    wait_for("$text: $number left", sub { $left = left($zone, $name); return $left == $number });
-    is $left, $number, $text;
-    return;
-}
-
 sub check_place {
     my ($place) = @_;
-    for my $algorithm (algorithms($place)) {
+    for my $algorithm (algorithms_of($place)) {
         my ($name, $zone) = (new_name(), "${place}_$algorithm");
         is ask("/$zone?cost=6&actual=2", $name), 200, "$algorithm: a request with an estimate of 6";
-        becomes(8, $zone, $name, "$algorithm: it has cost 2, the rest is given back");
+        becomes($nginx, $zone, $name, 8, "$algorithm: it has cost 2, the rest is given back");
         is ask("/$zone?cost=2&actual=5", $name), 200, "$algorithm: an estimate of 2";
-        becomes(3, $zone, $name, "$algorithm: it has cost 5");
+        becomes($nginx, $zone, $name, 3, "$algorithm: it has cost 5");
         is ask("/$zone?cost=3&actual=9", $name), 200, "$algorithm: an estimate of 3, which fits";
-        wait_for("$algorithm: 6 are owed", sub { left($zone, $name) == 0 });
+        wait_for("$algorithm: 6 are owed", sub { left($nginx, $zone, $name) == 0 });
         is ask("/$zone?cost=1&actual=1", $name), 429, "$algorithm: nothing is left";
         is ask("/$zone?cost=1&actual=0", $name), 429, "$algorithm: a rejected request is not settled";
     }
@@ -106,10 +72,10 @@ subtest 'failed log-ins' => sub {
     my @right = (Authorization => 'Basic ' . encode_base64('anna:right', ''));
     my $name  = new_name();
     is ask('/login', $name, @right), 200, 'right' for 1 .. 10;
-    becomes(5, 'logins', $name, 'log-ins that succeed cost nothing');
+    becomes($nginx, 'logins', $name, 5, 'log-ins that succeed cost nothing');
     for my $number (1 .. 5) {
         is ask('/login', $name, @wrong), 401, "wrong password $number";
-        becomes(5 - $number, 'logins', $name, 'it is charged');
+        becomes($nginx, 'logins', $name, 5 - $number, 'it is charged');
     }
     is ask('/login', $name, @right), 429, 'the right password is refused';
     $nginx->advance(60);
@@ -119,14 +85,14 @@ subtest 'failed log-ins' => sub {
 subtest 'bytes' => sub {
     my $name = new_name();
     is ask('/bytes.txt', $name), 200, 'a response';
-    wait_for('the bytes to be charged', sub { left('bytes', $name) <= 100_000 - 500 });
-    cmp_ok left('bytes', $name), '>', 100_000 - 1500, 'its bytes are charged';
+    wait_for('the bytes to be charged', sub { left($nginx, 'bytes', $name) <= 100_000 - 500 });
+    cmp_ok left($nginx, 'bytes', $name), '>', 100_000 - 1500, 'its bytes are charged';
 };
 
 subtest 'the largest debt' => sub {
     my $name = new_name();
     is ask('/debt?actual=1000', $name), 200, 'admitted';
-    wait_for('the debt', sub { left('debt', $name) == 0 });
+    wait_for('the debt', sub { left($nginx, 'debt', $name) == 0 });
     # Ten a day, and three more that are owed: one fits once four have drained.
     my $answer = $nginx->get('/debt?actual=1', 'X-Client' => $name);
     is $answer->{status}, 429, 'rejected';
@@ -140,11 +106,12 @@ subtest 'values that are no number' => sub {
         is ask("/memory_fixed_window?cost=1&actual=$value", $name), 200, "'$value'";
         $kept++;
     }
-    becomes(10 - $kept, 'memory_fixed_window', $name, 'the estimates stay');
-    is scalar(() = $nginx->error_log =~ /settle ".*?" for zone "memory_fixed_window" is not a number/g), 1, 'one log line';
+    becomes($nginx, 'memory_fixed_window', $name, 10 - $kept, 'the estimates stay');
+    my @lines = $nginx->error_log =~ /settle ".*?" for zone "memory_fixed_window" is not a number/g;
+    is scalar @lines, 1, 'one log line';
     my $name2 = new_name();
     is ask('/memory_fixed_window?cost=1&actual=2.001', $name2), 200, 'a decimal number';
-    becomes(7, 'memory_fixed_window', $name2, 'it is rounded up');
+    becomes($nginx, 'memory_fixed_window', $name2, 7, 'it is rounded up');
     my $counted = metrics($nginx);
     is $counted->{'rate_limiter_settled_total{zone="memory_fixed_window",result="kept"}'}, $kept, 'they are counted';
 };
@@ -153,13 +120,13 @@ subtest 'a request that a later limit rejects' => sub {
     my $name = new_name();
     is ask('/rejected?actual=1', $name), 200, 'admitted';
     is ask('/rejected?actual=7', $name), 429, 'rejected after authentication';
-    becomes(9, 'memory_token_bucket', $name, 'it is given back, and not settled');
+    becomes($nginx, 'memory_token_bucket', $name, 9, 'it is given back, and not settled');
 };
 
 subtest 'an internal redirect' => sub {
     my $name = new_name();
     is ask('/first?actual=2', $name), 200, 'admitted';
-    becomes(8, 'memory_token_bucket', $name, 'charged and settled once, by the first limit');
+    becomes($nginx, 'memory_token_bucket', $name, 8, 'charged and settled once, by the first limit');
 };
 
 subtest 'a client that leaves' => sub {
@@ -167,15 +134,15 @@ subtest 'a client that leaves' => sub {
     my $connection = $nginx->connect;
     $connection->send("GET /memory_sliding_window?cost=4&actual=1 HTTP/1.1\r\nHost: localhost\r\nX-Client: $name\r\n\r\n");
     $connection->close;
-    becomes(9, 'memory_sliding_window', $name, 'its request is settled');
+    becomes($nginx, 'memory_sliding_window', $name, 9, 'its request is settled');
 };
 
 subtest 'a reload' => sub {
     my $name = new_name();
     is ask('/memory_sliding_log?cost=4&actual=1', $name), 200, 'before';
-    becomes(9, 'memory_sliding_log', $name, 'settled');
+    becomes($nginx, 'memory_sliding_log', $name, 9, 'settled');
     $nginx->reload(%conf);
-    is left('memory_sliding_log', $name), 9, 'the state is the same';
+    is left($nginx, 'memory_sliding_log', $name), 9, 'the state is the same';
 };
 
 subtest 'bad input' => sub {
