@@ -3,7 +3,8 @@ use strict;
 use warnings;
 
 use lib 't/lib';
-use RateLimit qw(check_config decode_json slurp start_nginx wait_for);
+use RateLimit qw(check_config decode_json slurp start_nginx wait_for write_text);
+use RateLimit::Page qw(page_block page_part);
 use RateLimit::Upstream;
 use Test::More;
 
@@ -38,29 +39,60 @@ my %answers = (
 my $app_port = (split ' ', $ENV{RL_PORTS})[-1];
 my $app      = RateLimit::Upstream->start($app_port, %answers);
 
-my ($whole, $choice) = slurp('docs/tokens.md') =~ /^```nginx\n(.*?)^```$/msg or die "no configurations\n";
-my ($text) = $whole =~ /^http \{\n(.*)^\}\n/ms or die "no http\n";
-my ($http, $server) = $text =~ /^(.*)^    server \{\n(.*)^    \}\n/ms or die "no server\n";
-for ($http, $server) {
-    s{http://127\.0\.0\.1:8081}{http://127.0.0.1:$app_port}g;
-    s{tokens\.log}{%DIR%/tokens.log}g;
-    s{^ *listen .*\n}{}gm;
+my $page    = 'docs/tokens.md';
+my %changes = ('127\.0\.0\.1:8081' => "127.0.0.1:$app_port", 'tokens\.log' => '%DIR%/tokens.log');
+my ($http, $server) = page_part($page, qr/zone=tokens/, %changes);
+my $nginx = start_nginx(clock => 1, http => $http, server => $server);
+
+# Returns the response, and the line of the log. nginx writes the line and settles the request before it reads the next
+# request.
+sub post {
+    my ($nginx, $path, $body, $key) = @_;
+    my $before = () = slurp($nginx->dir . '/tokens.log') =~ /\n/g;
+    my @json     = map { $_ => 'application/json' } 'Content-Type', 'Accept';
+    my $response = $nginx->request(method => 'POST', path => $path, body => $body,
+        headers => [ @json, Authorization => "Bearer $key" ]);
+    my $line = wait_for('a line', sub { (split /\n/, slurp($nginx->dir . '/tokens.log'))[$before] });
+    return ($response, $line =~ s/^\S+ \d+ //r);
 }
-my $nginx = start_nginx(http => $http, server => $server);
 
 sub line_of {
     my ($nginx, $path, $body) = @_;
-    my $before = () = slurp($nginx->dir . '/tokens.log') =~ /\n/g;
-    my $response = $nginx->request(method => 'POST', path => $path, body => $body,
-        headers => [ 'Content-Type' => 'application/json', Authorization => 'Bearer key' ]);
+    my ($response, $line) = post($nginx, $path, $body, 'key');
     is $response->{status}, 200, "$path: the status";
-    my $line = wait_for('a line', sub { (split /\n/, slurp($nginx->dir . '/tokens.log'))[$before] });
-    return ($line =~ s/^\S+ \d+ //r, $response->header('X-RateLimit-Remaining'));
+    return ($line, $response->header('X-RateLimit-Remaining'));
 }
 
-is join('/', line_of($nginx, '/v1/chat', '{"max_tokens":300}')), 'asked=300 used=29/99700', 'chat: what the client asks for';
-is join('/', line_of($nginx, '/v1/chat-stream', '{"stream":true}')), 'asked=- used=31/98700', 'a stream, and the default';
-is join('/', line_of($nginx, '/v1/responses', '{"max_tokens":200}')), 'asked=200 used=123/98500', 'responses';
+my %asks = (
+    '{"max_tokens":300}'                                                  => 300,
+    '{"max_completion_tokens":400}'                                       => 400,
+    '{"max_tokens":200,"max_completion_tokens":500}'                      => 500,
+    '{"stream":true}'                                                     => 1000,
+    (map { (qq({"max_tokens":$_}) => 1000) } qw(0 -5 1e5 0.5 "7" 1234567 null), '99999999999999999999'),
+);
+my $left = 100_000;
+for my $body (sort keys %asks) {
+    my ($line, $remaining) = line_of($nginx, '/v1/chat', $body);
+    is $line, "estimate=$asks{$body} used=29", "$body: the estimate and what was used";
+    is $remaining, $left - $asks{$body}, 'the header';
+    $left -= 29;
+}
+is +(line_of($nginx, '/v1/chat-stream', '{"stream":true}'))[0], 'estimate=1000 used=31', 'a stream';
+is +(line_of($nginx, '/v1/responses', '{}'))[0], 'estimate=1000 used=123', 'responses';
+
+# The commands of the page and what they print, with a new client.
+my @shown = slurp($page) =~ /^\$ curl .*\n    --json '(.*)'\n((?:.+\n)+)/mg;
+is @shown, 6, 'the page shows three requests';
+while (my ($body, $text) = splice @shown, 0, 2) {
+    my ($answer) = post($nginx, '/v1/chat', $body, 'key-1');
+    my ($status) = $text =~ m{^HTTP/1.1 (\d+)};
+    is $answer->{status}, $status, "$body: the status";
+    for ($text =~ /^(\S+: .*)/mg) {
+        my ($name, $value) = /^(\S+): (.*)/;
+        my $sent = $answer->header($name);
+        $name =~ /Reset|Retry/ ? like($sent, qr/^\d+$/, $name) : is($sent, $value, $name);
+    }
+}
 
 # Each row of the table.
 my %paths = (
@@ -71,7 +103,7 @@ my %paths = (
     '/v1/messages'         => { 'usage.input_tokens'          => 2095, 'usage.output_tokens' => 503 },
     '/v1/messages-stream'  => { 'message.usage.input_tokens'  => 25, 'usage.output_tokens' => 15 },
 );
-my ($table) = slurp('docs/tokens.md') =~ /^\| API \|.*?\n((?:\|.*\n)+)/m;
+my ($table) = slurp($page) =~ /^\| API \|.*?\n((?:\|.*\n)+)/m;
 my $locations = '';
 my $variables = 0;
 for my $path (sort keys %paths) {
@@ -83,10 +115,8 @@ for my $path (sort keys %paths) {
         $http .= "log_format tokens_$variable '- 0 \$$variable';\n";
     }
 }
-my ($map) = $choice =~ /^(map .*)$/m;
-(my $choose = $choice) =~ s/^map .*\n//m;
-$choose =~ s/\$used_tokens/\$chosen/g;
-$map =~ s/\$used_tokens/\$chosen/;
+my ($choose, $map) = page_block($page, qr/stream_total/) =~ /^(.*)^(map .*)$/ms;
+$map =~ s/\$total_tokens/\$chosen/;
 my $rows = start_nginx(
     http => "$http\n$map\nlog_format chosen '- 0 \$chosen';\n",
     server => "$locations location /v1/ { $choose access_log %DIR%/tokens.log chosen; proxy_pass http://127.0.0.1:$app_port; }",
@@ -96,6 +126,53 @@ for my $path (sort keys %paths) {
 }
 is +(line_of($rows, '/v1/responses',        '{}'))[0], 123, 'one of several paths: the first';
 is +(line_of($rows, '/v1/responses-stream', '{}'))[0], 48,  'one of several paths: the second';
+
+# Input and output tokens. The application is nginx here: it shows the keys that it gets.
+my @messages = page_part($page, qr/zone=input/, '127\.0\.0\.1:8081' => '127.0.0.1:%PORT2%');
+my $keys     = start_nginx(
+    clock   => 1,
+    http    => $messages[0],
+    server  => $messages[1],
+    servers => 'server { listen 127.0.0.1:%PORT2%; default_type application/json;'
+        . ' return 200 \'{"key":"$http_x_api_key","bearer":"$http_authorization",'
+        . '"usage":{"input_tokens":2095,"output_tokens":503}}\'; }',
+);
+
+sub ask_with {
+    my ($size, @headers) = @_;
+    my $body   = '{"max_tokens":600,"messages":"' . 'x' x $size . '"}';
+    my $answer = $keys->request(method => 'POST', path => '/v1/messages', body => $body,
+        headers => [ 'Content-Type' => 'application/json', @headers ]);
+    my $got = decode_json($answer->{body});
+    my @numbers = map { $answer->header("X-RateLimit-$_") } 'Limit', 'Remaining';
+    return "@numbers $got->{key}|$got->{bearer}";
+}
+is ask_with(1, 'X-Api-Key' => 'k1'), '20000 19400 k1|', 'a key in X-Api-Key';
+is ask_with(1, Authorization => 'Bearer k1'), '20000 18897 |Bearer k1', 'the same key as a bearer token';
+is ask_with(1, Authorization => 'Bearer k1', 'X-Api-Key' => 'k2'), '20000 18394 |Bearer k1',
+    'the upstream gets only the key that is limited';
+is ask_with(1, Authorization => 'bearer k2'), '20000 19400 |bearer k2', 'another key';
+is ask_with(90_000, 'X-Api-Key' => 'k3'), '20000 19400 k3|', 'a large request';
+is ask_with(100_000, 'X-Api-Key' => 'k3'), '20000 18897 k3|', 'a larger request';
+is ask_with(200_000, 'X-Api-Key' => 'k3'), '20000 18394 k3|', 'its estimate of 50000 is given back';
+
+# The sum of both, by njs of Debian, if it fits to this nginx.
+my $njs = "load_module $ENV{RL_BUILD}/njs/usr/lib/nginx/modules/ngx_http_js_module.so;";
+SKIP: {
+    skip 'this nginx does not load njs of Debian', 3 if check_config(main => $njs)->{exit} != 0;
+    my ($script) = slurp($page) =~ m{^```js\n(// usage\.js\n.*?)^```$}ms;
+    my $read = join "\n", $messages[0] =~ /^(rate_limit_response .*)$/mg;
+    write_text("$ENV{RL_DIR}/usage.js", $script);
+    my $sum = start_nginx(
+        main   => $njs,
+        http   => "js_path $ENV{RL_DIR};\n" . page_block($page, qr/js_set/) . $read
+            . "\nlog_format sum '- 0 \$total_tokens';",
+        server => "location /v1/ { access_log %DIR%/tokens.log sum; proxy_pass http://127.0.0.1:$app_port; }",
+    );
+    is +(line_of($sum, '/v1/messages',        '{}'))[0], 2598, 'njs adds input and output tokens';
+    is +(line_of($sum, '/v1/messages-stream', '{}'))[0], 40,   'also those of a stream';
+    is +(line_of($sum, '/v1/chat',            '{}'))[0], '',   'and neither without the other';
+}
 
 for my $directive ('rate_limit_request', 'rate_limit_response') {
     my ($example) = slurp('docs/directives.md') =~ /^## $directive\n.*?^```nginx\n(.*?)^```$/ms;
