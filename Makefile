@@ -102,7 +102,7 @@ bench: ## compare the module with other limiters: 14 minutes, or 2 with BENCH=qu
 	    --driver build/bench/redis_load --accuracy build/bench/accuracy $${symbols:+--symbols "$$symbols"} \
 	    $(if $(filter quick,$(BENCH)),--quick) $(BENCH_OPTIONS)
 
-bench-core: ## measure parts of the module; BENCH= is a pattern: names in bench/, redis_load, instructions
+bench-core: ## measure parts of the module; BENCH= is a pattern: names in bench/, redis_load, scripts, instructions
 	@$(locked) scripts/setup bench-core
 	@$(locked) scripts/module "$(NGINX_SRC)"
 	@$(locked) $(build_units) OUT=build/bench TEST_FLAGS='-O2 -g' benchmarks build/bench/redis_load
@@ -110,6 +110,7 @@ bench-core: ## measure parts of the module; BENCH= is a pattern: names in bench/
 	    $$program --benchmark_filter='$(BENCH)' || exit 1; \
 	done
 	@! echo redis_load | grep -qE -- '$(BENCH)' || bench/redis-load --program build/bench/redis_load --build build
+	@! echo scripts | grep -qE -- '$(BENCH)' || bench/script-costs --build build
 	@! echo instructions | grep -qE -- '$(BENCH)' || $(costs) tables
 
 bench-check: ## fail if instructions, system calls or bytes exceed bench/expected.json by 5 %; UPDATE=1 writes it

@@ -85,6 +85,13 @@ subtest 'contestants with metrics' => sub {
     is contestant('memory_observed')->{$_}, contestant('memory')->{$_}, "with the same $_" for qw(http location);
 };
 
+subtest 'contestants beside the same without a feature' => sub {
+    is contestant('memory_settle')->{beside}, 'memory_estimate', 'settle= beside its estimate';
+    is contestant('memory_owed')->{beside}, 'memory', 'settle= for more beside a cost of 1';
+    like contestant('redis_settle')->{location}, qr/cost=2 settle=\$actual_%s/, 'each request is corrected';
+    is contestant("${_}_read")->{beside}, $_, "rate_limit_response beside passing $_ on" for qw(json_10k json_1m events);
+};
+
 my @rounds = (
     {
         plain => [ { rate => 90, server_us => 9, p99_ms => 1 }, { rate => 110, server_us => 11, p99_ms => 1 } ],
@@ -103,6 +110,8 @@ subtest 'rounds' => sub {
         'compared with the mean of the same round';
     is_deeply [ by_round(\@rounds, 'redis', 'added_us', 'plain') ], [ 2, 3 ], 'CPU time beyond the baseline';
     is_deeply [ by_round(\@rounds, 'redis', 'p99_ratio', 'other') ], [ 0.5, 0.25 ], 'compared with another contestant';
+    is_deeply [ by_round(\@rounds, 'other', 'cpu_ratio', 'redis') ], [ 22 / 12, 20 / 8 ], 'CPU time, divided';
+    is_deeply [ by_round(\@rounds, 'other', 'calls_ratio', 'redis') ], [], 'calls that were not counted';
     is_deeply [ by_round(\@rounds, 'absent', 'ratio', 'plain') ], [], 'a contestant that was not measured';
     my $summary = summarize(\@rounds, other => 'redis');
     is_deeply $summary->{redis}{rate}, [ 85, 67.5, 102.5 ], 'median and quartiles';

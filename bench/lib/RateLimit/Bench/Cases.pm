@@ -1,10 +1,11 @@
 # The cases of bench/costs: requests without a limit, with limit_req, and with limits of the module.
 #
-#   use RateLimit::Bench::Cases qw(@plain @memory @redis @algorithms …);
+#   use RateLimit::Bench::Cases qw(@plain @memory @redis @settle @algorithms …);
 #
 # VARIABLES
-#   @plain, @memory, @redis     the cases, by the nginx that they need: without the module, with it, and with a Redis
-#                               that has the name fleet
+#   @plain, @memory, @redis, @settle
+#                               the cases, by the nginx that they need: without the module, with it, with a Redis that
+#                               has the name fleet, and with settle=, whose handler runs for all requests of its nginx
 #   @algorithms                 names of all algorithms
 #
 # FUNCTIONS
@@ -28,7 +29,7 @@ use warnings;
 use Exporter qw(import);
 
 our @EXPORT_OK =
-    qw(@plain @memory @redis @algorithms choose plain_of limited_with limited_by_limit_req name_of names_of);
+    qw(@plain @memory @redis @settle @algorithms choose plain_of limited_with limited_by_limit_req name_of names_of);
 
 my $clients = 10_000;    # in cases with many clients
 
@@ -58,6 +59,11 @@ our @redis = (
     with_keys('sync', limited("$generous redis=fleet sync=1h")),
     with_keys('denied from the cache', { %{ limited("$strict $patient deny_cache=1h") }, status => 429 }),
 );
+our @settle = (
+    with_keys('memory, settle', settled($generous, 2)),
+    { %{ settled($generous, 1) }, name => 'memory, settle for more' },
+    { %{ settled("$generous $patient", 2) }, name => 'redis, settle, 64 at once', keys => $clients, together => 1 },
+);
 
 sub limited {
     my ($options, $words) = @_;
@@ -66,6 +72,14 @@ sub limited {
         apply   => 'rate_limit zone={Z} ' . ($words // '') . ';',
         handler => 'handle_access',
     };
+}
+
+# A limit whose requests have an estimate of $cost, and turn out to cost 3 - $cost.
+sub settled {
+    my ($options, $cost) = @_;
+    my $case = limited($options, "cost=$cost settle=\$actual_{Z}");
+    $case->{zone} .= " map \$status \$actual_{Z} { 200 @{[ 3 - $cost ]}; default 0; }";
+    return $case;
 }
 
 sub limited_with {
@@ -95,11 +109,11 @@ sub plain_of {
 
 sub choose {
     my (@names) = @_;
-    my %case    = map { $_->{name} => $_ } @plain, @memory, @redis;
+    my %case    = map { $_->{name} => $_ } @plain, @memory, @redis, @settle;
     my @unknown = grep { !$case{$_} } @names;
     die "costs: a case is one of: @{[ join '; ', sort keys %case ]}\n" if @unknown || !@names;
     my %wanted = map { $_ => 1, plain_of($case{$_}) => 1 } @names;
-    for my $cases (\@plain, \@memory, \@redis) {
+    for my $cases (\@plain, \@memory, \@redis, \@settle) {
         @{$cases} = grep { $wanted{ $_->{name} } } @{$cases};
     }
     return;

@@ -18,6 +18,7 @@
 #   servers($name)              process ids of nginx's workers, or of HAProxy
 #   redis($name)                its Redis servers, objects of RateLimit::Redis
 #   nginx($name)                its nginx, an object of RateLimit; undef for HAProxy
+#   calls($name)                number of script calls that its Redis servers have run
 #   lookups($name)              number of keys that its Redis servers have looked up: one for each check
 #   news($name)                 the last new line of its nginx's error log since the last call, or undef
 #   close
@@ -57,7 +58,7 @@ my @algorithms = qw(token_bucket leaky_bucket gcra fixed_window sliding_window s
 # zone and %r the name of its Redis. redis: needs a Redis. beside: the contestant to compare with, by default plain.
 # rejected: all requests are rejected. visits: requests of each client until its state is stable (1). settle: seconds
 # until background work is done. from_cache: the deny cache should decide. lasts: seconds after which each client is
-# admitted once more.
+# admitted once more. body: the file of an upstream that is passed on instead of the small response.
 my %contestants = (
     plain     => { title => 'no limit',                      kind => 'ours', http => '', location => '' },
     bare      => { title => 'no limit (module not loaded)',   kind => 'bare', http => '', location => '' },
@@ -83,6 +84,12 @@ my %contestants = (
     redis   => { title => 'ours: Redis',             ours('redis', "$ample redis=%r") },
     sync    => { title => 'ours: sync=100ms', ours('redis', "$ample redis=%r sync=100ms"), settle => 0.15 },
     cluster => { title => 'ours: Cluster of 3',      ours('cluster', "$ample redis=%r") },
+
+    memory_estimate => { title => 'ours: memory with cost=2', ours('memory', $ample, '', words => 'cost=2') },
+    memory_settle   => { title => 'ours: memory with cost=2 settle=', settled('memory', $ample, 2) },
+    memory_owed     => { title => 'ours: memory with cost=1 settle=', settled('memory', $ample, 1) },
+    redis_estimate  => { title => 'ours: Redis with cost=2', ours('redis', "$ample redis=%r", '', words => 'cost=2') },
+    redis_settle    => { title => 'ours: Redis with cost=2 settle=', settled('redis', "$ample redis=%r", 2) },
 
     limit_req_denied => {
         title    => 'limit_req',
@@ -130,6 +137,28 @@ for my $algorithm (@algorithms) {
     }
 }
 
+# Responses of an upstream, each passed on with and without rate_limit_response.
+my %bodies = (json_10k => '10 kB of JSON', json_1m => '1 MB of JSON', events => '50 kB of events');
+for my $body (keys %bodies) {
+    my %same = (kind => 'ours', body => $body, http => '');
+    $contestants{$body} = { %same, title => "$bodies{$body}: passed on", location => '' };
+    $contestants{"${body}_read"} = {
+        %same,
+        title    => "$bodies{$body}: with rate_limit_response",
+        beside   => $body,
+        location => 'rate_limit_response $tokens json:usage.total_tokens;',
+    };
+}
+
+# A contestant whose requests have an estimate of $cost and turn out to cost 3 - $cost, beside the same limit without
+# settle=.
+sub settled {
+    my ($place, $options, $cost) = @_;
+    my %is = ours($place, $options, '', words => "cost=$cost settle=\$actual_%s");
+    $is{http} .= " map \$status \$actual_%s { 200 @{[ 3 - $cost ]}; default 0; }";
+    return (%is, beside => $cost == 2 ? "${place}_estimate" : $place);
+}
+
 # A contestant with the module. `place` is memory, redis or cluster.
 sub ours {
     my ($place, $options, $more, %is) = @_;
@@ -158,7 +187,7 @@ sub open_stage {
     my $self = bless { workers => 1, %options, owner => $$ }, __PACKAGE__;
     my @names = @{ $options{contestants} };
     my @ports = @{ $options{ports} };
-    croak 'a stage has too few ports' if @ports < @names + 4;
+    croak 'a stage has too few ports' if @ports < @names + 5;
     $self->{is}   = { map { $_ => contestant($_) } @names };
     $self->{port} = { map { $_ => shift @ports } @names };
     for my $name (grep { $self->{is}{$_}{redis} } @names) {
@@ -169,6 +198,7 @@ sub open_stage {
     for my $name (grep { ($self->{is}{$_}{place} // '') eq 'cluster' } @names) {
         $self->{redis}{$name} = [ $options{cluster}->masters ];
     }
+    $self->start_upstream if grep { $self->{is}{$_}{body} } @names;
     my %kind;
     push @{ $kind{ $self->{is}{$_}{kind} } }, $_ for @names;
     for my $kind (sort keys %kind) {
@@ -212,8 +242,12 @@ sub start {
         $http .= $self->directives($name, $is->{http}) . "\n" if $is->{http};
         $http .= $self->redis_directive($name) if $kind eq 'ours' && $self->{redis}{$name};
         my $location = $kind eq 'lua' ? $self->lua($name) : $self->directives($name, $is->{location});
-        $servers
-            .= "server { listen 127.0.0.1:$self->{port}{$name} $words; location / { $location empty_gif; } }\n";
+        $location .= $is->{body} ? "proxy_pass http://bodies/$is->{body};" : 'empty_gif;';
+        $servers .= "server { listen 127.0.0.1:$self->{port}{$name} $words; location / { $location } }\n";
+    }
+    if ($self->{upstream}) {
+        $http .= "upstream bodies { server 127.0.0.1:@{[ $self->{upstream}->port ]}; keepalive 64; }\n"
+            . "proxy_http_version 1.1; proxy_set_header Connection ''; proxy_max_temp_file_size 0;\n";
     }
     my $nginx = start_nginx(
         module      => $kind eq 'ours' || $kind eq 'observed',
@@ -228,6 +262,29 @@ sub start {
     );
     wait_for('workers', sub { $nginx->workers == $self->{workers} });
     return $nginx;
+}
+
+# Starts an nginx with the bodies, of which each has the number of its tokens at the end.
+sub start_upstream {
+    my ($self) = @_;
+    my $usage  = '"usage":{"prompt_tokens":19,"completion_tokens":2000,"total_tokens":2019}';
+    my $vector = '{"object":"embedding","index":0,"embedding":[' . join(',', ('-0.0023064255') x 1536) . ']}';
+    my $event  = 'data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"m",'
+        . '"choices":[{"index":0,"delta":{"content":"' . 'some words ' x 10 . '"},"finish_reason":null}],"usage":null}' . "\n\n";
+    my %text = (
+        json_10k => '{"object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"'
+            . 'some words ' x 890 . qq("}}],$usage}),
+        json_1m => '{"object":"list","data":[' . join(',', ($vector) x 46) . "],$usage}",
+        events  => $event x 200 . qq(data: {"choices":[],$usage}\n\ndata: [DONE]\n\n),
+    );
+    my $types = "location = /events { default_type text/event-stream; }\ndefault_type application/json;\n";
+    $self->{upstream} = start_nginx(
+        module => 0, port => $self->{ports}[-5], log_level => 'error', connections => 4096,
+        http   => "access_log off; keepalive_requests 100000000;\n", server => $types,
+    );
+    $self->{upstream}->write_file($_, $text{$_}) for keys %text;
+    $self->pin($self->{redis_cpu}, $self->{upstream}->workers);
+    return;
 }
 
 sub directives {
@@ -292,6 +349,11 @@ sub nginx   { my ($self, $name) = @_; return $self->{nginx}{$name} }
 sub servers { my ($self, $name) = @_; return @{ $self->{servers}{$name} } }
 sub redis   { my ($self, $name) = @_; return @{ $self->{redis}{$name} // [] } }
 
+sub calls {
+    my ($self, $name) = @_;
+    return sum0(map { $_->commandstats('evalsha') // 0 } $self->redis($name));
+}
+
 sub lookups {
     my ($self, $name) = @_;
     return sum0(map { my $redis = $_; map { $redis->info("keyspace_$_") } qw(hits misses) } $self->redis($name));
@@ -308,7 +370,7 @@ sub news {
 
 sub close {    ## no critic (ProhibitBuiltinHomonyms)
     my ($self) = @_;
-    delete @{$self}{qw(nginx redis)};
+    delete @{$self}{qw(nginx redis upstream)};
     my $pid = delete $self->{haproxy} or return;
     delete $running{$pid};
     local ($?, $!) = (0, 0);

@@ -17,7 +17,8 @@
 #   judge(\%figures)            a row for each goal: { goal, wanted, figure, spread, verdict }, from figures by name: each a
 #                               number, or a median and its quartiles
 #   by_round($rounds, $contestant, $field, $beside)
-#                               a field of each round, or ratio, added_us or p99_ratio (p99 ÷ p99 of $beside)
+#                               a field of each round, or ratio, added_us, or one that is divided by that of $beside:
+#                               p99_ratio, cpu_ratio (server_us), calls_ratio
 #   plan_order($round, @names)  the order of the contestants in a round
 #   show($number)               with three digits, or as an integer
 #   text_table(\@heads, @rows)  an aligned Markdown table
@@ -159,8 +160,8 @@ sub by_round {
             push @values, $mine->{rate} / $other->{rate} if $other->{rate};
         } elsif ($field eq 'added_us') {
             push @values, $mine->{server_us} - $other->{server_us} if defined $other->{server_us};
-        } elsif ($field eq 'p99_ratio') {
-            push @values, $mine->{p99_ms} / $other->{p99_ms} if $other->{p99_ms};
+        } elsif (my $part = { p99_ratio => 'p99_ms', cpu_ratio => 'server_us', calls_ratio => 'calls' }->{$field}) {
+            push @values, $mine->{$part} / $other->{$part} if $other->{$part};
         } else {
             push @values, $mine->{$field} if defined $mine->{$field};
         }
@@ -213,6 +214,12 @@ my @goals = (
     [ 'one_cpu_p99_8_ratio', 'Redis, all on one CPU, 8 connections: p99 ÷ p99 of Lua and Redis', 'most', 0.6, '' ],
     [ 'redis_p99_8',       'Redis, 8 connections: p99',                       'most',  10,      'ms' ],
     [ 'sync_added',        'sync=100ms: nginx CPU added',                     'most',  1.2,     'µs' ],
+    [ 'settle_added',      'memory, settle= that gives back: nginx CPU added to cost=', 'most', 1, 'µs' ],
+    [ 'owed_added',        'memory, settle= that charges more: nginx CPU added', 'most', 1, 'µs' ],
+    [ 'settle_calls',      'Redis, settle=: calls ÷ calls without settle=', 'most', 1.1, '' ],
+    [ 'json_10k_ratio',    'rate_limit_response, 10 kB of JSON: nginx CPU ÷ passing it on', 'most', 1.15, '' ],
+    [ 'json_1m_ratio',     'rate_limit_response, 1 MB of JSON: nginx CPU ÷ passing it on', 'most', 1.15, '' ],
+    [ 'events_ratio',      'rate_limit_response, 50 kB of events: nginx CPU ÷ passing it on', 'most', 1.15, '' ],
     [ 'denied_bare_ratio', 'deny cache without headers: requests/s ÷ limit_req rejecting', 'least', 0.97, '' ],
     [ 'denied_ratio',      'deny cache: requests/s ÷ limit_req rejecting',    'least', 0.97,    '' ],
     [ 'checks_per_core',   'checks/s through one Redis core',                 'least', 200_000, '' ],

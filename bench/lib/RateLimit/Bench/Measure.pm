@@ -1,6 +1,6 @@
 # Puts load on a contestant of bench/run, and reads its cost from /proc.
 #
-#   use RateLimit::Bench::Measure qw(visit visit_in_order measure count_calls resident);
+#   use RateLimit::Bench::Measure qw(visit visit_in_order measure count_calls cpu resident);
 #
 # FUNCTIONS
 #   visit($port, $path, @keys)  one request of each client, many at a time; returns how many were admitted
@@ -9,6 +9,7 @@
 #                               a figure for each of RESULTS. Load: seconds, connections, keys, seed, http2
 #   count_calls($stage, $name, %load)
 #                               { server, redis }: system calls per request, by strace; undef if strace cannot attach
+#   cpu(@pids)                  CPU time of all threads of these processes, in microseconds
 #   resident(@pids)             bytes in memory: { anonymous, shared }
 #
 # RESULTS of a measurement
@@ -17,7 +18,7 @@
 #   rejected                    share of the requests               elsewhere   share decided by another store
 #   server_us, redis_us         CPU per request: of nginx or HAProxy, and of all Redis servers
 #   redis_each_us               of each Redis server                load_us     of the load generator
-#   lookups                     lookups of keys in Redis, per request
+#   lookups, calls              lookups of keys in Redis, and script calls, per request
 #   log                         the last line of nginx's error log during the measurement, or undef
 package RateLimit::Bench::Measure;
 use strict;
@@ -36,7 +37,7 @@ use RateLimit::Bench::Contestants qw(contestant);
 use RateLimit::Bench::Figures qw(elsewhere parse_h2load parse_strace parse_wrk);
 use Time::HiRes qw(sleep time);
 
-our @EXPORT_OK = qw(visit visit_in_order measure count_calls resident);
+our @EXPORT_OK = qw(visit visit_in_order measure count_calls cpu resident);
 
 my $bench    = dirname(abs_path(__FILE__)) . '/../../..';
 my $sockets  = 16;    # connections of visit
@@ -88,7 +89,6 @@ sub send_some {
 
 # CPU
 
-# Returns the CPU time of all threads of these processes in microseconds.
 sub cpu {
     my (@pids) = @_;
     my $all = 0;
@@ -193,7 +193,7 @@ sub measure {
     my @servers = $stage->servers($name);
     my @redis   = map { $_->pid } $stage->redis($name);
     warm_up($stage, $name, %load);
-    my $lookups = $stage->lookups($name);
+    my ($lookups, $calls) = ($stage->lookups($name), $stage->calls($name));
     my @before = (cpu(@servers), (map { cpu($_) } @redis), children_cpu());
     my $said   = run_load($stage->port($name), %load);
     sleep $is->{settle} if $is->{settle};
@@ -204,6 +204,7 @@ sub measure {
     my ($server, @each) = @spent;
     my $load = pop @each;
     $lookups = $stage->lookups($name) - $lookups;
+    $calls   = $stage->calls($name) - $calls;
     return {
         %{$said},
         rate          => $said->{requests} / $said->{seconds},
@@ -212,6 +213,7 @@ sub measure {
         redis_each_us => \@each,
         load_us       => $load,
         lookups       => $lookups / $said->{requests},
+        calls         => $calls / $said->{requests},
         elsewhere     => elsewhere($is, $said->{requests}, $lookups),
         log           => $stage->news($name),
     };

@@ -146,6 +146,10 @@ sub figures {
         one_cpu_p99_8_ratio => $get->('one_cpu_8', 'redis', 'p99_ratio', 'openresty'),
         denied_ratio      => $get->('rejected', 'cache_denied',      'ratio', 'limit_req_denied'),
         denied_bare_ratio => $get->('rejected', 'cache_denied_bare', 'ratio', 'limit_req_denied'),
+        settle_added      => $get->('settle', 'memory_settle', 'added_us'),
+        owed_added        => $get->('settle', 'memory_owed',   'added_us'),
+        settle_calls      => $get->('settle', 'redis_settle',  'calls_ratio'),
+        (map { ("${_}_ratio" => $get->('bodies', "${_}_read", 'cpu_ratio')) } qw(json_10k json_1m events)),
         zone_bytes        => ($results->{zone_bytes} // {})->{ours},
         checks_per_core   => $driver->{checks_per_second} // ($at_load ? [ map { 1e6 / $_ } @{$at_load}[ 0, 2, 1 ] ] : undef),
     );
@@ -196,6 +200,20 @@ sub shards_line {
     return '' unless @each && $alone;
     return sprintf "Redis CPU per check: %s µs on each of three shards, %.2f µs on one Redis.\n\n",
         join(', ', map { sprintf '%.2f', $_->[0] } @each), $alone->[0];
+}
+
+sub settle_line {
+    my ($results) = @_;
+    my ($without, $with) = map { figure($results, 'settle', "redis_$_", 'calls') } qw(estimate settle);
+    return '' unless $with;
+    return sprintf "Calls of Redis per request: %.3f with settle=, %.3f without. In this table, ours with settle= is "
+        . "compared with the same limit without it.\n\n", $with->[0], $without->[0];
+}
+
+sub bodies_line {
+    my ($results) = @_;
+    return '' unless group($results, 'bodies');
+    return "In this table, ÷ and added compare rate_limit_response with passing on the same body.\n\n";
 }
 
 sub alone_table {
@@ -275,7 +293,8 @@ sub tables {
         . sprintf "It took %d min %d s.\n\n", $results->{seconds} / 60, $results->{seconds} % 60;
     for my $group (@{ $results->{groups} // [] }) {
         $text .= group_table($group);
-        $text .= shards_line($results) if $group->{name} eq 'base';
+        my $line = { base => \&shards_line, settle => \&settle_line, bodies => \&bodies_line }->{ $group->{name} };
+        $text .= $line->($results) if $line;
     }
     $text .= alone_table($results) . instructions_table($results->{instructions}) . accuracy_part($accuracy) . goals_table($results);
     if (@{ $results->{warnings} }) {
