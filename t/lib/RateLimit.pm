@@ -63,7 +63,7 @@ use File::Path qw(make_path);
 use IO::Socket::INET;
 use List::Util qw(min);
 use JSON::PP qw(decode_json);
-use POSIX qw(:sys_wait_h);
+use POSIX qw(:sys_wait_h SIGABRT SIGBUS SIGFPE SIGILL SIGSEGV);
 use RateLimit::Client qw(format_request http_get http_request open_connection);
 use RateLimit::Clock ();
 use Time::HiRes qw(sleep time);
@@ -165,6 +165,7 @@ sub check_config {
             or POSIX::_exit(127);
     }
     waitpid $pid, 0;
+    note_crash($?);
     my $exit   = $? >> 8 || $? & 127;
     my $stderr = slurp("$dir/stderr");
     return { exit => $exit, stderr => $stderr, emerg => [ grep {/\[emerg\]/} split /\n/, $stderr ] };
@@ -298,6 +299,18 @@ sub end_process {
         kill 'KILL', $pid if time > $deadline;
         sleep 0.005;
     }
+    note_crash($?);
+    return;
+}
+
+# scripts/test fails a program that leaves this file. nginx itself logs crashes of workers only.
+sub note_crash {
+    my ($status) = @_;
+    my $signal = $status & 127;
+    return unless grep { $_ == $signal } SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV;
+    open my $out, '>>', "$ENV{RL_DIR}/crashes" or croak "$ENV{RL_DIR}/crashes: $!";
+    print {$out} "a process of nginx ended by signal $signal\n";
+    close $out or croak "$ENV{RL_DIR}/crashes: $!";
     return;
 }
 

@@ -18,8 +18,8 @@ async function launch() {
     });
 }
 
-// Records unwanted events of a page for `problems`.
-function watch(page, origin, problems) {
+// Records unwanted events of a page for `problems`, and failed requests for `failures`.
+function watch(page, origin, problems, failures) {
     page.on('console', message => {
         if (['error', 'warning'].includes(message.type())) {
             problems.push(`console: ${message.text()}`);
@@ -34,6 +34,9 @@ function watch(page, origin, problems) {
         if (new URL(request.url()).origin !== origin) {
             problems.push(`request: ${request.url()}`);
         }
+    });
+    page.on('requestfailed', request => {
+        failures.push(`${request.url()}: ${request.failure()?.errorText}`);
     });
 }
 
@@ -53,9 +56,10 @@ const operations = {
         }
         const page = await context.newPage();
         const problems = [];
-        watch(page, new URL(url).origin, problems);
+        const failures = [];
+        watch(page, new URL(url).origin, problems, failures);
         const response = await page.goto(url);
-        pages.push({ context, page, problems });
+        pages.push({ context, page, problems, failures });
         return { page: pages.length - 1, status: response.status(), url: page.url() };
     },
     page: ({ page, method, values }) => pages[page].page[method](...values),
@@ -64,6 +68,7 @@ const operations = {
     // The text of a function and its only argument.
     evaluate: ({ page, code, value }) => pages[page].page.evaluate(`(${code})(${JSON.stringify(value ?? null)})`),
     problems: ({ page }) => pages[page].problems.splice(0),
+    failures: ({ page }) => pages[page].failures.splice(0),
     close: ({ page }) => pages[page].context.close(),
 };
 

@@ -25,6 +25,7 @@
 #   evaluate($function, $value) what a function in JavaScript returns
 #   problems                    unwanted events since the last call: errors and warnings on the console
 #                               (also those of its Content-Security-Policy), dialogs, requests to other origins
+#   failures                    the requests since the last call that got no response, and why
 #   close
 package RateLimit::Browser;
 use strict;
@@ -108,6 +109,11 @@ sub evaluate {
 sub problems {
     my ($self) = @_;
     return @{ ask(operation => 'problems', page => $self->{page}) };
+}
+
+sub failures {
+    my ($self) = @_;
+    return @{ ask(operation => 'failures', page => $self->{page}) };
 }
 
 sub close {    ## no critic (ProhibitBuiltinHomonyms)
