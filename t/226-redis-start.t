@@ -57,22 +57,26 @@ subtest 'a zone that counts locally needs no connection for requests' => sub {
     is $redis->clients, 0, 'without it';
 };
 
-# The handshake takes 50 ms, for which a worker waits before it accepts requests. A check that waited for the handshake
-# would exceed its timeout after each start. On a busy machine a check may time out for another reason, but not always.
+# A worker accepts no request before its connections are ready. The handshake lasts until the test ends it, and the clock
+# of nginx is frozen. While a client waits, the clock advances by more than the timeout of a check, but less than a
+# worker waits for its connections.
 subtest 'no check waits for the handshake' => sub {
-    my $slow = start_fake(
-        replies => { PING => after_ms(50, '+PONG'), EVALSHA => '-OOM no', EVAL => silence(), SET => '+OK' },
+    my $ready = "$ENV{RL_DIR}/ready";
+    my $slow  = start_fake(
+        replies => {
+            PING    => sub { return wait_for('the end of the handshake', sub { -e $ready }) && '+PONG' },
+            EVALSHA => '-OOM no',
+            EVAL    => silence(),
+            SET     => '+OK'
+        },
     );
-    my $nginx;
-    my $answered = wait_for(
-        'an answer to the first check of a worker',
-        sub {
-            $nginx->stop if $nginx;
-            $nginx = start_nginx(conf($slow->url, words => 'timeout=30ms'));
-            return $nginx->get('/a', 'X-Client' => 'first')->header('X-Error') eq 'oom';
-        }
-    );
-    ok $answered, 'the first check of a worker is answered';
+    my $nginx = start_nginx(conf($slow->url, words => 'timeout=30ms'), clock => 1);
+    $slow->wait_for_count(PING => 1);
+    my $client = $nginx->connect;
+    $client->send("GET /a HTTP/1.1\r\nHost: a\r\nX-Client: first\r\n\r\n");
+    $nginx->advance(0.05);
+    mkdir $ready or die "$ready: $!\n";
+    is $client->receive->header('X-Error'), 'oom', 'the first check of a worker is answered';
     quiet($nginx, 'handshake');
 };
 

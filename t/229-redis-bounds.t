@@ -254,7 +254,9 @@ subtest 'a node that redirects all calls' => sub {
             SET     => '+OK',
         },
     );
-    my $nginx = start_nginx(conf('redis+cluster://127.0.0.1:' . $fake->port));
+    # On a busy machine the node may take seconds to answer. The breaker must not open for that.
+    my $words = 'timeout=20s connect_timeout=20s';
+    my $nginx = start_nginx(conf('redis+cluster://127.0.0.1:' . $fake->port, words => $words));
     $nginx->get('/free');
     my ($worker) = $nginx->workers;
     wait_for('many of them', sub { ask($nginx) for 1 .. 20; $fake->count('EVALSHA') >= 400 });

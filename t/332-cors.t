@@ -36,7 +36,7 @@ my @names = qw(X-RateLimit-Limit X-RateLimit-Remaining X-RateLimit-Reset Retry-A
 # What a script of the page sees of a response: status, body and the headers that it may read; or an error.
 sub fetch {
     my ($path, %request) = @_;
-    return $page->evaluate(<<'SCRIPT', { url => "http://api.test:$port$path", request => \%request, names => \@names });
+    my $seen = $page->evaluate(<<'SCRIPT', { url => "http://api.test:$port$path", request => \%request, names => \@names });
 async ({ url, request, names }) => {
     try {
         const response = await fetch(url, request);
@@ -47,6 +47,8 @@ async ({ url, request, names }) => {
     }
 }
 SCRIPT
+    note "not readable: $_" for $page->failures;
+    return $seen;
 }
 
 subtest 'a script reads the headers of an admitted and of a rejected response' => sub {
@@ -76,6 +78,7 @@ subtest 'preflights are not limited' => sub {
 
 subtest 'without the recipe' => sub {
     is fetch('/bare/?client=carol')->{error}, 'TypeError', 'a script cannot read the response';
+    like $nginx->access_log, qr{"GET /bare/\?client=carol HTTP/1.1" 200}, 'which nginx has sent';
 };
 
 unlike $nginx->error_log, qr/\[(?:alert|crit|emerg)\]/, 'the log has no alert';
