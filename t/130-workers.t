@@ -4,8 +4,9 @@ use warnings;
 
 use lib 't/lib';
 use POSIX ();
-use RateLimit qw(start_nginx wait_for slurp);
+use RateLimit qw(start_nginx wait_for);
 use RateLimit::Async qw(await_answers);
+use RateLimit::Parallel qw(in_parallel exact_rate @algorithms);
 use Test::More;
 use Time::HiRes qw(sleep time);
 
@@ -16,23 +17,12 @@ my $each     = 8;       # connections of each process
 my $kills    = 20;
 my $patience = 60;      # seconds after which a request counts as stuck
 
-my %limited = (
-    fixed_window    => sub {"rate=$_[0]r/d align=first"},
-    sliding_window  => sub {"rate=$_[0]r/d"},
-    sliding_buckets => sub {"rate=$_[0]r/d"},
-    sliding_log     => sub {"rate=$_[0]r/d"},
-    token_bucket    => sub {"rate=1r/d capacity=$_[0]"},
-    leaky_bucket    => sub { 'rate=1r/d burst=' . ($_[0] - 1) },
-    gcra            => sub { 'rate=1r/d burst=' . ($_[0] - 1) },
-);
-my @algorithms = sort keys %limited;
-
 my ($http, $server, $together) = ('', '', '');
 for my $name (@algorithms) {
     my $nodelay = $name eq 'leaky_bucket' ? 'nodelay' : '';
     for ([ $name, $limit ], [ "large_$name", $large ]) {
         my ($zone, $admits) = @$_;
-        $http   .= "rate_limit_zone \$arg_k zone=$zone:16m algorithm=$name " . $limited{$name}->($admits) . ";\n";
+        $http   .= "rate_limit_zone \$arg_k zone=$zone:16m algorithm=$name " . exact_rate($name, $admits) . ";\n";
         $server .= "location = /$zone { rate_limit zone=$zone $nodelay; empty_gif; }\n";
     }
     $together .= "rate_limit zone=large_$name $nodelay; ";
@@ -48,36 +38,6 @@ my $nginx = start_nginx(
     http => "access_log off;\nkeepalive_requests 100000;\nrate_limit_log_level info;\n$http", server => $server,
     workers => 4, log_level => 'notice'
 );
-
-# Runs `ask` in concurrent processes. Returns the sums of their counts, by name.
-sub in_parallel {
-    my ($count, $ask) = @_;
-    my @children;
-    for my $number (1 .. $count) {
-        my $file = "$ENV{RL_DIR}/child-$number";
-        unlink $file;
-        defined(my $pid = fork) or die "fork: $!\n";
-        if ($pid) {
-            push @children, { pid => $pid, file => $file };
-            next;
-        }
-        my $counts = eval { $ask->($number) } // { died => 1 };
-        warn $@ if $@;
-        open my $out, '>', $file or POSIX::_exit(1);
-        print {$out} map {"$_ $counts->{$_}\n"} sort keys %$counts;
-        close $out;
-        POSIX::_exit(0);
-    }
-    my %sum;
-    for my $child (@children) {
-        waitpid $child->{pid}, 0;
-        for (split /\n/, slurp($child->{file})) {
-            my ($name, $number) = /(.*) (\d+)$/;
-            $sum{$name} += $number;
-        }
-    }
-    return \%sum;
-}
 
 # Sends requests over many connections, several in flight on each, and counts statuses.
 sub count_statuses {

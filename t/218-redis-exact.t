@@ -5,8 +5,9 @@ use warnings;
 use lib 't/lib';
 use List::Util qw(sum);
 use POSIX ();
-use RateLimit qw(start_nginx slurp wait_for);
+use RateLimit qw(start_nginx wait_for);
 use RateLimit::Async qw(await_answers request_text);
+use RateLimit::Parallel qw(in_parallel exact_rate @algorithms);
 use RateLimit::Redis qw(start_redis);
 use Test::More;
 use Time::HiRes qw(time);
@@ -17,17 +18,7 @@ my $asking  = 4;      # client processes, each with
 my $each    = 16;     # connections, half to each instance
 my $seconds = $ENV{RL_LONG} ? 8 : 4;       # of consecutive windows
 
-# The parameters with which each algorithm admits a number of requests, and practically no more; and a number per
-# second.
-my %limited = (
-    fixed_window    => sub {"rate=$_[0]r/d align=first"},
-    sliding_window  => sub {"rate=$_[0]r/366d"},
-    sliding_buckets => sub {"rate=$_[0]r/366d"},
-    sliding_log     => sub {"rate=$_[0]r/d"},
-    token_bucket    => sub {"rate=1r/d capacity=$_[0]"},
-    leaky_bucket    => sub { 'rate=1r/d burst=' . ($_[0] - 1) },
-    gcra            => sub { 'rate=1r/d burst=' . ($_[0] - 1) },
-);
+# The parameters of a limit of this many requests a second.
 my %running = (
     fixed_window    => sub {"rate=$_[0]r/s"},
     sliding_window  => sub {"rate=$_[0]r/s"},
@@ -37,7 +28,6 @@ my %running = (
     leaky_bucket    => sub { "rate=$_[0]r/s burst=" . ($_[0] - 1) },
     gcra            => sub { "rate=$_[0]r/s burst=" . ($_[0] - 1) },
 );
-my @algorithms = sort keys %limited;
 
 # The clocks of Redis and nginx are frozen unless a subtest advances them.
 my $redis = start_redis(clock => 'stopped');
@@ -46,8 +36,8 @@ my ($http, $server) = ("rate_limit_redis fleet @{[ $redis->url ]} timeout=20s co
 for my $name (@algorithms) {
     my $nodelay = $name eq 'leaky_bucket' ? 'nodelay' : '';
     my %zones   = (
-        $name          => $limited{$name}->($limit),
-        "asked_$name"  => $limited{$name}->($limit) . ' deny_cache=off',
+        $name          => exact_rate($name, $limit),
+        "asked_$name"  => exact_rate($name, $limit) . ' deny_cache=off',
         "second_$name" => $running{$name}->($limit),
         "hour_$name"   => $running{$name}->($limit) =~ s{r/s}{r/h}r . ' deny_cache=off',
     );
@@ -65,37 +55,6 @@ sub start_fleet {
             workers => $workers, log_level => 'notice', clock => 1
         )
     } 1, 2;
-}
-
-# Runs `ask` in concurrent processes, and another function here. Returns the sums of their counts, by name.
-sub in_parallel {
-    my ($ask, $meanwhile) = @_;
-    my @children;
-    for my $number (1 .. $asking) {
-        my $file = "$ENV{RL_DIR}/child-$number";
-        unlink $file;
-        defined(my $pid = fork) or die "fork: $!\n";
-        if ($pid) {
-            push @children, { pid => $pid, file => $file };
-            next;
-        }
-        my $counts = eval { $ask->($number) } // { died => 1 };
-        warn $@ if $@;
-        open my $out, '>', $file or POSIX::_exit(1);
-        print {$out} map {"$_ $counts->{$_}\n"} sort keys %$counts;
-        close $out;
-        POSIX::_exit(0);
-    }
-    $meanwhile->() if $meanwhile;
-    my %sum;
-    for my $child (@children) {
-        waitpid $child->{pid}, 0;
-        for (split /\n/, slurp($child->{file})) {
-            my ($name, $number) = /(.*) (\d+)$/;
-            $sum{$name} += $number;
-        }
-    }
-    return \%sum;
 }
 
 sub open_all {
@@ -134,7 +93,7 @@ my @table = (sprintf '%-16s %9s %8s %6s %9s %5s %6s', qw(algorithm instances win
 sub exact {
     my ($fleet, $title, $zone, $algorithm) = @_;
     my $began = time;
-    my $count = in_parallel(sub { ask_windows($fleet, $zone, $title) });
+    my $count = in_parallel($asking, sub { ask_windows($fleet, $zone, $title) });
     my @admitted = map { $count->{"window $_"} // 0 } 0 .. $windows - 1;
     my ($total, $over, $under) = (0, 0, 0);
     for my $number (@admitted) {
@@ -209,7 +168,7 @@ subtest 'a hundred windows of each algorithm, two instances of two workers' => s
 };
 
 subtest "windows of a second, for $seconds seconds" => sub {
-    my $count = in_parallel(sub { ask_seconds(\@small, @_) }, sub { pass_seconds(@small) });
+    my $count = in_parallel($asking, sub { ask_seconds(\@small, @_) }, sub { pass_seconds(@small) });
     is scalar(grep {/none|fallback|memory|late|died/} keys %{$count}), 0, 'Redis decided all requests';
 
     # The responses name the end of a window that is aligned to the clock. The first and the last window may be

@@ -3,10 +3,10 @@ use strict;
 use warnings;
 
 use lib 't/lib';
-use POSIX ();
-use RateLimit qw(start_nginx slurp);
+use RateLimit qw(start_nginx);
 use RateLimit::Async qw(await_answers request_text);
 use RateLimit::Cluster qw(start_cluster);
+use RateLimit::Parallel qw(in_parallel exact_rate @algorithms);
 use Test::More;
 use Time::HiRes qw(time);
 
@@ -16,17 +16,6 @@ my $asking  = 4;      # client processes, each with
 my $each    = 16;     # connections, half to each instance
 my $hot     = 500;    # the limit of one client that sends 16 requests over each of 64 connections
 
-# The parameters with which each algorithm admits a number of requests, and practically no more.
-my %limited = (
-    fixed_window    => sub {"rate=$_[0]r/d align=first"},
-    sliding_window  => sub {"rate=$_[0]r/366d"},
-    sliding_buckets => sub {"rate=$_[0]r/366d"},
-    sliding_log     => sub {"rate=$_[0]r/d"},
-    token_bucket    => sub {"rate=1r/d capacity=$_[0]"},
-    leaky_bucket    => sub { 'rate=1r/d burst=' . ($_[0] - 1) },
-    gcra            => sub { 'rate=1r/d burst=' . ($_[0] - 1) },
-);
-my @algorithms = sort keys %limited;
 my $cluster    = start_cluster(replicas => 0, node_timeout => 60_000);
 my @masters    = $cluster->masters;
 
@@ -36,10 +25,10 @@ my $server = "add_header X-Store \$rate_limit_store always;\n";
 for my $name (@algorithms) {
     my $nodelay = $name eq 'leaky_bucket' ? 'nodelay' : '';
     my %zones   = (
-        $name         => '$http_x_client ' . $limited{$name}->($limit),
-        "asked_$name" => '$http_x_client ' . $limited{$name}->($limit) . ' deny_cache=off',
-        "hot_$name"   => '$http_x_client ' . $limited{$name}->($hot) . ' deny_cache=off',
-        "wide_$name"  => '$http_x_other ' . $limited{$name}->(9000) . ' deny_cache=off',
+        $name         => '$http_x_client ' . exact_rate($name, $limit),
+        "asked_$name" => '$http_x_client ' . exact_rate($name, $limit) . ' deny_cache=off',
+        "hot_$name"   => '$http_x_client ' . exact_rate($name, $hot) . ' deny_cache=off',
+        "wide_$name"  => '$http_x_other ' . exact_rate($name, 9000) . ' deny_cache=off',
     );
     for my $zone (sort keys %zones) {
         $http   .= "rate_limit_zone $zones{$zone} zone=$zone:1m algorithm=$name redis=fleet;\n";
@@ -53,36 +42,6 @@ for my $name (@algorithms) {
 $server .= 'location = /all { ' . join(' ', map { "rate_limit zone=asked_$_" . ($_ eq 'leaky_bucket' ? ' nodelay;' : ';') } @algorithms)
     . " empty_gif; }\n";
 my @fleet = map { start_nginx(http => $http, server => $server, workers => 4, log_level => 'notice') } 1, 2;
-
-# Runs `ask` in concurrent processes. Returns the sums of their counts, by name.
-sub in_parallel {
-    my ($ask) = @_;
-    my @children;
-    for my $number (1 .. $asking) {
-        my $file = "$ENV{RL_DIR}/child-$number";
-        unlink $file;
-        defined(my $pid = fork) or die "fork: $!\n";
-        if ($pid) {
-            push @children, { pid => $pid, file => $file };
-            next;
-        }
-        my $counts = eval { $ask->($number) } // { died => 1 };
-        warn $@ if $@;
-        open my $out, '>', $file or POSIX::_exit(1);
-        print {$out} map {"$_ $counts->{$_}\n"} sort keys %$counts;
-        close $out;
-        POSIX::_exit(0);
-    }
-    my %sum;
-    for my $child (@children) {
-        waitpid $child->{pid}, 0;
-        for (split /\n/, slurp($child->{file})) {
-            my ($name, $number) = /(.*) (\d+)$/;
-            $sum{$name} += $number;
-        }
-    }
-    return \%sum;
-}
 
 # Sends one request of each client over every connection, in rounds of five clients, in another order on each
 # connection.
@@ -118,7 +77,7 @@ sub exact {
     my %seen;
     my @once  = grep { !$seen{$_}++ } @names;
     my $began = time;
-    my $count = in_parallel(sub { ask_all($path, @names) });
+    my $count = in_parallel($asking, sub { ask_all($path, @names) });
     my ($total, $over, $under, $sent) = (0, 0, 0, 0);
     for my $admitted (map { $count->{"client $_"} // 0 } @once) {
         $total += $admitted;
