@@ -1,5 +1,5 @@
-# settle= with sync=: what was sent to Redis before a response has ended is corrected in Redis exactly once, and other
-# instances see it.
+# settle= and phase=precontent with sync=: what was sent to Redis before a response has ended, or before another limit
+# has rejected the request, is corrected in Redis exactly once, and other instances see it.
 use strict;
 use warnings;
 
@@ -26,14 +26,18 @@ my $app   = RateLimit::HeldUpstream->start($ports[-1]);
 my $redis = start_redis();
 my $proxy = start_proxy($redis);
 
-# /settle/ZONE is charged 6, and has cost what the upstream says.
-my $server = '';
+# /settle/ZONE is charged 6, and has cost what the upstream says. /late/ZONE is charged 6, and rejected by another limit
+# once it is authenticated.
+my $server = "location = /auth { internal; proxy_pass http://127.0.0.1:$ports[-1]; }\n";
 for my $zone (@names) {
     my $nodelay = $zone eq 'leaky_bucket' ? 'nodelay' : '';
     $server .= "location = /settle/$zone { rate_limit zone=$zone cost=6 settle=\$upstream_http_x_cost $nodelay; "
-        . "proxy_pass http://127.0.0.1:$ports[-1]; }\n";
+        . "proxy_pass http://127.0.0.1:$ports[-1]; }\n"
+        . "location = /late/$zone { rate_limit zone=$zone cost=6 $nodelay; auth_request /auth; "
+        . "rate_limit zone=late cost=2 phase=precontent; empty_gif; }\n";
 }
-my %conf = (words => 'sync=20ms', redis => 'timeout=60s', server => $server);
+my $http = "rate_limit_zone \$http_x_client zone=late:1m rate=1r/d algorithm=fixed_window;\n";
+my %conf = (words => 'sync=20ms', redis => 'timeout=60s', http => $http, server => $server);
 
 # Both instances are connected through the proxy. The reader has no sync=, so its numbers are those of Redis.
 my ($one, $other) = map { start_nginx(zone_config($proxy->url, \%zones, %conf, port => $ports[$_])) } 0, 1;
@@ -41,9 +45,9 @@ my %reads  = (port => $ports[2], words => 'deny_cache=off on_error=closed');
 my $reader = start_nginx(zone_config($redis->url, \%zones, %reads));
 
 sub hold {
-    my ($zone, $client) = @_;
+    my ($zone, $client, $kind) = (@_, 'settle');
     my $connection = $one->connect;
-    $connection->send(format_request(path => "/settle/$zone", headers => [ 'X-Client' => $client ]));
+    $connection->send(format_request(path => "/$kind/$zone", headers => [ 'X-Client' => $client ]));
     return ($connection, $app->next_request);
 }
 
@@ -73,6 +77,23 @@ sub check_zone {
     comes_to($one, $zone, $client, 17 - $cost, "$zone: the instance that corrected");
     return;
 }
+
+# The first correction of the worker.
+subtest 'a request that a later limit rejects, after it was sent' => sub {
+    for my $zone (@names) {
+        my $client = new_name();
+        my ($connection, $held) = hold($zone, $client, 'late');
+        comes_to($reader, $zone, $client, 14, "$zone: Redis has the charge");
+        ask($other, $zone, $client);
+        comes_to($reader, $zone, $client, 13, "$zone: and a request of another instance");
+        $held->answer;
+        is $connection->receive->{status}, 429, "$zone: the request is rejected";
+        comes_to($reader, $zone, $client, 19, "$zone: Redis has given the charge back");
+        ask($one, $zone, $client);
+        comes_to($reader, $zone, $client, 18, "$zone: Redis counts on");
+        comes_to($one, $zone, $client, 18, "$zone: so does this instance");
+    }
+};
 
 subtest 'less, after the estimate was sent' => sub { check_zone($_, 2) for @names };
 subtest 'more, after the estimate was sent' => sub { check_zone($_, 9) for @names };

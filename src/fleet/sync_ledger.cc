@@ -105,6 +105,11 @@ std::uint64_t SyncLedger::used(const Slot& slot, const UnsentCount& counts, Micr
     return used_of_any(policy, table_->layout(), slot.state, now);
 }
 
+// A time of next() by this machine's clock.
+Micros SyncLedger::local_time(Micros now) const {
+    return mode_ == Mode::kSync ? now - table_->unsent_counts().ahead() : now;
+}
+
 bool SyncLedger::drains() const { return mode_ == Mode::kSync && is_bucket(policy_->algorithm); }
 
 // How much of the unsent count is still worth sending.
@@ -246,7 +251,7 @@ void SyncLedger::collect(const Slot& slot, Micros now, SyncBatch* batch) {
     const std::uint64_t amount =
         counts.name().empty() ? 0 : Counting(counts, worth_sending(slot, counts, batch->since, now)).unsent;
     if (amount == 0) {
-        counts.take_unsent();
+        counts.drop_unsent(local_time(now));
         return;
     }
     if (batch->entries.empty()) {
@@ -255,7 +260,7 @@ void SyncLedger::collect(const Slot& slot, Micros now, SyncBatch* batch) {
     }
     RateList room;
     batch->entries.emplace_back(slot, counts, rates_of(counts, &room), amount);
-    counts.send(amount, batch->sender, batch->sequence);
+    counts.send(amount, batch->sender, batch->sequence, local_time(now));
 }
 
 // With kSender, numbers must arrive in order, so a failed batch is sent first. With kClient, it goes to the

@@ -120,6 +120,7 @@ class SyncLedger {
 
     bool varied() const { return table_->layout().varied; }
     const RateList& rates_of(const UnsentCount& counts, RateList* room) const;
+    Micros local_time(Micros now) const;
     bool drains() const;
     std::uint64_t used(const Slot& slot, const UnsentCount& counts, Micros now) const;
     std::uint64_t worth_sending(const Slot& slot, const UnsentCount& counts, Micros since, Micros now) const;

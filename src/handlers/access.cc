@@ -227,6 +227,9 @@ void refuse_request(const Phase& phase, Status status, RequestState* state) {
     state->status = status;
     state->flow = Flow::kRefused;
     if (is_precontent(phase)) {
+        for (std::uint32_t i = 0; i < state->count; i++) {
+            zone_connect_corrector(static_cast<const AppliedLimit*>(state->limits[i].tag)->zone);
+        }
         refund(state->limits, state->count, this_process(), wall_clock);
     }
 }

@@ -376,10 +376,11 @@ bool Table::forget(std::uint64_t hash, const Process& process) {
     return true;
 }
 
-void Table::add_unsent(const Slot& slot, std::uint64_t amount, std::string_view name, const RateList& rates) {
+void Table::add_unsent(const Slot& slot, std::uint64_t amount, std::string_view name, const RateList& rates,
+                       Micros now) {
     UnsentCounts& all = unsent_counts();
     UnsentCount& counts = *all.at(slot.number);
-    counts.enter_name(name);
+    counts.begin(name, now);
     if (layout_.varied) {
         counts.enter_rates(rates, unsent_rates(layout_));
     }

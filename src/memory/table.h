@@ -93,9 +93,11 @@ class Table {
     // Removes a client and its unsent count; false if the client is unknown.
     bool forget(std::uint64_t hash, const Process& process);
 
-    // Adds `amount` to the unsent count of a locked slot. The table must have unsent counts. `name` is the
-    // short_name() of the client; `rates` are used only if rates differ between clients.
-    void add_unsent(const Slot& slot, std::uint64_t amount, std::string_view name, const RateList& rates);
+    // Adds `amount`, charged at `now` by this machine's clock, to the unsent count of a locked slot. The
+    // table must have unsent counts. `name` is the short_name() of the client; `rates` are used only if rates
+    // differ between clients.
+    void add_unsent(const Slot& slot, std::uint64_t amount, std::string_view name, const RateList& rates,
+                    Micros now);
 
     // Locks the first slot from number `*from` on that may have an unsent count; the result has no state if
     // there is none. Sets `*from` to the number after that slot, or slots(). The table must have unsent

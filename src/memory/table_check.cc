@@ -15,10 +15,11 @@ enum class Ending : std::uint8_t {
 
 // The next two functions are not inline: a table without unsent counts should not pay for them.
 
-[[gnu::noinline]] void add_unsent(const TableLimit& limit, const Slot& slot, std::uint64_t amount) {
+[[gnu::noinline]] void add_unsent(const TableLimit& limit, const Slot& slot, std::uint64_t amount,
+                                  Micros now) {
     if (amount != 0) {
         limit.table->add_unsent(slot, amount, limit.name,
-                                limit.rates != nullptr ? *limit.rates : limit.policy->rates);
+                                limit.rates != nullptr ? *limit.rates : limit.policy->rates, now);
     }
 }
 
@@ -68,14 +69,14 @@ struct Held {
         if (ending == Ending::kCharge) {
             check.charge(slot.state);
             if (limit->table->has_unsent_counts()) {
-                add_unsent(*limit, slot, limit->cost);
+                add_unsent(*limit, slot, limit->cost, now);
             }
         } else if (slot.fresh && !limit->policy->count_all) {
             Table::drop(slot, process);
             return;
         } else {
             if (limit->table->has_unsent_counts() && limit->policy->count_all) {
-                add_unsent(*limit, slot, counted_if_refused(*limit, slot, now + limit->ahead));
+                add_unsent(*limit, slot, counted_if_refused(*limit, slot, now + limit->ahead), now);
             }
             check.refuse(slot.state);
             limit->decision = check.decision();
@@ -131,10 +132,12 @@ Verdict check_all(TableLimit* limits, std::size_t count, Micros now, const Proce
     return allowed ? Verdict::kAdmitted : Verdict::kRejected;
 }
 
-// Lets `write` lower what a client has used by the cost of the limit. Returns how much of the cost was sent
-// to Redis already, if the table has unsent counts.
-template <class Write>
-std::uint64_t lower(const TableLimit& limit, Micros now, const Process& process, Write write) {
+// Lets `write` lower what a client has used by the cost of the limit. Takes the cost from what is unsent as
+// well, if `is_unsent` says that the charge is in there. Returns how much of the cost Redis has to give back;
+// 0 if the table has no unsent counts.
+template <class IsUnsent, class Write>
+std::uint64_t lower(const TableLimit& limit, Micros now, const Process& process, IsUnsent is_unsent,
+                    Write write) {
     Table& table = *limit.table;
     const Slot slot = table.find(limit.client, process);
     if (slot.state == nullptr) {
@@ -145,7 +148,8 @@ std::uint64_t lower(const TableLimit& limit, Micros now, const Process& process,
     write(check, slot.state);
     std::uint64_t sent = 0;
     if (table.has_unsent_counts()) {
-        sent = limit.cost - table.unsent_of(slot).take_back(limit.cost);
+        UnsentCount& counts = table.unsent_of(slot);
+        sent = limit.cost - (is_unsent(counts) ? counts.take_back(limit.cost) : 0);
         table.unmark(slot);
     }
     Table::keep(slot, process);
@@ -214,14 +218,18 @@ bool follow_redis(TableLimit* limit, const Decision& said, std::uint64_t left, M
 }
 
 std::uint64_t undo(const TableLimit& limit, Charge charge, bool whole, Micros now, const Process& process) {
+    const Micros charged_at = charge.at;
     charge.at += limit.ahead;
-    return lower(limit, now, process,
-                 [&](const Check& check, std::uint64_t* state) { check.undo(charge, whole, state); });
+    return lower(
+        limit, now, process,
+        [charged_at](const UnsentCount& counts) { return counts.has_unsent(charged_at); },
+        [&](const Check& check, std::uint64_t* state) { check.undo(charge, whole, state); });
 }
 
 std::uint64_t give_back(const TableLimit& limit, Micros now, const Process& process) {
-    return lower(limit, now, process,
-                 [](const Check& check, std::uint64_t* state) { check.give_back(state); });
+    return lower(
+        limit, now, process, [](const UnsentCount&) { return true; },
+        [](const Check& check, std::uint64_t* state) { check.give_back(state); });
 }
 
 bool overdraw(const TableLimit& limit, Micros now, const Process& process) {
@@ -235,7 +243,7 @@ bool overdraw(const TableLimit& limit, Micros now, const Process& process) {
     check.evaluate(*limit.policy, table.layout(), slot.state, now + limit.ahead, limit.cost);
     check.overdraw(slot.state);
     if (table.has_unsent_counts()) {
-        add_unsent(limit, slot, limit.cost);
+        add_unsent(limit, slot, limit.cost, now);
     }
     Table::keep(slot, process);
     return true;

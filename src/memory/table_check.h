@@ -87,7 +87,8 @@ Verdict check_by_name(Table* table, const Policy& policy, std::string_view clien
         return check_by_name(table, policy, client, cost, now, process, decision);
     }
     const bool has_unsent = table->has_unsent_counts();
-    now += has_unsent ? table->unsent_counts().ahead() : 0;
+    const Micros ahead = has_unsent ? table->unsent_counts().ahead() : 0;
+    now += ahead;
     table->note_time(now, policy, process);
     const Slot slot = table->acquire(table->hash(client), policy, now, process);
     if (slot.state == nullptr) {
@@ -99,7 +100,7 @@ Verdict check_by_name(Table* table, const Policy& policy, std::string_view clien
         return Verdict::kRejected;
     }
     if (has_unsent && decision->allowed) {
-        table->add_unsent(slot, cost, client, policy.rates);
+        table->add_unsent(slot, cost, client, policy.rates, now - ahead);
     }
     Table::keep(slot, process);
     return decision->allowed ? Verdict::kAdmitted : Verdict::kRejected;
@@ -119,8 +120,8 @@ bool follow_redis(TableLimit* limit, const Decision& said, std::uint64_t left, M
                   const Process& process);
 
 // Undoes a part of a charge, `limit.cost`, as far as the charge still counts; see Check::undo. `charge.at` is
-// by this machine's clock. Returns how much of the cost was sent to Redis already and is still charged there.
-// The decision is not valid afterwards.
+// by this machine's clock. Returns how much of the cost Redis has to give back, because the charge was sent
+// to Redis already; 0 for a table without unsent counts. The decision is not valid afterwards.
 std::uint64_t undo(const TableLimit& limit, Charge charge, bool whole, Micros now, const Process& process);
 
 // Gives back the newest requests of a client that still count, as many as `limit.cost`; see Check::give_back.

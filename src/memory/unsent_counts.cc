@@ -48,10 +48,11 @@ void UnsentCount::clear() {
     rates_.store(0, std::memory_order_release);
 }
 
-void UnsentCount::enter_name(std::string_view name) {
+void UnsentCount::begin(std::string_view name, Micros now) {
     if (name_size_.load(std::memory_order_relaxed) != 0 || name.size() > kLongestName) {
         return;
     }
+    since_ = now - 1;
     std::copy(name.begin(), name.end(), name_);
     name_size_.store(static_cast<std::uint8_t>(name.size()), std::memory_order_release);
 }
@@ -87,9 +88,10 @@ std::uint64_t UnsentCount::take_back(std::uint64_t amount) {
     return taken;
 }
 
-void UnsentCount::send(std::uint64_t amount, std::uint64_t sender, std::uint64_t sequence) {
+void UnsentCount::send(std::uint64_t amount, std::uint64_t sender, std::uint64_t sequence, Micros now) {
     sender_ = sender;
     sequence_ = sequence;
+    since_ = now;
     added_.fetch_sub(unsent() - amount, std::memory_order_release);
     sent_.store(load(added_), std::memory_order_release);
 }
@@ -102,7 +104,7 @@ std::uint64_t UnsentCount::take_unsent() {
 }
 
 void UnsentCount::continue_from(const UnsentCount& other, std::uint64_t unsent) {
-    enter_name(other.name());
+    begin(other.name(), other.since_ + 1);
     sender_ = other.sender_;
     sequence_ = other.sequence_;
     excess_ = other.excess_;

@@ -14,12 +14,13 @@
 
 #include "algorithms/state_layout.h"
 #include "core/client_name.h"
+#include "core/time.h"
 #include "memory/leader.h"
 
 namespace rate_limit {
 
 // The unsent count of one client. Without meaning in a slot without a client.
-class UnsentCount {
+class alignas(16) UnsentCount {
   public:
     std::uint64_t unsent() const { return distance(load(sent_), load(added_)); }
     std::uint64_t sending() const { return distance(load(arrived_), load(sent_)); }
@@ -45,11 +46,15 @@ class UnsentCount {
     std::uint32_t rested_at() const { return rested_at_; }
     void set_excess(std::uint64_t excess, std::uint32_t rested_at);
 
+    // Whether a charge of this time, by this machine's clock, is in `unsent`. Otherwise it was sent.
+    bool has_unsent(Micros charged_at) const { return charged_at > since_; }
+
     // Forgets everything.
     void clear();
 
-    // Sets the name of the client, unless there is one or it is longer than kLongestName.
-    void enter_name(std::string_view name);
+    // Begins the count of a client at a time, by this machine's clock, unless there is a name. Sets the name,
+    // unless it is longer than kLongestName.
+    void begin(std::string_view name, Micros now);
 
     // Sets the first `room` rates of the client.
     void enter_rates(const RateList& rates, std::uint32_t room);
@@ -60,15 +65,21 @@ class UnsentCount {
     // Subtracts `amount` from what is unsent, at most to 0. Returns how much was subtracted.
     std::uint64_t take_back(std::uint64_t amount);
 
-    // Moves `amount` of the unsent requests in flight, and drops the others. Requires that nothing is in
-    // flight.
-    void send(std::uint64_t amount, std::uint64_t sender, std::uint64_t sequence);
+    // Moves `amount` of the unsent requests in flight, and drops the others. `now` is by this machine's
+    // clock. Requires that nothing is in flight.
+    void send(std::uint64_t amount, std::uint64_t sender, std::uint64_t sequence, Micros now);
 
     // Sets what is in flight to 0.
     void arrive();
 
     // Sets what is unsent to 0; returns its value before.
     std::uint64_t take_unsent();
+
+    // Drops what is unsent. `now` is by this machine's clock.
+    void drop_unsent(Micros now) {
+        take_unsent();
+        since_ = now;
+    }
 
     // Copies the call, the name and what is in flight of `other`, and sets what is unsent to `unsent`.
     void continue_from(const UnsentCount& other, std::uint64_t unsent);
@@ -93,6 +104,7 @@ class UnsentCount {
     std::atomic<std::uint64_t> arrived_;
     std::uint64_t sender_;
     std::uint64_t sequence_;
+    Micros since_;  // charges up to this time are not in what is unsent
     std::atomic<std::uint8_t> name_size_;
     std::atomic<std::uint8_t> rates_;
     char name_[kLongestName];

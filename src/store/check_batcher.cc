@@ -338,6 +338,14 @@ bool CheckBatcher::settle(const Limit& limit, std::uint64_t actual) {
     return available(slot_of(limit)) && add(&limit, &kFirst, 1, less ? kUndo : kOverdraw, &amount, nullptr);
 }
 
+bool CheckBatcher::give_back(const Limit& limit, std::uint64_t amount, Micros charged_at, bool whole) {
+    constexpr std::uint8_t kFirst = 0;
+    Limit charged = limit;
+    charged.decided_at = charged_at;
+    return available(slot_of(limit)) &&
+           add(&charged, &kFirst, 1, whole ? kUndoRequest : kUndo, &amount, nullptr);
+}
+
 // Whether a node's open batch keeps waiting. A batch of settled charges waits for a check, which saves a
 // call. Other batches wait for the next reply. A late reply may be delayed by a lost packet, so with a spare
 // connection the batch is sent after Client::patience() anyway.

@@ -89,6 +89,10 @@ class CheckBatcher {
     // answer, the limit stays charged as it is.
     bool settle(const Limit& limit, std::uint64_t actual);
 
+    // Gives back `amount` of a charge that a sync call has told Redis, at the time of the charge by Redis's
+    // clock. `whole`: the request was rejected. Otherwise as settle().
+    bool give_back(const Limit& limit, std::uint64_t amount, Micros charged_at, bool whole);
+
     // How long after its start a request may send another question.
     Micros budget() const { return options_.budget; }
 

@@ -25,6 +25,21 @@ auto correct_in_memory(const Limit& limit, std::uint64_t amount, Correct correct
     return correct(own);
 }
 
+// Gives `amount` of a charge back to a table. If a sync call has told Redis of the charge, Redis gives it
+// back. False if Redis should, but is not available.
+bool give_back_in_memory(const Limit& limit, std::uint64_t amount, bool whole, Micros now,
+                         const Process& process) {
+    const std::uint64_t sent = correct_in_memory(limit, amount, [&](const TableLimit& own) {
+        return undo(own, {limit.cost, limit.decided_at}, whole, now, process);
+    });
+    if (sent == 0) {
+        return true;
+    }
+    CheckBatcher* redis = limit.zone->batcher != nullptr ? limit.zone->batcher : limit.zone->corrector;
+    const Micros charged_at = limit.decided_at + limit.zone->table->unsent_counts().ahead();
+    return redis != nullptr && redis->give_back(limit, sent, charged_at, whole);
+}
+
 void mark_refunded(Limit* limit) {
     Decision& decision = limit->decision;
     decision.remaining = std::min(decision.remaining + limit->cost, decision.limit);
@@ -59,22 +74,11 @@ void refund_some(Limit* limits, std::size_t count, const Process& process, Micro
             remote[remotes++] = static_cast<std::uint8_t>(i);
             forget_denial(limit);
         } else {
-            correct_in_memory(limit, limit.cost, [&](const TableLimit& own) {
-                return undo(own, {limit.cost, limit.decided_at}, true, now, process);
-            });
+            give_back_in_memory(limit, limit.cost, true, now, process);
         }
         mark_refunded(&limit);
     }
     refund_in_redis(limits, remote, remotes);
-}
-
-// Gives `amount` back to a table. If Redis was told of the charge, Redis gets the part that it knows.
-bool undo_in_memory(const Limit& limit, std::uint64_t amount, Micros now, const Process& process) {
-    const std::uint64_t sent = correct_in_memory(limit, amount, [&](const TableLimit& own) {
-        return undo(own, {limit.cost, limit.decided_at}, false, now, process);
-    });
-    CheckBatcher* redis = limit.zone->batcher != nullptr ? limit.zone->batcher : limit.zone->corrector;
-    return sent == 0 || (redis != nullptr && redis->settle(limit, limit.cost - sent));
 }
 
 bool overdraw_in_memory(const Limit& limit, std::uint64_t amount, Micros now, const Process& process) {
@@ -93,7 +97,7 @@ bool settle(Limit* limit, std::uint64_t actual, const Process& process, Micros (
         return true;
     }
     if (limit->decided_by != DecidedBy::kRedis) {
-        return actual < cost ? undo_in_memory(*limit, cost - actual, wall(), process)
+        return actual < cost ? give_back_in_memory(*limit, cost - actual, false, wall(), process)
                              : overdraw_in_memory(*limit, actual - cost, wall(), process);
     }
     if (actual < cost) {

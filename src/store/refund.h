@@ -17,8 +17,8 @@ namespace rate_limit {
 // longer counts of a charge is not given back, nor is a charge of a zone that counts rejected requests. The
 // deny cache forgets the rejections of the clients, because the charge may have caused them.
 //
-// Never waits: limits in Redis are refunded by one of the next calls, and stay charged if Redis does not
-// answer.
+// Never waits: limits in Redis, and charges that a sync call has told Redis, are refunded by one of the next
+// calls, and stay charged if Redis does not answer.
 void refund(Limit* limits, std::size_t count, const Process& process, Micros (*wall)());
 
 // Corrects the charge of a limit whose request turned out to cost `actual`, once: clears Limit::charged. What

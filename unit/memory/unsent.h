@@ -78,7 +78,7 @@ inline void send(Table& table, std::uint64_t client, std::uint64_t sender, std::
     const Slot slot = table.find(client, this_process());
     assert_non_null(slot.state);
     UnsentCount& counts = table.unsent_of(slot);
-    counts.send(counts.unsent(), sender, sequence);
+    counts.send(counts.unsent(), sender, sequence, kNow);
     Table::keep(slot, this_process());
 }
 

@@ -166,7 +166,7 @@ void test_what_is_owed_stays_at_the_most_that_it_can_be(void**) {
     use(zone, "alice", 7);
     const Slot slot = zone->find(zone->hash("alice"), this_process());
     UnsentCount& counts = zone->unsent_of(slot);
-    counts.send(counts.unsent(), 1, 2);
+    counts.send(counts.unsent(), 1, 2, kNow);
     for (unsigned i = 0; i < 10; i++) {
         counts.add(kMaxCount / 5);
     }
@@ -268,7 +268,7 @@ void test_a_mark_goes_only_when_nothing_is_owed(void**) {
     UnsentCount& counts = zone->unsent_of(slot);
     zone->unmark(slot);
     assert_int_equal(marks(zone.table()), 1);
-    counts.send(2, 1, 1);
+    counts.send(2, 1, 1, kNow);
     zone->unmark(slot);
     assert_int_equal(marks(zone.table()), 1);
     counts.arrive();

@@ -301,7 +301,7 @@ void test_redis_gives_back_what_was_sent(void**) {
         UnsentCount& count = zone->unsent_of(slot);
         const std::uint64_t amount = count.unsent();
         if (sends) {
-            count.send(amount, 1, 1);
+            count.send(amount, 1, 1, wall_clock);
             count.arrive();
         }
         Table::keep(slot, kProcess);

@@ -34,6 +34,7 @@ struct TestLimit {
     std::uint64_t cost = 1;
     const char* client = "alice";
     const Membership* membership = nullptr;
+    CheckBatcher* corrector = nullptr;
 };
 
 inline const Policy kPolicy = policy_of(Algorithm::kSlidingWindow, "10r/m");
@@ -47,8 +48,8 @@ class Request {
                                    : limit.zone != nullptr ? &limit.zone->policy()
                                                            : &kPolicy;
             zones_.push_back({limit.name, layout_of(*policy),
-                              limit.zone != nullptr ? &limit.zone->table() : nullptr, limit.batcher, nullptr,
-                              limit.membership, limit.denials, kSecond, limit.on_error});
+                              limit.zone != nullptr ? &limit.zone->table() : nullptr, limit.batcher,
+                              limit.corrector, limit.membership, limit.denials, kSecond, limit.on_error});
             limits_.push_back({&zones_.back(),
                                policy,
                                limit.client,
