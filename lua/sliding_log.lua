@@ -237,6 +237,14 @@ if policy.algorithm == kSlidingLog then
     return log and (log.size or #log - 9) > 0
 end
 
+-- part overdraw
+if policy.algorithm == kSlidingLog then
+    -- All rates share one log, which is charged as much as the rate with the most room.
+    for j = 2, policy.rates do
+        most = math.max(most, used + policy[j].most - check.a[j])
+    end
+end
+
 -- part charge_client
 if policy.algorithm == kSlidingLog then
     return overshoot, value, expires, ''

@@ -190,13 +190,26 @@ void Check::undo(const Charge& charge, bool whole, std::uint64_t* state) const {
     });
 }
 
+// How much of the cost some rate may still charge.
+std::uint64_t Check::most_owed() const {
+    std::uint64_t owed = 0;
+    for (std::uint32_t i = 0; i < policy_->rates.size; i++) {
+        const std::uint64_t most = most_used(*policy_, policy_->rates.rates[i]);
+        owed = std::max(owed, most - std::min(most, views_[i].a));
+    }
+    return std::min(owed, cost_);
+}
+
+// If all rates share a state, it is charged as much as the rate with the most room.
 void Check::overdraw(std::uint64_t* state) const {
     if (cost_ == 0) {
         return;
     }
     const auto overdraw = functions_of(policy_->algorithm).overdraw;
+    const bool shared = layout_->rates < policy_->rates.size;
+    const std::uint64_t owed = shared ? most_owed() : 0;
     write_states(state, [&](const Quota& quota, const View& view, std::uint64_t* words) {
-        overdraw(quota, view, cost_, most_used(*policy_, quota.rate), words);
+        overdraw(quota, view, cost_, shared ? view.a + owed : most_used(*policy_, quota.rate), words);
     });
     write_weight(state);
 }

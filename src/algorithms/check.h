@@ -64,6 +64,7 @@ class Check {
     void move_to_rate_slots(std::uint64_t* state) const;
     void write_uncharged(std::uint64_t* state, std::uint64_t cost) const;
     void finish_charge(std::uint64_t* state) const;
+    std::uint64_t most_owed() const;
 
     // Set by evaluate() and not before: each request has a check on its stack.
     const Policy* policy_;

@@ -65,6 +65,10 @@ class Flights {
         return check.evaluate(policy_, layout_, state_.data(), now, cost);
     }
 
+    std::uint64_t used(Micros now, std::uint32_t rate) const {
+        return used_of(policy_, layout_, state_.data(), now, rate);
+    }
+
     const std::vector<Flight>& all() const { return flights_; }
 
   private:
@@ -138,6 +142,36 @@ void at_once_nothing_is_lost(const Trace& trace) {
 void test_a_request_that_ends_at_once_costs_what_it_cost(void**) {
     for_every_algorithm("at once nothing is lost", kPlain, at_once_nothing_is_lost);
     for_every_algorithm("the same with several rates", kSeveralRates, at_once_nothing_is_lost);
+}
+
+// Under each rate, a client owes as much as this rate allows. With sliding_log, the rate that allows most
+// decides.
+void every_rate_is_owed(const Trace& trace) {
+    const Policy policy = settling(trace.policy);
+    Flights flights(policy);
+    Micros now = trace.start;
+    for (const Step& step : trace.steps) {
+        now = moved(now, step.move);
+        if (step.cost == 0 || !flights.request(now, step.cost)) {
+            continue;
+        }
+        std::uint64_t before[kMaxRates];
+        for (std::uint32_t i = 0; i < policy.rates.size; i++) {
+            before[i] = flights.used(now, i);
+        }
+        const std::uint64_t more = any_part(2 * step.cost + 2);
+        flights.settle(flights.all().size() - 1, step.cost + more, now);
+        for (std::uint32_t i = 0; i < policy.rates.size; i++) {
+            const std::uint64_t most = most_used(policy, policy.rates.rates[i]);
+            const std::uint64_t after = flights.used(now, i);
+            RC_ASSERT(after >= std::min(before[i] + more, most));
+            RC_ASSERT(after <= before[i] + more);
+        }
+    }
+}
+
+void test_every_rate_is_owed(void**) {
+    for_every_algorithm("every rate is owed", kSeveralRates, every_rate_is_owed);
 }
 
 // What was admitted never exceeds the promise, except by what the estimates lacked.
@@ -280,6 +314,7 @@ int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(test_what_was_too_much_comes_back_to_its_window),
         cmocka_unit_test(test_a_request_that_ends_at_once_costs_what_it_cost),
+        cmocka_unit_test(test_every_rate_is_owed),
         cmocka_unit_test(test_no_more_is_admitted_than_the_limit_and_the_errors),
         cmocka_unit_test(test_what_is_owed_is_paid_before_anything_fits),
         cmocka_unit_test(test_what_has_left_its_window_or_drained_is_not_given_back),
