@@ -20,7 +20,7 @@ my $app    = RateLimit::HeldUpstream->start($app_port);
 my @places = qw(memory redis sync);
 
 # A request is charged 6 of 10. It has cost what the upstream says, or a number of its status.
-my $locations = "location /api/ { rate_limit_api; }\nlocation = /metrics { rate_limit_metrics; }\n"
+my $locations = "location /api/ { rate_limit_api write=on; }\nlocation = /metrics { rate_limit_metrics; }\n"
     . "location = /internal { internal; rate_limit zone=memory cost=2 settle=\$two; empty_gif; }\n";
 for my $place (@places) {
     my $limit = "rate_limit zone=$place cost=6 settle=\$actual;";
@@ -208,6 +208,21 @@ subtest 'a reload between charge and settlement' => sub {
         becomes($nginx, $place, $name, 10 - $cost, "$place: the old worker settles $cost");
     }
     wait_for('the end of the old worker', sub { $nginx->workers == 1 });
+};
+
+# A debt is at most the limit once more. By the old rate, only 14 more could be charged.
+subtest 'a rate that changes between charge and settlement' => sub {
+    for my $place (@places) {
+        my ($name, $connection, $held) = hold("/$place");
+        my %patch = (method => 'PATCH', path => "/api/zones/$place", headers => [ 'Content-Type' => 'application/json' ]);
+        is $nginx->request(%patch, body => '{"rate":"50r/d"}')->{status}, 200, "$place: 50r/d instead of 10r/d";
+        wait_for('the new rate', sub { left($nginx, $place, new_name()) == 50 });
+        $held->answer(cost => 30);
+        is $connection->receive->{status}, 200, "$place: the response";
+        becomes($nginx, $place, $name, 20, "$place: the request is settled by the new rate");
+        is $nginx->request(method => 'DELETE', path => "/api/zones/$place")->{status}, 200, "$place: the old rate again";
+        wait_for('the old rate', sub { left($nginx, $place, new_name()) == 10 });
+    }
 };
 
 subtest 'a worker that is killed between charge and settlement' => sub {

@@ -78,4 +78,10 @@ const Policy* told_policy(ngx_http_request_t* r, const AppliedLimit& applied) {
     return with_rates(r, applied.policy, *rates);
 }
 
+const Policy& policy_for_correction(ngx_http_request_t* r, Zone* zone, const Policy& decided) {
+    const RateList* rates = zone->shared->live.version() != 0 ? common_rates(zone) : nullptr;
+    const Policy* present = rates != nullptr && rates->size != 0 ? with_rates(r, decided, *rates) : nullptr;
+    return present != nullptr ? *present : decided;
+}
+
 }  // namespace rate_limit

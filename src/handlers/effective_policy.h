@@ -21,6 +21,10 @@ std::uint64_t told_cost(ngx_http_request_t* r, const AppliedLimit& applied);
 // variable is not valid, or memory is exhausted.
 const Policy* told_policy(ngx_http_request_t* r, const AppliedLimit& applied);
 
+// The policy for a correction of a request that was decided by `decided`: with the live rates, which may have
+// changed since.
+const Policy& policy_for_correction(ngx_http_request_t* r, Zone* zone, const Policy& decided);
+
 // The cost of a request.
 inline std::uint64_t cost_of(ngx_http_request_t* r, const AppliedLimit& applied) {
     return applied.cost == nullptr ? applied.fixed_cost : told_cost(r, applied);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "handlers/effective_policy.h"
 #include "nginx/clock.h"
 #include "request/counters.h"
 #include "request/log.h"
@@ -47,6 +48,7 @@ void settle_limit(ngx_http_request_t* r, const AppliedLimit& applied, Limit* lim
     if (ngx_http_complex_value(r, applied.settle, &text) == NGX_OK) {
         if (read_cost(view(text), &actual)) {
             zone_connect_corrector(zone);
+            limit->policy = &policy_for_correction(r, zone, *limit->policy);
             const std::uint64_t cost = limit->cost;
             if (settle(limit, actual, this_process(), wall_clock)) {
                 result = actual > cost ? Settled::kMore : actual < cost ? Settled::kLess : Settled::kSame;
