@@ -43,6 +43,8 @@ location /try-named/   { try_files /absent @named; }
 location /folder/      { index page.html; }
 location /look-first/  { rate_limit zone=ten cost=0; try_files /absent /both-page/x; }
 location /rehearsed/   { rate_limit zone=one; rate_limit_dry_run on; try_files /absent /one-page/x; }
+location /half-tried/  { rate_limit zone=ten; rate_limit zone=one phase=precontent; rate_limit_dry_run on;
+    try_files /absent /plain/x; }
 location /rewrite/     { rewrite ^ /plain/x last; }
 location /rewrite-redirect/ { rewrite ^ /plain/x redirect; }
 location /accel/       { proxy_pass http://127.0.0.1:%PORT1%; }
@@ -163,6 +165,8 @@ for my $path ('/rejected/x', '/rejected-named/x') {
     is $policies, 1, 'the zone is listed as one policy';
     my @seen = map { $nginx->get('/rehearsed/x', 'X-Client' => 'l')->{status} } 1 .. 2;
     is "@seen", '200 429', 'after a dry run that would reject, a location without dry run rejects';
+    $nginx->get('/half-tried/x', 'X-Client' => 'h') for 1 .. 3;
+    is left('ten', 'h'), 7, 'what another limit of the dry run has charged is not charged again';
 }
 
 # A delayed request is delayed once.

@@ -26,8 +26,9 @@ bool is_precontent(const Phase& phase) { return phase.phase == NGX_HTTP_PRECONTE
 // rejection in a dry run does not count.
 bool was_decided(ngx_http_request_t* r, const RequestState& state, const Zone* zone) {
     const bool tried = state.status == Status::kRejectedDryRun && !location_conf(r)->dry_run;
-    for (std::uint32_t i = 0; !tried && i < state.count; i++) {
-        if (state.limits[i].zone == zone && state.limits[i].cost != 0) {
+    for (std::uint32_t i = 0; i < state.count; i++) {
+        const Limit& limit = state.limits[i];
+        if (limit.zone == zone && limit.cost != 0 && (limit.charged || !tried)) {
             return true;
         }
     }
