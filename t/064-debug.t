@@ -18,12 +18,15 @@ my $nginx = start_nginx(
 rate_limit_redis fleet @{[ $redis->url ]} timeout=20s;
 rate_limit_zone \$arg_key zone=memory:1m rate=1r/d;
 rate_limit_zone \$arg_key zone=fleet:1m rate=5r/m,9r/d redis=fleet;
+rate_limit_zone \$arg_key zone=many:1m rate=9r/d;
 rate_limit_zone \$arg_key zone=queue:1m rate=5r/s algorithm=leaky_bucket burst=3;
 END
     server => <<'END',
 location /memory { rate_limit zone=memory cost=1; empty_gif; }
 location /fleet  { rate_limit zone=fleet; empty_gif; }
 location /queue  { rate_limit zone=queue; empty_gif; }
+location /settle { rate_limit zone=many cost=5 settle=$arg_actual; empty_gif; }
+location /late   { rate_limit zone=many cost=3; rate_limit zone=memory cost=2 phase=precontent; empty_gif; }
 END
 );
 
@@ -67,5 +70,10 @@ is_deeply [ lines_since($before) ],
         'the delay has ended',
     ],
     'and its lines';
+
+is_deeply [ grep {/settled|gives back/} lines_of('/settle?key=s&actual=2') ], ['zone "many" settled: charged 5, cost 2'],
+    'a charge that is settled';
+is_deeply [ grep {/settled|gives back/} lines_of('/late?key=s') ], ['zone "many" gives back 3'],
+    'a charge that is given back';
 
 done_testing;

@@ -224,12 +224,18 @@ Status combined_status(ngx_http_request_t* r, const Phase& phase, Status status,
 
 // Refuses the request: what an earlier phase has charged is given back. The access phase of a location is the
 // first one, and leaves charges of locations before an internal redirect as they are.
-void refuse_request(const Phase& phase, Status status, RequestState* state) {
+void refuse_request(ngx_http_request_t* r, const Phase& phase, Status status, RequestState* state) {
     state->status = status;
     state->flow = Flow::kRefused;
     if (is_precontent(phase)) {
         for (std::uint32_t i = 0; i < state->count; i++) {
-            zone_connect_corrector(static_cast<const AppliedLimit*>(state->limits[i].tag)->zone);
+            const Limit& limit = state->limits[i];
+            if (limit.charged) {
+                zone_connect_corrector(static_cast<const AppliedLimit*>(limit.tag)->zone);
+                if (is_debugged(r)) {
+                    debug_refunded(r, limit);
+                }
+            }
         }
         refund(state->limits, state->count, this_process(), wall_clock);
     }
@@ -240,7 +246,7 @@ ngx_int_t fail_request(ngx_http_request_t* r, const Phase& phase, bool closed, R
     state->deciding = 0;
     check_shadows(r, phase, state, !closed);
     if (refused) {
-        refuse_request(phase, Status::kError, state);
+        refuse_request(r, phase, Status::kError, state);
         return answer_unavailable(r);
     }
     state->flow = Flow::kFree;
@@ -257,7 +263,7 @@ ngx_int_t reject_request(ngx_http_request_t* r, const Phase& phase, RequestState
         state->status = status;
         return NGX_DECLINED;
     }
-    refuse_request(phase, status, state);
+    refuse_request(r, phase, status, state);
     return reject(r, *state);
 }
 

@@ -50,6 +50,9 @@ void settle_limit(ngx_http_request_t* r, const AppliedLimit& applied, Limit* lim
             zone_connect_corrector(zone);
             limit->policy = &policy_for_correction(r, zone, *limit->policy);
             const std::uint64_t cost = limit->cost;
+            if (is_debugged(r)) {
+                debug_settled(r, *limit, actual);
+            }
             if (settle(limit, actual, this_process(), wall_clock)) {
                 result = actual > cost ? Settled::kMore : actual < cost ? Settled::kLess : Settled::kSame;
             }

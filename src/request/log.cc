@@ -143,4 +143,17 @@ void log_decision(ngx_http_request_t* r, Status status, const Limit& limit) {
 #endif
 }
 
+[[gnu::cold]] void debug_settled([[maybe_unused]] ngx_http_request_t* r, [[maybe_unused]] const Limit& limit,
+                                 [[maybe_unused]] std::uint64_t actual) {
+    ngx_log_debug3(NGX_LOG_DEBUG_HTTP, r->connection->log, 0,
+                   "rate_limit: zone \"%V\" settled: charged %uL, cost %uL", &zone_of(limit).name, limit.cost,
+                   actual);
+}
+
+[[gnu::cold]] void debug_refunded([[maybe_unused]] ngx_http_request_t* r,
+                                  [[maybe_unused]] const Limit& limit) {
+    ngx_log_debug2(NGX_LOG_DEBUG_HTTP, r->connection->log, 0, "rate_limit: zone \"%V\" gives back %uL",
+                   &zone_of(limit).name, limit.cost);
+}
+
 }  // namespace rate_limit

@@ -39,4 +39,8 @@ inline bool is_debugged([[maybe_unused]] ngx_http_request_t* r) {
 void debug_limit(ngx_http_request_t* r, const Limit& limit);
 void debug_decision(ngx_http_request_t* r, const Limit& limit);
 
+// Write a debug line about a charge that is settled at a cost, or given back.
+void debug_settled(ngx_http_request_t* r, const Limit& limit, std::uint64_t actual);
+void debug_refunded(ngx_http_request_t* r, const Limit& limit);
+
 }  // namespace rate_limit
