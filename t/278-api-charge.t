@@ -47,6 +47,7 @@ map \$http_x_none \$none { default 1; }
 map \$http_x_plan \$plan { default \$http_x_plan; }
 $http
 rate_limit_zone \$http_x_client zone=plain:1m rate=10r/d algorithm=fixed_window;
+rate_limit_zone \$http_x_client zone=owing:1m rate=10r/d algorithm=fixed_window;
 rate_limit_zone \$http_x_client zone=tiers:1m rate=\$plan algorithm=fixed_window;
 rate_limit_zone \$http_x_client zone=remote_tiers:1m rate=\$plan algorithm=fixed_window redis=one;
 rate_limit_zone \$http_x_client zone=free:1m rate=off;
@@ -56,6 +57,7 @@ HTTP
         server => <<"SERVER",
 location /api/ { rate_limit_api write=on; }
 location /reader/ { rate_limit_api; }
+location = /owing { rate_limit zone=owing debt=50; empty_gif; }
 location /dashboard/ { rate_limit_dashboard; }
 location = /metrics { rate_limit_metrics; }
 $server
@@ -141,7 +143,14 @@ subtest 'an answer has the members and headers of the call remaining' => sub {
     }
 };
 
-subtest 'a zone without settle= and sync= has no debts' => sub {
+subtest 'debt= without settle=' => sub {
+    my $name = new_name();
+    is correct('charge', 'owing', $name, 1000), '200 false 10 0 memory true', 'the limit and the debt are charged';
+    is correct('refund', 'owing', $name, 50), '200 false 10 0 memory true', 'all of the debt is given back';
+    is correct('refund', 'owing', $name, 1), '200 true 10 1 memory true', 'and one of the limit';
+};
+
+subtest 'a zone without debt=, settle= and sync= has no debts' => sub {
     my $name = new_name();
     is correct('charge', 'plain', $name, 1000), '200 false 10 0 memory true', 'the limit is charged';
     is correct('refund', 'plain', $name, 1), '200 true 10 1 memory true', 'and no more';

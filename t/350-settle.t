@@ -148,7 +148,7 @@ subtest 'a reload' => sub {
 subtest 'bad input' => sub {
     my %bad = (
         'settle=1'           => qr/invalid value "1" of "settle", it must be a variable|settle/,
-        'debt=1'             => qr/"debt=" requires "settle="/,
+        'debt=-1'            => qr/invalid value "debt=-1", it must be a number/,
         'settle=$arg_x debt=x' => qr/debt/,
         'settle=$nothing_at_all' => qr/unknown "nothing_at_all" variable/,
     );

@@ -10,7 +10,7 @@ namespace {
 
 constexpr char kLimitForm[] =
     "zone=NAME [cost=N] [burst=N] [nodelay | delay=N] [phase=access|precontent] [headers=on|off] "
-    "[settle=$VARIABLE [debt=N]], or off";
+    "[settle=$VARIABLE] [debt=N], or off";
 
 // A rate_limit or rate_limit_shadow while it is being read.
 struct LimitReader : DirectiveReader {
@@ -105,8 +105,8 @@ constexpr Option<LimitReader> kLimitOptions[] = {
     {"headers", "on|off", "whether clients are told of the limit", "on or off", read_headers},
     {"settle", "$VARIABLE", "what the request turned out to cost, once its response has ended", "a variable",
      read_settle},
-    {"debt", "N", "with settle=, the most that a client may owe beyond the limit", kNumberAccepted, read_debt,
-     0, kMaxCount},
+    {"debt", "N", "the most that a client may owe beyond the limit", kNumberAccepted, read_debt, 0,
+     kMaxCount},
     {"off", "", "cancels the inherited limits", "the only parameter", read_off},
 };
 
@@ -130,12 +130,9 @@ AppliedLimit* make_limit(ngx_conf_t* cf, ngx_command_t* cmd, bool shadow) {
         refuse(cf, cmd, "requires \"zone=\": %s", kLimitForm);
         return nullptr;
     }
-    if (limit->has_debt && limit->settle == nullptr) {
-        refuse(cf, cmd, "\"debt=\" requires \"settle=\": %s", kLimitForm);
-        return nullptr;
-    }
-    if (limit->settle != nullptr && shadow) {
-        refuse(cf, cmd, "\"settle=\" is not for shadows: a shadow charges the cost of the request");
+    if (limit->can_owe() && shadow) {
+        refuse(cf, cmd, "\"%s=\" is not for shadows: a shadow charges the cost of the request",
+               limit->settle != nullptr ? "settle" : "debt");
         return nullptr;
     }
     return limit;

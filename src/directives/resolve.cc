@@ -120,7 +120,7 @@ bool resolve_zone(ngx_conf_t* cf, const ngx_http_rate_limit_main_conf_t& conf, Z
 
 // Gives a zone the debt of a limit, and room for this debt and for the burst of the limit.
 void make_room(const AppliedLimit& limit, Zone* zone) {
-    if (limit.settle != nullptr) {
+    if (limit.can_owe()) {
         zone->policy.overdraft = ngx_max(zone->policy.overdraft, limit.debt);
     }
     Policy most = zone->policy;
@@ -135,7 +135,7 @@ void make_room(const AppliedLimit& limit, Zone* zone) {
 // Gives each zone the largest debt of its limits, and room for the largest burst.
 bool share_room(ngx_conf_t* cf, const ngx_http_rate_limit_main_conf_t& conf) {
     for (const AppliedLimit* limit : pointers<AppliedLimit>(conf.limits)) {
-        const bool relevant = limit->settle != nullptr || limit->has_burst;
+        const bool relevant = limit->can_owe() || limit->has_burst;
         Zone* zone = relevant ? find_zone(&conf, limit->zone_name) : nullptr;
         if (zone == nullptr) {
             continue;
@@ -144,7 +144,10 @@ bool share_room(ngx_conf_t* cf, const ngx_http_rate_limit_main_conf_t& conf) {
         if (zone->shm->shm.size < zone_least_size(*zone)) {
             return refuse_at(cf, "rate_limit", *limit,
                              "zone \"%V\" is too small for \"%s=\", its size must be at least %uzk",
-                             &zone->name, limit->settle != nullptr ? "settle" : "burst",
+                             &zone->name,
+                             limit->settle != nullptr ? "settle"
+                             : limit->has_debt        ? "debt"
+                                                      : "burst",
                              (zone_least_size(*zone) + 1023) / 1024);
         }
     }

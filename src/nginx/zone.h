@@ -60,6 +60,9 @@ struct AppliedLimit {
     bool warned;     // that the key has a variable that is set too late
     ngx_str_t file;  // position of the directive
     ngx_uint_t line;
+
+    // Whether clients may owe `debt`.
+    bool can_owe() const { return settle != nullptr || has_debt; }
 };
 
 // Adds the memory of a zone, `size` bytes, to the configuration that is being read. False after an error.
