@@ -16,8 +16,9 @@ using State = std::vector<std::uint64_t>;
 // A request in flight, or one that has ended.
 struct Flight {
     Charge charge;
-    std::uint64_t actual;
+    std::uint64_t actual;  // the estimate, while the request is in flight
     bool ended;
+    Micros ended_at;
 };
 
 class Flights {
@@ -32,7 +33,7 @@ class Flights {
             return false;
         }
         check.charge(state_.data());
-        flights_.push_back({{cost, now}, cost, false});
+        flights_.push_back({{cost, now}, cost, false, 0});
         return true;
     }
 
@@ -49,6 +50,7 @@ class Flights {
         }
         flight.actual = actual;
         flight.ended = true;
+        flight.ended_at = now;
     }
 
     // Ends a random request in flight, if there is one.
@@ -86,13 +88,23 @@ Policy settling(Policy policy) {
 
 std::uint64_t any_part(std::uint64_t cost) { return *random::between<std::uint64_t>(0, cost); }
 
-// The numbers of a limiter that has known the actual costs from the start.
-std::uint64_t known_remaining(const Policy& policy, const Flights& flights, Micros now) {
-    Model model(policy, policy.rates.rates[0]);
+// A limiter that has known from the start which requests cost less than their estimates. What a request cost
+// more is charged when the request has ended.
+Model known_model(const Policy& policy, const Flights& flights) {
+    std::vector<Admission> charges;
     for (const Flight& flight : flights.all()) {
-        model.charge(flight.charge.at, flight.ended ? flight.actual : flight.charge.cost);
+        charges.push_back({flight.charge.at, std::min(flight.charge.cost, flight.actual)});
+        if (flight.actual > flight.charge.cost) {
+            charges.push_back({flight.ended_at, flight.actual - flight.charge.cost});
+        }
     }
-    return model.remaining(now);
+    std::stable_sort(charges.begin(), charges.end(),
+                     [](const Admission& a, const Admission& b) { return a.time < b.time; });
+    Model model(policy, policy.rates.rates[0]);
+    for (const Admission& charge : charges) {
+        model.charge(charge.time, charge.cost);
+    }
+    return model;
 }
 
 // A window gives back exactly what the request did not cost. A bucket may give back less, because part of the
@@ -109,9 +121,9 @@ void what_was_too_much_comes_back(const Trace& trace) {
         const std::uint64_t after = flights.look(now).remaining;
         RC_ASSERT(after >= before);
         if (is_bucket(policy.algorithm)) {
-            RC_ASSERT(after <= known_remaining(policy, flights, now));
+            RC_ASSERT(after <= known_model(policy, flights).remaining(now));
         } else {
-            RC_ASSERT(after == known_remaining(policy, flights, now));
+            RC_ASSERT(after == known_model(policy, flights).remaining(now));
         }
     }
 }
@@ -174,15 +186,28 @@ void test_every_rate_is_owed(void**) {
     for_every_algorithm("every rate is owed", kSeveralRates, every_rate_is_owed);
 }
 
-// What was admitted never exceeds the promise, except by what the estimates lacked.
+// A debt that is never capped: each request costs at most one limit and two more than its estimate.
+std::uint64_t large_debt(const Trace& trace) {
+    const std::uint64_t limit = capacity_of(trace.policy, trace.policy.rates.rates[0]);
+    return std::min(kMaxCount - limit, trace.steps.size() * (limit + 2));
+}
+
+// A request is admitted only if it fits with the actual cost of each request that has ended, and the estimate
+// of each request in flight. So only the errors of requests in flight are beyond the limit.
 void the_promise_is_kept(const Trace& trace) {
-    const Policy policy = settling(trace.policy);
+    Policy policy = settling(trace.policy);
+    policy.overdraft = large_debt(trace);
+    const std::uint64_t most_error = policy.overdraft / std::max<std::size_t>(trace.steps.size(), 1);
     Flights flights(policy);
     Micros now = trace.start;
     for (const Step& step : trace.steps) {
         now = moved(now, step.move);
-        flights.request(now, step.cost);
-        flights.settle_one(now, [](std::uint64_t cost) { return any_part(2 * cost + 2); });
+        const Model known = known_model(policy, flights);
+        if (flights.request(now, step.cost) && step.cost != 0) {
+            RC_ASSERT(known.fits(now, step.cost));
+        }
+        flights.settle_one(
+            now, [&](std::uint64_t cost) { return any_part(cost + std::min(cost + 2, most_error)); });
     }
     std::vector<Admission> admitted;
     for (const Flight& flight : flights.all()) {
