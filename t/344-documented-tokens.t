@@ -3,8 +3,10 @@ use strict;
 use warnings;
 
 use lib 't/lib';
-use RateLimit qw(check_config decode_json slurp start_nginx wait_for write_text);
+use RateLimit qw(check_config decode_json format_request slurp start_nginx wait_for write_text);
+use RateLimit::HeldUpstream;
 use RateLimit::Page qw(page_block page_part);
+use RateLimit::Places qw(becomes left);
 use RateLimit::Upstream;
 use Test::More;
 
@@ -36,7 +38,7 @@ my %answers = (
         '{"type":"content_block_delta","delta":{"type":"text_delta","text":"Hello"}}',
         '{"type":"message_delta","delta":{},"usage":{"output_tokens":15}}', '{"type":"message_stop"}'),
 );
-my $app_port = (split ' ', $ENV{RL_PORTS})[-1];
+my ($app_port, $held_port) = (split ' ', $ENV{RL_PORTS})[ -1, -3 ];
 my $app      = RateLimit::Upstream->start($app_port, %answers);
 
 my $page    = 'docs/tokens.md';
@@ -68,7 +70,7 @@ my %asks = (
     '{"max_completion_tokens":400}'                                       => 400,
     '{"max_tokens":200,"max_completion_tokens":500}'                      => 500,
     '{"stream":true}'                                                     => 1000,
-    (map { (qq({"max_tokens":$_}) => 1000) } qw(0 -5 1e5 0.5 "7" 1234567 null), '99999999999999999999'),
+    (map { (qq({"max_tokens":$_}) => 1000) } qw(0 -5 1e5 0.5 "7" 1234567 null 1 99), '99999999999999999999'),
 );
 my $left = 100_000;
 for my $body (sort keys %asks) {
@@ -79,6 +81,14 @@ for my $body (sort keys %asks) {
 }
 is +(line_of($nginx, '/v1/chat-stream', '{"stream":true}'))[0], 'estimate=1000 used=31', 'a stream';
 is +(line_of($nginx, '/v1/responses', '{}'))[0], 'estimate=1000 used=123', 'responses';
+
+# One API key has one limit, whatever the spelling of the header.
+for my $spelling ('Bearer key', 'bearer key', 'BEARER   key', "Bearer\tkey", 'Bearer key x') {
+    my $response = $nginx->request(method => 'POST', path => '/v1/chat', body => '{"max_tokens":300}',
+        headers => [ 'Content-Type' => 'application/json', Authorization => $spelling ]);
+    $left -= $spelling eq 'Bearer key' ? 31 + 123 : 29;
+    is $response->header('X-RateLimit-Remaining'), $left - 300, "'$spelling': the limit of the key";
+}
 
 # The commands of the page and what they print, with a new client.
 my @shown = slurp($page) =~ /^\$ curl .*\n    --json '(.*)'\n((?:.+\n)+)/mg;
@@ -155,6 +165,57 @@ is ask_with(1, Authorization => 'bearer k2'), '20000 19400 |bearer k2', 'another
 is ask_with(90_000, 'X-Api-Key' => 'k3'), '20000 19400 k3|', 'a large request';
 is ask_with(100_000, 'X-Api-Key' => 'k3'), '20000 18897 k3|', 'a larger request';
 is ask_with(200_000, 'X-Api-Key' => 'k3'), '20000 18394 k3|', 'its estimate of 50000 is given back';
+
+# Usage that is not seen: the upstream holds its responses, and the client disconnects.
+my $unseen_upstream = RateLimit::HeldUpstream->start($held_port);
+my %to_held = ('127\.0\.0\.1:8081' => "127.0.0.1:$held_port", 'tokens\.log' => '%DIR%/tokens.log');
+my @unseen  = map { [ page_part($page, $_, %to_held) ] } qr/zone=tokens/, qr/zone=input/;
+my $unseen  = start_nginx(
+    clock  => 1,
+    http   => "$unseen[0][0] $unseen[1][0]",
+    server => "location /api/ { rate_limit_api; } $unseen[0][1] $unseen[1][1]",
+);
+
+# Sends a request, and disconnects before the response, or after the first events of a stream.
+sub abandon {
+    my ($path, $key, %is) = @_;
+    my $body = '{"max_tokens":1,"stream":true}';
+    my @headers = ('Content-Type' => $is{type} // 'application/json', Authorization => "Bearer $key");
+    if ($is{chunked}) {
+        push @headers, 'Transfer-Encoding' => 'chunked';
+        $body = sprintf "%x\r\n%s\r\n0\r\n\r\n", length $body, $body;
+    }
+    my $connection = $unseen->connect;
+    $connection->send(format_request(method => 'POST', path => $path, headers => \@headers, body => $body));
+    my $held = $unseen_upstream->next_request;
+    my %reserved = %{ $is{reserved} // {} };
+    is left($unseen, $_, $key), $reserved{$_}, "$key: what is left in zone $_ while it runs" for sort keys %reserved;
+    if (defined $is{events}) {
+        $held->begin(body => $is{events}, more => ['Content-Type: text/event-stream']);
+        1 while $connection->take_line ne '';
+        $connection->take(length $is{events});
+    }
+    $connection->close;
+    return;
+}
+
+abandon('/v1/chat', 'chat');
+becomes($unseen, 'tokens', 'chat', 90_000, 'a client that leaves before the response pays the fixed price');
+abandon('/v1/chat', 'chat-stream', events => qq(data: {"choices":[],"usage":null}\n\n));
+becomes($unseen, 'tokens', 'chat-stream', 90_000, 'so does one that leaves before the usage');
+abandon('/v1/chat', 'chat-usage', events => qq(data: {"choices":[],"usage":{"total_tokens":31}}\n\n));
+becomes($unseen, 'tokens', 'chat-usage', 99_969, 'after the usage, the usage counts');
+
+abandon('/v1/messages', 'sized', reserved => { input => 99_500, output => 19_000 });
+becomes($unseen, 'input',  'sized', 50_000, 'a client that leaves before the response pays the fixed price of input');
+becomes($unseen, 'output', 'sized', 10_000, 'and of output');
+abandon('/v1/messages', 'chunked', chunked => 1, reserved => { input => 99_500, output => 19_000 },
+    events => qq(data: {"type":"message_start","message":{"usage":{"input_tokens":25,"output_tokens":1}}}\n\n));
+becomes($unseen, 'input',  'chunked', 99_975, 'after the first event, the usage of input counts');
+becomes($unseen, 'output', 'chunked', 10_000, 'but not that of output');
+
+abandon('/v1/messages', 'text', chunked => 1, type => 'text/plain', reserved => { input => 50_000 });
+becomes($unseen, 'input', 'text', 50_000, 'a chunked request whose size is not known');
 
 # The sum of both, by njs of Debian, if it fits to this nginx.
 my $njs = "load_module $ENV{RL_BUILD}/njs/usr/lib/nginx/modules/ngx_http_js_module.so;";

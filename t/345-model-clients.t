@@ -36,8 +36,7 @@ sub new_key { return 'key-' . ++$keys }
 
 sub left {
     my ($zone, $key) = @_;
-    my $name = $zone eq 'tokens' ? "Bearer%20$key" : $key;
-    return decode_json($nginx->get("/api/remaining?zone=$zone&key=$name")->{body})->{remaining};
+    return decode_json($nginx->get("/api/remaining?zone=$zone&key=$key")->{body})->{remaining};
 }
 
 # A request is settled when nginx logs it, which may be after the client has the response.
@@ -54,7 +53,7 @@ for my $stream (0, 1) {
     subtest "openai: $kind" => sub {
         my $key  = new_key();
         my $used = 0;
-        for ([ 19, 10, 300 ], [ 2000, 345, 300 ], [ 7, 1, undef ], [ 30_000, 12_345, 16_000 ], [ 0, 0, 5 ]) {
+        for ([ 19, 10, 300 ], [ 2000, 345, 300 ], [ 7, 1, undef ], [ 30_000, 12_345, 16_000 ], [ 0, 0, 500 ]) {
             my ($input, $output, $most) = @{$_};
             my @most = defined $most ? (max_tokens => $most) : ();
             my $call = model_call($port, 'openai', $key, text => "use $input $output", stream => $stream, @most);
@@ -93,7 +92,7 @@ for my $stream (0, 1) {
 sub wait_for_unknown {
     my ($count) = @_;
     my $log = $nginx->dir . '/tokens.log';
-    wait_for("$count log lines", sub { $count == (() = slurp($log) =~ / estimate=300 used=$/mg) });
+    wait_for("$count log lines", sub { $count == (() = slurp($log) =~ / estimate=300 used=10000$/mg) });
     return;
 }
 
@@ -103,13 +102,13 @@ subtest 'responses without usage' => sub {
     my $stream = model_call(@call, text => 'use 19 10', stream => 1, usage => 0);
     is $stream->{text}, 'Hello!', 'a stream without include_usage';
     wait_for_unknown(1);
-    uses('tokens', $key, 300, 'the estimate stays');
+    uses('tokens', $key, 10_000, 'costs the fixed price');
     my $failed = model_call(@call, text => 'fail 500');
     is "$failed->{status} $failed->{error}", '500 InternalServerError', 'a request that the upstream fails';
-    uses('tokens', $key, 300, 'costs nothing');
+    uses('tokens', $key, 10_000, 'costs nothing');
     model_call(@call, text => 'break', stream => 1);
     wait_for_unknown(2);
-    uses('tokens', $key, 600, 'the estimate of a stream that breaks off stays');
+    uses('tokens', $key, 20_000, 'a stream that breaks off costs the fixed price');
 };
 
 subtest 'a client that disconnects before the response' => sub {
@@ -122,9 +121,9 @@ subtest 'a client that disconnects before the response' => sub {
     wait_for('the upstream to get the request', sub { held_responses() });
     $connection->close;
     my $log = $nginx->dir . '/tokens.log';
-    wait_for('its log line', sub { slurp($log) =~ / 499 estimate=700 used=700$/m });
+    wait_for('its log line', sub { slurp($log) =~ / 499 estimate=700 used=10000$/m });
     release_responses();
-    uses('tokens', $key, 700, 'the estimate stays');
+    uses('tokens', $key, 10_000, 'its request costs the fixed price');
 };
 
 # Uses up the tokens of a key: 100 are left.

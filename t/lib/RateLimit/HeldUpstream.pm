@@ -4,7 +4,7 @@
 #   my $held = $app->next_request;                      # waits for a request of nginx
 #   $held->{path};                                      # of the request
 #   $held->answer(cost => 2, body => 'text');           # a whole response, with the header X-Cost
-#   $held->begin(cost => 2);                            # its header, and the first bytes of a longer body
+#   $held->begin(cost => 2);                            # its header, and the first bytes of a longer body, or `body`
 #   $held->die;                                         # closes the connection
 #
 # `more` of answer() and begin() has further header lines, `status` another status line than "200 OK".
@@ -48,7 +48,7 @@ sub _write {
     return;
 }
 
-sub begin { my ($self, %is) = @_; return $self->_write(1_000_000, 'begin', %is) }
+sub begin { my ($self, %is) = @_; return $self->_write(1_000_000, $is{body} // 'begin', %is) }
 
 sub answer {
     my ($self, %is) = @_;
