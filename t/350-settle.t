@@ -21,6 +21,9 @@ map \$status \$failed { 401 1; default 0; }
 rate_limit_zone \$http_x_client zone=logins:1m rate=5r/m algorithm=fixed_window;
 rate_limit_zone \$http_x_client zone=bytes:1m rate=100000r/d algorithm=fixed_window;
 rate_limit_zone \$http_x_client zone=debt:1m rate=10r/d algorithm=token_bucket;
+rate_limit_zone \$http_x_client zone=debts:1m rate=10r/d algorithm=token_bucket;
+rate_limit_zone \$http_x_client zone=all:1m rate=10r/d algorithm=token_bucket count=all;
+rate_limit_zone \$http_x_client zone=apart:1m rate=10r/d algorithm=fixed_window min_interval=10s;
 rate_limit_zone \$http_x_client zone=after:1m rate=1r/d algorithm=fixed_window;
 HTTP
     server => <<"SERVER",
@@ -31,6 +34,12 @@ location = /login { rate_limit zone=logins settle=\$failed; auth_basic login; au
     empty_gif; }
 location = /bytes.txt { rate_limit zone=bytes settle=\$bytes_sent; }
 location = /debt { rate_limit zone=debt cost=1 settle=\$arg_actual debt=3; empty_gif; }
+location = /debt-of-3 { rate_limit zone=debts settle=\$arg_actual debt=3; empty_gif; }
+location = /debt-of-6 { rate_limit zone=debts settle=\$arg_actual debt=6; empty_gif; }
+location = /all { rate_limit zone=all cost=\$arg_cost settle=\$arg_actual; empty_gif; }
+location = /apart { rate_limit zone=apart settle=\$arg_actual; empty_gif; }
+location = /redirected { rate_limit zone=memory_token_bucket cost=6 settle=\$arg_actual; try_files /absent \@after; }
+location \@after { rate_limit zone=after; empty_gif; }
 location = /rejected { rate_limit zone=memory_token_bucket settle=\$arg_actual;
     rate_limit zone=after phase=precontent; empty_gif; }
 location = /first { rate_limit zone=memory_token_bucket cost=3 settle=\$arg_actual; try_files /absent \@second; }
@@ -99,6 +108,31 @@ subtest 'the largest debt' => sub {
     is $answer->header('Retry-After'), int(86_400 * 4 / 10), 'until the debt of debt=3 is paid';
 };
 
+subtest 'directives of a zone with several debts' => sub {
+    my $name = new_name();
+    is ask('/debt-of-3?actual=1000', $name), 200, 'a request of the location with the smaller debt';
+    wait_for('the debt', sub { left($nginx, 'debts', $name) == 0 });
+    my $answer = $nginx->get('/debt-of-3?actual=1', 'X-Client' => $name);
+    is $answer->header('Retry-After'), int(86_400 * 7 / 10), 'the larger debt counts';
+};
+
+subtest 'count=all' => sub {
+    my $name = new_name();
+    is ask('/all?cost=8&actual=8', $name), 200, 'admitted';
+    is ask('/all?cost=6&actual=0', $name), 429, 'rejected';
+    is ask('/all?cost=0&actual=0', $name), 200, 'the next request';
+    is left($nginx, 'all', $name), 0, 'the estimate of the rejected request is charged';
+};
+
+subtest 'min_interval=' => sub {
+    my $name = new_name();
+    is ask('/apart?actual=0', $name), 200, 'a request that is settled to 0';
+    becomes($nginx, 'apart', $name, 10, 'it costs nothing');
+    is ask('/apart?actual=0', $name), 429, 'but starts the interval';
+    $nginx->advance(10);
+    is ask('/apart?actual=0', $name), 200, 'until its end';
+};
+
 subtest 'values that are no number' => sub {
     my $name = new_name();
     my $kept = 0;
@@ -114,6 +148,13 @@ subtest 'values that are no number' => sub {
     becomes($nginx, 'memory_fixed_window', $name2, 7, 'it is rounded up');
     my $counted = metrics($nginx);
     is $counted->{'rate_limiter_settled_total{zone="memory_fixed_window",result="kept"}'}, $kept, 'they are counted';
+    for ([ 59, 1 ], [ 1, 2 ]) {
+        my ($seconds, $lines) = @{$_};
+        $nginx->advance($seconds);
+        is ask('/memory_fixed_window?actual=x', new_name()), 200, "$seconds seconds later";
+        is scalar(() = $nginx->error_log =~ /settle "x" for zone "memory_fixed_window"/g), $lines - 1,
+            $lines == 1 ? 'no line within the minute' : 'a line in the next minute';
+    }
 };
 
 subtest 'a request that a later limit rejects' => sub {
@@ -127,6 +168,14 @@ subtest 'an internal redirect' => sub {
     my $name = new_name();
     is ask('/first?actual=2', $name), 200, 'admitted';
     becomes($nginx, 'memory_token_bucket', $name, 8, 'charged and settled once, by the first limit');
+};
+
+subtest 'an internal redirect to a limit that rejects' => sub {
+    my $name = new_name();
+    is ask('/redirected?actual=2', $name), 200, 'admitted';
+    becomes($nginx, 'memory_token_bucket', $name, 8, 'settled');
+    is ask('/redirected?actual=3', $name), 429, 'rejected after the redirect';
+    becomes($nginx, 'memory_token_bucket', $name, 5, 'settled, because the first location has done its work');
 };
 
 subtest 'a client that leaves' => sub {

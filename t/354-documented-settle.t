@@ -4,7 +4,7 @@ use warnings;
 
 use lib 't/lib';
 use MIME::Base64 qw(encode_base64);
-use RateLimit qw(slurp start_nginx);
+use RateLimit qw(format_request slurp start_nginx wait_for);
 use RateLimit::HeldUpstream;
 use RateLimit::Places qw(becomes left);
 use RateLimit::Upstream;
@@ -22,14 +22,18 @@ my $server = "location /api/ { rate_limit_api; }\n";
 for my $example (@examples) {
     my ($before, $location) = $example =~ /^(.*?)^(location .*)/ms or die "no location\n";
     $http   .= $before;
-    $server .= $location =~ s{auth_basic_user_file users}{auth_basic_user_file %DIR%/html/users}r;
+    $location =~ s{auth_basic_user_file users}{auth_basic_user_file %DIR%/html/users};
+    $server .= $location;
+    $server .= $location =~ s{= /login}{= /held}r =~ s{http://app}{http://models}r if $location =~ m{/login};
 }
 my $nginx = start_nginx(port => $ports[0], clock => 1, http => $http, server => $server);
 $nginx->write_file('users', "anna:{PLAIN}right\n");
 
+sub credentials { my ($password) = @_; return 'Basic ' . encode_base64("anna:$password", '') }
+
 sub log_in {
     my ($password) = @_;
-    return $nginx->get('/login', Authorization => 'Basic ' . encode_base64("anna:$password", ''))->{status};
+    return $nginx->get('/login', Authorization => credentials($password))->{status};
 }
 
 # The key of the zone of log-ins is the address in binary: its four bytes, as the API reads them.
@@ -47,6 +51,20 @@ subtest 'only failed log-ins' => sub {
     is log_in('right'), 429, 'until the last second of the minute';
     $nginx->advance(1);
     is log_in('right'), 200, 'and accepted in the next minute';
+};
+
+subtest 'clients that leave while the application checks the password' => sub {
+    for my $number (1 .. 5) {
+        my $connection = $nginx->connect;
+        $connection->send(format_request(path => '/held', headers => [ Authorization => credentials('right') ]));
+        my $held = $models->next_request;
+        is left($nginx, 'logins', $address), 5 - $number, "log-in $number is checked";
+        $connection->close;
+        wait_for('the end of the request', sub { $number == (() = $nginx->access_log =~ m{"GET /held .*" 499 }g) });
+    }
+    is log_in('right'), 429, 'all five are charged';
+    $nginx->advance(60);
+    is log_in('right'), 200, 'until the minute is over';
 };
 
 # Sends a request of a client, which has cost some tokens.
