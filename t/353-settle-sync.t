@@ -37,6 +37,9 @@ for my $zone (@names) {
         . "rate_limit zone=late cost=2 phase=precontent; empty_gif; }\n";
 }
 my $http = "rate_limit_zone \$http_x_client zone=late:1m rate=1r/d algorithm=fixed_window;\n";
+# The limit of zone large is the largest number that is exact.
+my $most = 9_007_199_254_740_991;
+$zones{large} = "algorithm=fixed_window rate=${most}r/366d";
 my %conf = (words => 'sync=20ms', redis => 'timeout=60s', http => $http, server => $server);
 
 # Both instances are connected through the proxy. The reader has no sync=, so its numbers are those of Redis.
@@ -167,6 +170,18 @@ subtest 'a correction whose reply is lost' => sub {
         comes_to($reader, $zone, $client, 17, "$zone: Redis is corrected");
         count_on($zone, $client, 17);
         check_zone($zone, 2);
+    }
+};
+
+subtest 'counts above 32 bits' => sub {
+    my $client = new_name();
+    for my $number (1, 2) {
+        my $left = $most - $number * 5_000_000_000_001 - ($number - 1);
+        is $one->get('/large?cost=5000000000001', 'X-Client' => $client)->{status}, 200, "request $number";
+        comes_to($reader, 'large', $client, $left, 'Redis has the cost exactly');
+        ask($other, 'large', $client);
+        comes_to($reader, 'large', $client, --$left, 'and one of the other instance');
+        comes_to($other, 'large', $client, $left, 'the other instance knows');
     }
 };
 
