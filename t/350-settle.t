@@ -36,6 +36,7 @@ location = /bytes.txt { rate_limit zone=bytes settle=\$bytes_sent; }
 location = /debt { rate_limit zone=debt cost=1 settle=\$arg_actual debt=3; empty_gif; }
 location = /debt-of-3 { rate_limit zone=debts settle=\$arg_actual debt=3; empty_gif; }
 location = /debt-of-6 { rate_limit zone=debts settle=\$arg_actual debt=6; empty_gif; }
+location = /debt-of-4 { rate_limit zone=debts settle=\$arg_actual debt=4; empty_gif; }
 location = /all { rate_limit zone=all cost=\$arg_cost settle=\$arg_actual; empty_gif; }
 location = /apart { rate_limit zone=apart settle=\$arg_actual; empty_gif; }
 location = /redirected { rate_limit zone=memory_token_bucket cost=6 settle=\$arg_actual; try_files /absent \@after; }
