@@ -11,6 +11,17 @@ local large = false
 -- parts values
 
 local declared = KEYS[1]
+
+-- Calls a command that reads a key, and returns its error as a table. Tries twice as write_key does.
+local function read_key(...)
+    local value = try(...)
+    if value and value.err and not declared then
+        call('TIME')
+        value = try(...)
+    end
+    return value
+end
+
 local keys = declared and KEYS or { unpack(ARGV, 3) }
 values = values or (declared and not large and call('MGET', unpack(keys)) or {})
 if declared and large then
@@ -27,7 +38,7 @@ if declared and large then
     end
 end
 for i = 1, declared and 0 or #keys do
-    local value = not (large and large[i]) and try('GET', keys[i])
+    local value = not (large and large[i]) and read_key('GET', keys[i])
     if value and value.err then
         if not string.find(value.err, '^WRONGTYPE') then
             return ''

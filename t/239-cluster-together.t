@@ -129,6 +129,27 @@ for my $kind (qw(redis valkey)) {
         $nginx->stop;
     };
 
+    # Redis 7.4 and later look for such a key in the slot of the command before.
+    subtest "$kind: a call with keys that are still in a migrating slot" => sub {
+        my $cluster = start_cluster(server => $kind, masters => 2, replicas => 0, node_timeout => 60_000);
+        my ($from, $to) = $cluster->masters;
+        my $nginx = start($cluster->url);
+        my ($slot) = $cluster->slots($from);
+        my ($first, $last) = $cluster->clients_in($slot, 2);
+        my @clients = ($first, $cluster->clients_of($from, 8), $last);
+        at_once($nginx, '/one', $cluster->clients_of($_)) for $from, $to;
+        at_once($nginx, '/one', @clients);
+
+        $cluster->begin_move($slot, $to);
+        my $here = $from->monitor;
+        is join(', ', at_once($nginx, '/one', @clients)), join(', ', ("200 redis @{[ $limit - 2 ]}") x 10), 'all are admitted';
+        is calls($here), '0/10', 'by one call';
+        is remaining($nginx, @clients), join(' ', ($limit - 2) x 10), 'each client is charged once';
+        $cluster->finish_move($slot);
+        nothing_logged($nginx);
+        $nginx->stop;
+    };
+
     subtest "$kind: slots move while many clients send" => sub {
         my $cluster = start_cluster(server => $kind, masters => 2, replicas => 0, node_timeout => 60_000);
         my ($from, $to) = $cluster->masters;
