@@ -67,6 +67,7 @@ use Exporter qw(import);
 use List::Util qw(first sum0);
 use RateLimit qw(wait_for);
 use RateLimit::Redis qw(start_redis redis_port control_user);
+use Test::More import => ['note'];
 use Time::HiRes qw(time);
 
 our @EXPORT_OK = qw(start_cluster);
@@ -406,8 +407,34 @@ sub wait_until_ok {
     my $timeout = $self->{node_timeout} // 0;
     my $shorten = $timeout > 2000 && awake($self->nodes) == $self->nodes;
     $self->set_node_timeout(2000) if $shorten;
-    eval { wait_for('the cluster', $ok) } or croak $@ . $missing;
+    my $repeat_at = time + 2;
+    my $agree     = sub {
+        return 1 if $ok->();
+        if (time > $repeat_at) {
+            $self->repeat_hand_over;
+            $repeat_at = time + 2;
+        }
+        return 0;
+    };
+    eval { wait_for('the cluster', $agree) } or croak $@ . $missing;
     $self->set_node_timeout($timeout) if $shorten;
+    return;
+}
+
+# If an old owner tells its state while its slot is handed over, both nodes may take the other one for the owner. Redis
+# does not resolve this, so the nodes are told again.
+sub repeat_hand_over {
+    my ($self) = @_;
+    for my $node (grep { $_->command('ROLE')->[0] eq 'master' } awake($self->nodes)) {
+        for my $range ($self->ranges($node)) {
+            for my $slot ($range->{first} .. $range->{last}) {
+                my $to = $self->{handed}{$slot} // next;
+                next if $to->port == $range->{port} || !grep { $_ == $to } $self->masters;
+                note "slot $slot is handed over once more";
+                eval { $node->command('CLUSTER', 'SETSLOT', $slot, 'NODE', $self->id($to)); 1 } or note $@;
+            }
+        }
+    }
     return;
 }
 
@@ -516,6 +543,7 @@ sub hand_over {
     my @others = grep { $_ != $from && $_ != $to && $_->command('ROLE')->[0] eq 'master' } awake($self->nodes);
     $_->command('CLUSTER', 'SETSLOT', $slot, 'NODE', $self->id($to)) for $to, $from, @others;
     $self->{times}{$slot}[-1][1] = time;
+    $self->{handed}{$slot} = $to;
     return;
 }
 
