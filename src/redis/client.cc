@@ -110,12 +110,15 @@ void Client::on_answering() {
 void Client::on_reply(redisAsyncContext* context, void* reply, void* self) {
     auto* call = static_cast<Call*>(self);
     Client* client = call->client;
-    call->issued = false;
     call->connection->count_reply(reply);
     if (reply != nullptr) {
+        // Issues the calls that wait. This one is not among them.
+        client->connector_.hear(call->connection);
+        call->issued = false;
         client->read_reply(call, *static_cast<const redisReply*>(reply));
         return;
     }
+    call->issued = false;
     const Error lost = Connection::loss(context);
     if (call->answer != nullptr) {
         client->connector_.complain(lost, Connection::loss_line(context));
@@ -124,7 +127,6 @@ void Client::on_reply(redisAsyncContext* context, void* reply, void* self) {
 }
 
 void Client::read_reply(Call* call, const redisReply& reply) {
-    connector_.hear(call->connection);
     if (settings_.observer != nullptr) {
         settings_.observer->on_round_trip(settings_.observer->now() - call->issued_at);
     }

@@ -210,7 +210,10 @@ void test_a_call_waits_for_a_handshake_beside_a_silent_connection(void**) {
         assert_true(line.loop.run_until([&] { return next.answers == 1; }, 50));
         assert_string_equal(next.reply.c_str(), "next");
         assert_true(line.calls.await(200));
+        line.server.let_go(1);
+        line.loop.run_for(5);
         assert_int_equal(line.times("next"), 1);
+        assert_int_equal(line.times("held"), 1);
     }
 }
 
