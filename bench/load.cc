@@ -1,20 +1,24 @@
 // Sends HTTP requests at a fixed rate, independent of the responses, and prints the result of each.
 //
-//   load PORT START SECONDS RATE CONNECTIONS CLIENTS
+//   load port=PORT rate=N seconds=N connections=N [start=TIME] clients=FILE
+//   load port=PORT rate=N seconds=N connections=N [start=TIME] keys=N [seed=N]
 //
-// CLIENTS is a file with a name on each line. Request N has line N as its header X-Client, and starts again
-// at the first line after the last. Request N is due N / RATE seconds after START (CLOCK_MONOTONIC in
-// microseconds, in the future). It is sent on connection N modulo CONNECTIONS, after the response to the
-// request before on this connection. So a slow response delays later requests, as it would delay a user, and
-// their latency must be counted from the time when they were due.
+// FILE has a name on each line. Request N has line N as its header X-Client, and starts again at the first
+// line after the last. With `keys`, requests are GET /?k=KEY with uniformly random keys from 1 to `keys`, the
+// same in each run with the same `seed` (1).
+//
+// Request N is due N / `rate` seconds after `start` (CLOCK_MONOTONIC in microseconds, in the future; by
+// default a moment after the program has started). It is sent on connection N modulo `connections`, after the
+// response to the request before on this connection. So a slow response delays later requests, as it would
+// delay a user, and their latency must be counted from the time when they were due.
 //
 // Prints a line for each request, in order:
 //
 //   DUE SENT DONE STATUS STORE VERDICT CLIENT
 //
 // Times are microseconds since START. STATUS is the status of the response, 0 without a response. STORE and
-// VERDICT are the headers X-Store and X-Verdict, - if absent. CLIENT is the number of the line in CLIENTS,
-// from 0. SENT is - for a request that was never sent.
+// VERDICT are the headers X-Store and X-Verdict, - if absent. CLIENT is the number of the line in FILE, from
+// 0, or KEY. SENT is - for a request that was never sent.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -33,6 +37,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <random>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -41,6 +46,7 @@ namespace {
 
 constexpr std::int64_t kNever = -1;
 constexpr std::int64_t kPatience_us = 2'000'000;  // for the last answers
+constexpr std::int64_t kSoon_us = 100'000;        // enough to open all connections
 
 [[noreturn]] void fail(const char* what) {
     std::fprintf(stderr, "load: %s: %s\n", what, std::strerror(errno));
@@ -54,8 +60,20 @@ int must(int result, const char* what) {
     return result;
 }
 
+struct Options {
+    int port = 0;
+    double rate = 0;     // requests per second
+    double seconds = 0;  // until the last request is due
+    std::size_t connections = 0;
+    std::int64_t start_us = 0;
+    std::string clients;  // a file
+    std::uint32_t keys = 0;
+    std::uint64_t seed = 1;
+};
+
 struct Request {
     std::int64_t due_us;
+    std::uint32_t client = 0;  // an index of texts_
     std::int64_t sent_us = kNever;
     std::int64_t done_us = kNever;
     int status = 0;
@@ -83,23 +101,23 @@ std::string_view header(std::string_view head, std::string_view name) {
 
 class Load {
   public:
-    Load(int port, std::int64_t start_us, double seconds, double rate, std::size_t connections)
-        : start_us_(start_us), connections_(connections) {
+    explicit Load(const Options& options) : start_us_(options.start_us), connections_(options.connections) {
         address_.sin_family = AF_INET;
-        address_.sin_port = htons(static_cast<std::uint16_t>(port));
+        address_.sin_port = htons(static_cast<std::uint16_t>(options.port));
         address_.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-        requests_.resize(static_cast<std::size_t>(seconds * rate));
+        requests_.resize(static_cast<std::size_t>(options.seconds * options.rate));
         for (std::size_t index = 0; index < requests_.size(); index++) {
-            requests_[index].due_us = static_cast<std::int64_t>(static_cast<double>(index) * 1e6 / rate);
+            requests_[index].due_us =
+                static_cast<std::int64_t>(static_cast<double>(index) * 1e6 / options.rate);
         }
-    }
-
-    bool read_clients(const char* file) {
-        std::ifstream in(file);
-        for (std::string name; std::getline(in, name);) {
-            texts_.push_back("GET / HTTP/1.1\r\nHost: localhost\r\nX-Client: " + name + "\r\n\r\n");
+        if (options.keys != 0) {
+            draw_keys(options.keys, options.seed);
+        } else {
+            read_clients(options.clients.c_str());
         }
-        return !texts_.empty();
+        if (start_us_ == 0) {
+            start_us_ = now_us() + kSoon_us;
+        }
     }
 
     void run();
@@ -107,6 +125,8 @@ class Load {
 
   private:
     std::int64_t now_us() const;
+    void draw_keys(std::uint32_t keys, std::uint64_t seed);
+    void read_clients(const char* file);
     void open(Connection* connection);
     void lose(Connection* connection);
     void finish(Connection* connection);
@@ -129,6 +149,29 @@ std::int64_t Load::now_us() const {
     timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
     return time.tv_sec * 1'000'000 + time.tv_nsec / 1000 - start_us_;
+}
+
+void Load::draw_keys(std::uint32_t keys, std::uint64_t seed) {
+    for (std::uint32_t key = 0; key <= keys; key++) {
+        texts_.push_back("GET /?k=" + std::to_string(key) + " HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n");
+    }
+    std::mt19937_64 random(seed);
+    for (Request& request : requests_) {
+        request.client = static_cast<std::uint32_t>(1 + random() % keys);
+    }
+}
+
+void Load::read_clients(const char* file) {
+    std::ifstream in(file);
+    for (std::string name; std::getline(in, name);) {
+        texts_.push_back("GET / HTTP/1.1\r\nHost: localhost\r\nX-Client: " + name + "\r\n\r\n");
+    }
+    if (texts_.empty()) {
+        fail(file);
+    }
+    for (std::size_t index = 0; index < requests_.size(); index++) {
+        requests_[index].client = static_cast<std::uint32_t>(index % texts_.size());
+    }
 }
 
 // On this machine a connection is established, or refused, at once.
@@ -172,7 +215,7 @@ void Load::send_due(Connection* connection) {
         if (connection->descriptor < 0) {
             open(connection);
         }
-        const std::string& text = texts_[connection->next % texts_.size()];
+        const std::string& text = texts_[requests_[connection->next].client];
         connection->waits = true;
         requests_[connection->next].sent_us = now_us();
         const ssize_t sent = send(connection->descriptor, text.data(), text.size(), MSG_NOSIGNAL);
@@ -265,28 +308,64 @@ void Load::run() {
 }
 
 void Load::print() const {
-    for (std::size_t index = 0; index < requests_.size(); index++) {
-        const Request& request = requests_[index];
+    for (const Request& request : requests_) {
         const std::int64_t done_us = request.done_us != kNever ? request.done_us : now_us();
         const std::string sent = request.sent_us != kNever ? std::to_string(request.sent_us) : "-";
-        std::printf("%lld %s %lld %d %s %s %zu\n", static_cast<long long>(request.due_us), sent.c_str(),
+        std::printf("%lld %s %lld %d %s %s %u\n", static_cast<long long>(request.due_us), sent.c_str(),
                     static_cast<long long>(done_us), request.status, request.store.c_str(),
-                    request.verdict.c_str(), index % texts_.size());
+                    request.verdict.c_str(), request.client);
     }
+}
+
+bool set_option(std::string_view name, const std::string& value, Options* options) {
+    const char* text = value.c_str();
+    if (name == "port") {
+        options->port = std::atoi(text);
+    } else if (name == "rate") {
+        options->rate = std::atof(text);
+    } else if (name == "seconds") {
+        options->seconds = std::atof(text);
+    } else if (name == "connections") {
+        options->connections = std::strtoul(text, nullptr, 10);
+    } else if (name == "start") {
+        options->start_us = std::atoll(text);
+    } else if (name == "clients") {
+        options->clients = value;
+    } else if (name == "keys") {
+        options->keys = static_cast<std::uint32_t>(std::strtoul(text, nullptr, 10));
+    } else if (name == "seed") {
+        options->seed = std::strtoull(text, nullptr, 10);
+    } else {
+        return false;
+    }
+    return true;
+}
+
+Options parse_options(int count, char** words) {
+    Options options;
+    for (int index = 1; index < count; index++) {
+        const std::string_view word = words[index];
+        const std::size_t equals = word.find('=');
+        if (equals == word.npos ||
+            !set_option(word.substr(0, equals), std::string(word.substr(equals + 1)), &options)) {
+            std::fprintf(stderr, "load: unknown option %s\n", words[index]);
+            std::exit(2);
+        }
+    }
+    if (options.port == 0 || options.connections == 0 || options.rate * options.seconds < 1 ||
+        (options.keys == 0) == options.clients.empty()) {
+        std::fprintf(stderr,
+                     "usage: load port=PORT rate=N seconds=N connections=N [start=TIME]"
+                     " clients=FILE | keys=N [seed=N]\n");
+        std::exit(2);
+    }
+    return options;
 }
 
 }  // namespace
 
 int main(int count, char** words) {
-    if (count != 7) {
-        std::fprintf(stderr, "usage: load PORT START SECONDS RATE CONNECTIONS CLIENTS\n");
-        return 2;
-    }
-    Load load(std::atoi(words[1]), std::atoll(words[2]), std::atof(words[3]), std::atof(words[4]),
-              std::strtoul(words[5], nullptr, 10));
-    if (!load.read_clients(words[6])) {
-        fail(words[6]);
-    }
+    Load load(parse_options(count, words));
     load.run();
     load.print();
     return 0;
