@@ -93,13 +93,15 @@ fuzz: ## run each program of unit/fuzz/ with libFuzzer for FUZZ_SECONDS= (60)
 
 # BENCH is "quick" or not specified in `make bench`, and a pattern in `make bench-core`. A quick run counts instructions
 # only if the nginx with symbols has already been built.
-bench: ## compare the module with other limiters: 14 minutes, or 2 with BENCH=quick; see docs/benchmarks.md
+bench: ## compare the module with other limiters: 25 minutes, or 2 with BENCH=quick; see docs/benchmarks.md
 	@$(locked) scripts/setup compare
 	@$(locked) scripts/module "$(NGINX_SRC)"
-	@$(locked) $(build_units) OUT=build/bench TEST_FLAGS='-O2 -g' build/bench/redis_load build/bench/accuracy
+	@$(locked) $(build_units) OUT=build/bench TEST_FLAGS='-O2 -g' \
+	    $(addprefix build/bench/,redis_load accuracy load growth)
 	@symbols=$(if $(filter quick,$(BENCH)),$(wildcard $(symbols)),$$($(locked) scripts/nginx-symbols)) && \
 	    exec bench/run --build build --nginx "$(NGINX)" --module $(CURDIR)/build/ngx_http_rate_limit_module.so \
-	    --driver build/bench/redis_load --accuracy build/bench/accuracy $${symbols:+--symbols "$$symbols"} \
+	    --driver build/bench/redis_load --accuracy build/bench/accuracy --load build/bench/load \
+	    --growth build/bench/growth $${symbols:+--symbols "$$symbols"} \
 	    $(if $(filter quick,$(BENCH)),--quick) $(BENCH_OPTIONS)
 
 bench-core: ## measure parts of the module; BENCH= is a pattern: names in bench/, redis_load, scripts, instructions

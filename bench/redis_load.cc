@@ -47,7 +47,8 @@ namespace {
 
 constexpr std::uint64_t kLeastInFlight = 256;  // checks
 constexpr std::uint64_t kLeastCalls = 4;
-constexpr double kPatience = 60;  // timeout in seconds, in addition to the measurement
+constexpr double kPatience = 60;            // timeout in seconds, in addition to the measurement
+constexpr double kLeastPerSecond = 10'000;  // checks, which extend the timeout while clients are filled in
 
 struct Options {
     Algorithm algorithm = Algorithm::kSlidingWindow;
@@ -307,18 +308,19 @@ void Load::run() {
     for (Wave& wave : waves_) {
         ask(&wave);
     }
+    const double patience = kPatience + static_cast<double>(fill()) / kLeastPerSecond;
     while (answered_ < fill()) {
-        turn(kPatience);
+        turn(patience);
     }
     const Moment begin = now();
     const auto length = static_cast<double>(options_.seconds);
     while (seconds_of(CLOCK_MONOTONIC) - begin.time < length) {
-        turn(2 * kPatience + length);
+        turn(patience + kPatience + length);
     }
     const Moment end = now();
     over_ = true;
     while (answered_ < asked_) {
-        turn(2 * kPatience + length);
+        turn(patience + kPatience + length);
     }
     if (options_.seconds != 0) {
         print(begin, end);

@@ -1,7 +1,7 @@
 # Builds the programs that are linked with the part of src/ that needs no nginx: unit/FOLDER/NAME_test.cc,
-# unit/fuzz/NAME_fuzz.cc, bench/NAME_bench.cc, bench/simulate.cc, bench/accuracy.cc and bench/redis_load.cc; and
-# bench/load.cc, which uses nothing of src/. The goal is `programs` (the tests), `fuzzers`, `benchmarks`, or the files
-# of some programs.
+# unit/fuzz/NAME_fuzz.cc, bench/NAME_bench.cc, bench/simulate.cc, bench/accuracy.cc, bench/redis_load.cc and
+# bench/growth.cc; and bench/load.cc, which uses nothing of src/. The goal is `programs` (the tests), `fuzzers`,
+# `benchmarks`, or the files of some programs.
 #
 # OUT is the folder of the programs. HIREDIS and LIBJWT are the folders of the two libraries; see scripts/libraries. CXX
 # is the compiler. FLAGS are its flags for src/, and TEST_FLAGS those for the other files: with less optimization,
@@ -76,7 +76,7 @@ $(OUT)/%_fuzz: $(objects) $(OUT)/unit/fuzz/%_fuzz.o $(libraries)
 $(OUT)/%_bench: $(objects) $(OUT)/bench/%_bench.o $(libraries)
 	$(call link,-lbenchmark_main -lbenchmark)
 
-# The load generator of bench/timelines.
+# The load generator of bench/timelines, and of bench/run at a steady pace.
 $(OUT)/load: $(OUT)/bench/load.o
 	$(CXX) $(TEST_FLAGS) -o $@ $<
 
@@ -84,8 +84,8 @@ $(OUT)/load: $(OUT)/bench/load.o
 $(OUT)/simulate $(OUT)/accuracy: $(OUT)/%: $(objects) $(OUT)/bench/%.o $(simulation) $(libraries)
 	$(call link)
 
-# The load generator of bench/redis-load.
-$(OUT)/redis_load: $(objects) $(OUT)/bench/redis_load.o $(libraries)
+# The load generator of bench/redis-load, and a part of bench/growth.
+$(OUT)/redis_load $(OUT)/growth: $(OUT)/%: $(objects) $(OUT)/bench/%.o $(libraries)
 	$(call link)
 
 # Exceptions are off only in src/, since RapidCheck throws them.

@@ -4,11 +4,17 @@ use warnings;
 use utf8;
 
 use lib 't/lib', 'bench/lib';
+
+# No module for Redis is built here.
+BEGIN { $ENV{RL_BUILD} = "$ENV{RL_DIR}/build" }
 use RateLimit::Bench::Figures
-    qw(by_round elsewhere judge last_line median parse_h2load parse_strace parse_wrk percentile plan_order quartiles show
-    summarize text_table);
+    qw(added_by_round by_round elsewhere judge keeps_pace last_line median parse_h2load parse_load parse_strace parse_wrk
+    percentile plan_order quartiles show spelled summarize text_table);
+use RateLimit::Bench::Charts qw(steady_charts);
 use RateLimit::Bench::Contestants qw(contestant);
+use RateLimit::Bench::Groups qw(groups);
 use RateLimit::Bench::Report qw(accuracy_part driver_line instructions_table replace_part);
+use RateLimit::Bench::Steady qw(answer steady_tables);
 use Test::More;
 
 binmode Test::More->builder->$_, ':encoding(UTF-8)' for qw(output failure_output);
@@ -44,6 +50,29 @@ subtest 'the output of h2load' => sub {
         'all of it';
     is parse_h2load($text =~ s/1\.50s/900.00ms/r, $log)->{seconds}, 0.9, 'in milliseconds';
     is eval { parse_h2load('could not connect', '') }, undef, 'output without figures';
+};
+
+subtest 'the output of the open loop' => sub {
+    # Two connections, a request due each millisecond. The server stalls for 10 ms, and the last request is sent late.
+    my $text = "0 0 400 200 - - 7\n1000 1000 11000 200 - - 8\n2000 2100 2500 429 - - 7\n3000 11000 11500 200 - - 9\n"
+        . "4000 4900 5400 200 - - 9\n";
+    my %pace = (rate => 1000, connections => 2);
+    my $is   = parse_load($text, %pace);
+    is $is->{requests}, 5, 'all requests';
+    is $is->{p50_ms}, 1.4, 'a request counts from when it was due, not from when it was sent';
+    is $is->{p99_ms}, 10, 'the stalled request';
+    is $is->{late_ms}, 0.9, 'the load generator is late if the connection was free';
+    is $is->{rejected}, 0.2, 'rejected requests';
+    is $is->{failures}, 0, 'no failures';
+    is $is->{seconds}, 0.0115, 'until the last response';
+    $is = parse_load($text . "5000 - 2005000 0 - - 1\n", %pace);
+    is "$is->{requests} $is->{failures}", '5 1', 'a request without a response is a failure';
+    is $is->{p99_ms}, 2000, 'which counts with the time that it waited';
+    is $is->{seconds}, 0.0115, 'but does not make the measurement longer';
+    is parse_load("0 0 100 200 - - 1\n", %pace)->{seconds}, 0.001, 'each request has its part of the time';
+    is eval { parse_load('', %pace) }, undef, 'no requests';
+    ok keeps_pace(4950, 5000), 'a pace is kept but for the last responses';
+    ok !keeps_pace(4850, 5000), 'a pace is not kept';
 };
 
 subtest 'the output of strace' => sub {
@@ -112,6 +141,9 @@ subtest 'rounds' => sub {
     is_deeply [ by_round(\@rounds, 'redis', 'p99_ratio', 'other') ], [ 0.5, 0.25 ], 'compared with another contestant';
     is_deeply [ by_round(\@rounds, 'other', 'cpu_ratio', 'redis') ], [ 22 / 12, 20 / 8 ], 'CPU time, divided';
     is_deeply [ by_round(\@rounds, 'other', 'calls_ratio', 'redis') ], [], 'calls that were not counted';
+    is_deeply [ by_round(\@rounds, 'redis', 'p99_added_ms', 'plain') ], [ 2, 1 ], 'p99 beyond that of another';
+    is_deeply [ added_by_round(\@rounds, 'redis', 'other') ], [ 2 / 12, 3 / 15 ], 'CPU time added, divided by that of another';
+    is_deeply [ added_by_round(\@rounds, 'redis', 'plain') ], [], 'nothing is divided by nothing';
     is_deeply [ by_round(\@rounds, 'absent', 'ratio', 'plain') ], [], 'a contestant that was not measured';
     my $summary = summarize(\@rounds, other => 'redis');
     is_deeply $summary->{redis}{rate}, [ 85, 67.5, 102.5 ], 'median and quartiles';
@@ -134,11 +166,11 @@ subtest 'orders' => sub {
 
 subtest 'goals' => sub {
     my %row = map { $_->{goal} => $_ } judge(
-        { redis_added => 2.5, redis_cpu => 5.01, redis_ratio => [ 0.72, 0.6, 0.8 ], memory_added => 0.5, limit_req_added => [ 0.4, 0, 1 ], shards => 2 });
+        { redis_added => 2.5, redis_cpu => 5.01, one_cpu_ratio => [ 0.72, 0.6, 0.8 ], memory_added => 0.5, limit_req_added => [ 0.4, 0, 1 ], shards => 2 });
     is $row{'Redis: nginx CPU added'}{verdict}, 'met', 'at most';
     is $row{'Redis: Redis CPU per check'}{verdict}, 'missed', 'above the goal';
-    is $row{'Redis: requests/s ÷ plain'}{verdict}, 'met', 'at least';
-    is $row{'Redis: requests/s ÷ plain'}{spread}, '0.60–0.80', 'the quartiles';
+    is $row{'Redis, all on one CPU: requests/s ÷ plain'}{verdict}, 'met', 'at least';
+    is $row{'Redis, all on one CPU: requests/s ÷ plain'}{spread}, '0.60–0.80', 'the quartiles';
     is $row{'Redis: nginx CPU added'}{spread}, '', 'if it has a value';
     my $beside = $row{'memory, 100,000 keys: nginx CPU added, compared with limit_req'};
     is "$beside->{wanted}: $beside->{figure}, $beside->{verdict}", 'at most 0.40 µs: 0.50 µs, missed', 'compared with another figure';
@@ -176,10 +208,61 @@ TABLE
     like driver_line({ batch => 64, redis_busy => 0.857, checks_per_cpu_second => 303_850 }),
         qr/calls of 64 checks.* 86 % .*303850 per second of its CPU time/, 'the output of the driver';
     like driver_line(undef), qr/256 connections/, 'how its figure was estimated';
-    my $page = "before\n<!-- what make bench wrote -->\nold\n<!-- until here -->\nafter\n";
-    is replace_part($page, "new\n"), "before\n<!-- what make bench wrote -->\n\nnew\n\n<!-- until here -->\nafter\n",
-        'the generated part of a page is replaced';
-    is eval { replace_part('nothing', 'new') }, undef, 'only if the page has a marker';
+    is spelled(1_234_567), '1,234,567', 'thousands';
+    is spelled(-12.4), '-12', 'a small number';
+    my $part = sub { my ($name, $text) = @_; return "<!-- $name: make bench writes this part -->\n$text<!-- end of $name -->\n" };
+    my $page = $part->('one', "old\n") . "between\n" . $part->('two', "same\n");
+    is replace_part($page, 'one', "new\n"), $part->('one', "\nnew\n\n") . "between\n" . $part->('two', "same\n"),
+        'a generated part of a page is replaced, and no other';
+    is eval { replace_part($page, 'three', 'new') }, undef, 'only if the page has its marks';
+};
+
+subtest 'a steady pace' => sub {
+    my $contestant = sub {
+        my ($rate, $added, $redis, $p99) = @_;
+        my %is = (rate => $rate, server_us => 10 + $added, added_us => $added, redis_us => $redis, p99_ms => $p99);
+        return { p50_ms => [ 0.1, 0.1, 0.1 ], p999_ms => [ 9, 9, 9 ], map { $_ => [ $is{$_}, $is{$_}, $is{$_} ] } keys %is };
+    };
+    my %summary = (
+        plain     => $contestant->(5000, 0,  0,  0.3),
+        limit_req => $contestant->(5000, 1,  0,  0.3),
+        memory    => $contestant->(5000, 2,  0,  0.4),
+        redis     => $contestant->(5000, 30, 40, 0.6),
+        openresty => $contestant->(4000, 50, 60, 800),
+    );
+    my @names = qw(plain limit_req memory redis openresty);
+    my %group = (contestants => \@names, summary => \%summary, rounds => [ {}, {} ], seconds => 2, pace => 5000);
+    my @groups = map { +{ %group, name => "pace_$_", title => "$_ requests/s" } } 1000, 5000, 'half';
+    my $table = steady_tables($groups[1]);
+    like $table, qr/^\| ours: Redis +\| +40\.00 \| 30\.00 \(30\.00–30\.00\) \| 40\.00 \(.*\| +0\.60 \(.*\| +9\.00 \|$/m, 'a row';
+    like $table, qr/^2 rounds of 2 s\. Lua and Redis did not keep this pace, and reached 4,000 requests\/s\.$/m,
+        'a contestant that did not keep the pace';
+    unlike $table, qr/(?:limit|ours)[^\n]* did not keep/, 'and no other';
+    my $answer = answer({ groups => \@groups });
+    is scalar(() = $answer =~ /\.\n/g), 3, 'the answer has three lines';
+    like $answer, qr/adds 2\.0 µs of CPU time to the 10\.0 µs .*`limit_req` adds 1\.0 µs/, 'of shared memory';
+    like $answer, qr/adds 30\.0 µs in nginx and takes 40\.0 µs in Redis; Lua with Redis adds 50\.0 µs and takes 60\.0 µs/, 'of Redis';
+    delete $summary{openresty};
+    is scalar(() = answer({ groups => \@groups }) =~ /\.\n/g), 1, 'only what was measured';
+    is answer({}), '', 'no answer without measurements';
+
+    $summary{openresty} = $contestant->(4000, 50, 60, 800);
+    my ($pace, $paces) = steady_charts({ groups => \@groups });
+    is_deeply [ map { $_->[0] } @{ $pace->{rows} } ], [ 'limit_req', 'ours: memory', 'ours: Redis', 'Lua and Redis' ], 'bars';
+    is @{ $paces->{columns} }, @{ $paces->{rows}[0] }, 'lines';
+    is scalar(grep {/,/} map { @{$_} } @{ $pace->{rows} }, @{ $paces->{rows} }), 0, 'data without commas';
+    my ($at) = grep { $paces->{columns}[$_] eq 'p99_openresty' } 0 .. $#{ $paces->{columns} };
+    is $paces->{rows}[0][$at], '', 'no time where the pace was not kept';
+};
+
+subtest 'groups' => sub {
+    my ($full)  = grep { $_->{name} eq 'pace' } groups(0);
+    my ($quick) = grep { $_->{name} eq 'pace' } groups(1);
+    is "@{ $full->{paces} }", '1000 5000 20000 half', 'all paces';
+    is "@{ $quick->{paces} }", '1000 5000 20000', 'the paces of a quick run';
+    my @names = map { @{ $_->{contestants} } } groups(0);
+    ok !grep({ $_ eq 'native' } @names), 'native is left out without a module for Redis';
+    ok grep({ $_ eq 'redis' } @names), 'others are not';
 };
 
 done_testing;

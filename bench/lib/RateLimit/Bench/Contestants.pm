@@ -1,9 +1,10 @@
 # The contestants of bench/run: limiters in front of the same small response, and the servers that they need.
 #
-#   use RateLimit::Bench::Contestants qw(contestant open_stage algorithms);
+#   use RateLimit::Bench::Contestants qw(contestant available open_stage algorithms);
 #
 # FUNCTIONS
 #   contestant($name)           { name, title, … }; dies if there is none
+#   available(@names)           those that this build of the module can run
 #   algorithms                  their names; each has the contestants NAME_memory and NAME_redis
 #   open_stage(%options)        starts the servers of some contestants; returns an object (METHODS). They end with it
 #
@@ -11,6 +12,7 @@
 #   contestants names                                       workers     of each nginx, threads of HAProxy (1)
 #   http2       1: HTTP/2 without TLS                       cluster     an object of RateLimit::Cluster, if one of
 #   ports       free ports for all contestants                          them needs a cluster
+#   apart       1: an nginx for each contestant, so that background work is measured with the contestant that has it
 #   server_cpu  pins nginx and HAProxy to this CPU          redis_cpu   the same for the servers of Redis
 #
 # METHODS
@@ -18,7 +20,7 @@
 #   servers($name)              process ids of nginx's workers, or of HAProxy
 #   redis($name)                its Redis servers, objects of RateLimit::Redis
 #   nginx($name)                its nginx, an object of RateLimit; undef for HAProxy
-#   calls($name)                number of script calls that its Redis servers have run
+#   calls($name)                number of calls that its Redis servers have run
 #   lookups($name)              number of keys that its Redis servers have looked up: one for each check
 #   news($name)                 the last new line of its nginx's error log since the last call, or undef
 #   close
@@ -34,11 +36,11 @@ use File::Path qw(make_path);
 use IO::Socket::INET;
 use List::Util qw(sum0);
 use POSIX qw(WNOHANG);
-use RateLimit qw(start_nginx wait_for);
+use RateLimit qw(check_config start_nginx wait_for);
 use RateLimit::Bench::Figures qw(last_line);
 use RateLimit::Redis qw(start_redis);
 
-our @EXPORT_OK = qw(contestant open_stage algorithms);
+our @EXPORT_OK = qw(contestant available open_stage algorithms);
 
 my %running;    # HAProxy: 1 by process id
 my $here = dirname(abs_path(__FILE__)) . '/../../..';    # bench/
@@ -58,7 +60,9 @@ my @algorithms = qw(token_bucket leaky_bucket gcra fixed_window sliding_window s
 # zone and %r the name of its Redis. redis: needs a Redis. beside: the contestant to compare with, by default plain.
 # rejected: all requests are rejected. visits: requests of each client until its state is stable (1). settle: seconds
 # until background work is done. from_cache: the deny cache should decide. lasts: seconds after which each client is
-# admitted once more. body: the file of an upstream that is passed on instead of the small response.
+# admitted once more. body: the file of an upstream that is passed on instead of the small response. optional: is left
+# out if nginx refuses its directives. url_options: of its rate_limit_redis. loads: a module for its Redis, below the
+# folder of the build; without this file, the contestant is left out.
 my %contestants = (
     plain     => { title => 'no limit',                      kind => 'ours', http => '', location => '' },
     bare      => { title => 'no limit (module not loaded)',   kind => 'bare', http => '', location => '' },
@@ -84,6 +88,11 @@ my %contestants = (
     redis   => { title => 'ours: Redis',             ours('redis', "$ample redis=%r") },
     sync    => { title => 'ours: sync=100ms', ours('redis', "$ample redis=%r sync=100ms"), settle => 0.15 },
     cluster => { title => 'ours: Cluster of 3',      ours('cluster', "$ample redis=%r") },
+    native  => {
+        title => 'ours: Redis, native', ours('redis', "$ample redis=%r"),
+        optional => 1, loads => 'rate_limit.so', url_options => 'native=on',
+    },
+    lease => { title => 'ours: lease=10%', ours('redis', "$ample redis=%r lease=10%"), optional => 1, settle => 0.15 },
 
     memory_estimate => { title => 'ours: memory with cost=2', ours('memory', $ample, '', words => 'cost=2') },
     memory_settle   => { title => 'ours: memory with cost=2 settle=', settled('memory', $ample, 2) },
@@ -180,6 +189,21 @@ sub contestant {
     return { %{ $contestants{$name} // croak "there is no contestant $name" }, name => $name };
 }
 
+sub available { return grep { !$contestants{$_}{optional} || runs($_) } @_ }
+
+sub module_file { my ($is) = @_; return "$ENV{RL_BUILD}/$is->{loads}" }
+
+my %runs;
+
+sub runs {
+    my ($name) = @_;
+    my $is = $contestants{$name};
+    return $runs{$name} //= !($is->{loads} && !-e module_file($is)) && check_config(
+        http => "rate_limit_redis redis_$name redis://127.0.0.1:1 @{[ $is->{url_options} // '' ]};\n"
+            . __PACKAGE__->directives($name, $is->{http}),
+    )->{exit} == 0;
+}
+
 # STAGES
 
 sub open_stage {
@@ -187,11 +211,13 @@ sub open_stage {
     my $self = bless { workers => 1, %options, owner => $$ }, __PACKAGE__;
     my @names = @{ $options{contestants} };
     my @ports = @{ $options{ports} };
-    croak 'a stage has too few ports' if @ports < @names + 5;
-    $self->{is}   = { map { $_ => contestant($_) } @names };
-    $self->{port} = { map { $_ => shift @ports } @names };
+    croak 'a stage has too few ports' if @ports < @names + ($options{apart} ? @names : 5);
+    $self->{is}    = { map { $_ => contestant($_) } @names };
+    $self->{port}  = { map { $_ => shift @ports } @names };
+    $self->{spare} = \@ports;
     for my $name (grep { $self->{is}{$_}{redis} } @names) {
-        my $redis = start_redis();
+        my $loads = $self->{is}{$name}{loads};
+        my $redis = start_redis(config => $loads ? 'loadmodule ' . module_file($self->{is}{$name}) : '');
         $self->{redis}{$name} = [$redis];
         $self->pin($options{redis_cpu}, $redis->pid);
     }
@@ -199,14 +225,15 @@ sub open_stage {
         $self->{redis}{$name} = [ $options{cluster}->masters ];
     }
     $self->start_upstream if grep { $self->{is}{$_}{body} } @names;
-    my %kind;
-    push @{ $kind{ $self->{is}{$_}{kind} } }, $_ for @names;
-    for my $kind (sort keys %kind) {
-        my $nginx = $kind eq 'haproxy' ? undef : $self->start($kind, @{ $kind{$kind} });
-        $self->start_haproxy(@{ $kind{$kind} }) if $kind eq 'haproxy';
+    my %together;
+    push @{ $together{ $options{apart} ? $_ : $self->{is}{$_}{kind} } }, $_ for @names;
+    for my $members (map { $together{$_} } sort keys %together) {
+        my $kind  = $self->{is}{ $members->[0] }{kind};
+        my $nginx = $kind eq 'haproxy' ? undef : $self->start($kind, @{$members});
+        $self->start_haproxy(@{$members}) if $kind eq 'haproxy';
         my @pids = $nginx ? $nginx->workers : $self->{haproxy};
         $self->pin($options{server_cpu}, @pids);
-        for my $name (@{ $kind{$kind} }) {
+        for my $name (@{$members}) {
             $self->{nginx}{$name}   = $nginx;
             $self->{servers}{$name} = \@pids;
         }
@@ -251,7 +278,7 @@ sub start {
     }
     my $nginx = start_nginx(
         module      => $kind eq 'ours' || $kind eq 'observed',
-        port        => $self->{ports}[ { ours => -1, lua => -2, bare => -3, observed => -4 }->{$kind} ],
+        port        => shift @{ $self->{spare} },
         workers     => $self->{workers},
         connections => 4096,
         log_level   => 'error',
@@ -279,7 +306,7 @@ sub start_upstream {
     );
     my $types = "location = /events { default_type text/event-stream; }\ndefault_type application/json;\n";
     $self->{upstream} = start_nginx(
-        module => 0, port => $self->{ports}[-5], log_level => 'error', connections => 4096,
+        module => 0, port => shift @{ $self->{spare} }, log_level => 'error', connections => 4096,
         http   => "access_log off; keepalive_requests 100000000;\n", server => $types,
     );
     $self->{upstream}->write_file($_, $text{$_}) for keys %text;
@@ -296,7 +323,8 @@ sub redis_directive {
     my ($self, $name) = @_;
     my $cluster = ($self->{is}{$name}{place} // '') eq 'cluster';
     my $url     = $cluster ? $self->{cluster}->url : $self->{redis}{$name}[0]->url;
-    return "rate_limit_redis redis_$name $url $ask;\n";
+    my $more    = $self->{is}{$name}{url_options} // '';
+    return "rate_limit_redis redis_$name $url $ask $more;\n";
 }
 
 sub lua {
@@ -349,9 +377,12 @@ sub nginx   { my ($self, $name) = @_; return $self->{nginx}{$name} }
 sub servers { my ($self, $name) = @_; return @{ $self->{servers}{$name} } }
 sub redis   { my ($self, $name) = @_; return @{ $self->{redis}{$name} // [] } }
 
+# The commands of a check: the script, and its likes.
+my @calls = qw(evalsha fcall ratelimit.check);
+
 sub calls {
     my ($self, $name) = @_;
-    return sum0(map { $_->commandstats('evalsha') // 0 } $self->redis($name));
+    return sum0(map { my $redis = $_; map { $redis->commandstats($_) // 0 } @calls } $self->redis($name));
 }
 
 sub lookups {

@@ -1,12 +1,14 @@
 # Puts load on a contestant of bench/run, and reads its cost from /proc.
 #
-#   use RateLimit::Bench::Measure qw(visit visit_in_order measure count_calls cpu resident);
+#   use RateLimit::Bench::Measure qw(visit visit_in_order measure run_load count_calls cpu resident);
 #
 # FUNCTIONS
 #   visit($port, $path, @keys)  one request of each client, many at a time; returns how many were admitted
 #   visit_in_order(...)         the same, one after the other
 #   measure($stage, $name, %load)
-#                               a figure for each of RESULTS. Load: seconds, connections, keys, seed, http2
+#                               a figure for each of RESULTS. Load: seconds, connections, keys, seed, http2; for an
+#                               open loop pace, in requests/s, and generator, the program of bench/load.cc
+#   run_load($port, %load)      sends this load to a port; the RESULTS that the load generator counts
 #   count_calls($stage, $name, %load)
 #                               { server, redis }: system calls per request, by strace; undef if strace cannot attach
 #   cpu(@pids)                  CPU time of all threads of these processes, in microseconds
@@ -18,6 +20,7 @@
 #   rejected                    share of the requests               elsewhere   share decided by another store
 #   server_us, redis_us         CPU per request: of nginx or HAProxy, and of all Redis servers
 #   redis_each_us               of each Redis server                load_us     of the load generator
+#   late_ms                     with a pace: by how much the load generator was late (p99)
 #   lookups, calls              lookups of keys in Redis, and script calls, per request
 #   log                         the last line of nginx's error log during the measurement, or undef
 package RateLimit::Bench::Measure;
@@ -34,10 +37,10 @@ use List::Util qw(sum0);
 use POSIX qw(WNOHANG);
 use RateLimit qw(slurp wait_for);
 use RateLimit::Bench::Contestants qw(contestant);
-use RateLimit::Bench::Figures qw(elsewhere parse_h2load parse_strace parse_wrk);
+use RateLimit::Bench::Figures qw(elsewhere parse_h2load parse_load parse_strace parse_wrk);
 use Time::HiRes qw(sleep time);
 
-our @EXPORT_OK = qw(visit visit_in_order measure count_calls cpu resident);
+our @EXPORT_OK = qw(visit visit_in_order measure run_load count_calls cpu resident);
 
 my $bench    = dirname(abs_path(__FILE__)) . '/../../..';
 my $sockets  = 16;    # connections of visit
@@ -143,13 +146,18 @@ sub await {
     return $?;
 }
 
-# Returns the output of a load generator in the form of parse_wrk.
 sub run_load {
     my ($port, %load) = @_;
     my $file    = "$ENV{RL_DIR}/load";
     my @pin     = defined $load{cpu} ? ('taskset', '-c', $load{cpu}) : ();
     my $url     = "http://127.0.0.1:$port/";
     my $seconds = $load{seconds};
+    if ($load{pace}) {
+        my @words  = ("port=$port", "rate=$load{pace}", map {"$_=$load{$_}"} qw(seconds connections keys seed));
+        my $status = await(spawn($file, @pin, $load{generator}, @words), $seconds);
+        croak "the load generator ended with $status: " . slurp($file) if $status;
+        return parse_load(slurp($file), rate => $load{pace}, connections => $load{connections});
+    }
     if (!$load{http2}) {
         my @command = (
             qw(wrk -t1), "-c$load{connections}", "-d${seconds}s", '-s', "$bench/wrk.lua", $url, '--', $load{keys},
