@@ -238,6 +238,10 @@ subtest 'a steady pace' => sub {
     like $table, qr/^2 rounds of 2 s\. Lua and Redis did not keep this pace, and reached 4,000 requests\/s\.$/m,
         'a contestant that did not keep the pace';
     unlike $table, qr/(?:limit|ours)[^\n]* did not keep/, 'and no other';
+    unlike $table, qr/load generator/, 'a load generator that was in time';
+    my @late = ({ plain => [ { late_ms => 0.9 }, { late_ms => 3.25 } ] }, { plain => [ { late_ms => 1.5 } ] });
+    like steady_tables({ %{ $groups[0] }, rounds => \@late }), qr/^In 2 of 3 .* late by more than 1 ms \(p99\), by 3\.2 ms at most/m,
+        'a load generator that was late';
     my $answer = answer({ groups => \@groups });
     is scalar(() = $answer =~ /\.\n/g), 3, 'the answer has three lines';
     like $answer, qr/adds 2\.0 µs of CPU time to the 10\.0 µs .*`limit_req` adds 1\.0 µs/, 'of shared memory';

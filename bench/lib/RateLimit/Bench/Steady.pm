@@ -4,18 +4,22 @@
 #
 # FUNCTIONS
 #   answer(\%results)           three sentences with the figures at 5,000 requests/s; '' if they were not measured
-#   steady_tables(@groups)      a table for each pace; below it, the contestants that did not keep the pace
+#   steady_tables(@groups)      a table for each pace; below it, the contestants that did not keep the pace. Below all, in
+#                               how many measurements the load generator itself was late
 package RateLimit::Bench::Steady;
 use strict;
 use warnings;
 use utf8;
 
 use Exporter qw(import);
+use List::Util qw(max);
 use RateLimit::Bench::Contestants qw(contestant);
 use RateLimit::Bench::Figures qw(keeps_pace spelled text_table);
 use RateLimit::Bench::Results qw(group spread);
 
 our @EXPORT_OK = qw(answer steady_tables);
+
+my $tolerated_ms = 1;
 
 # Each sentence is left out if one of its figures was not measured.
 sub answer {
@@ -39,7 +43,15 @@ sub answer {
     return @lines ? join('', @lines) . "\n" : '';
 }
 
-sub steady_tables { return join '', map { steady_table($_) } @_ }
+sub steady_tables { return join '', (map { steady_table($_) } @_), lateness(@_) }
+
+sub lateness {
+    my (@groups) = @_;
+    my @late = map { $_->{late_ms} // 0 } map { @{$_} } map { values %{$_} } map { @{ $_->{rounds} } } @groups;
+    my $many = grep { $_ > $tolerated_ms } @late or return '';
+    return sprintf "In %d of %d measurements the load generator itself was late by more than %d ms (p99), by %.1f ms at most: "
+        . "other processes used its CPU, and times are too long.\n\n", $many, scalar @late, $tolerated_ms, max(@late);
+}
 
 sub steady_table {
     my ($group) = @_;
