@@ -319,7 +319,7 @@ sub wrapped {
     my ($text) = @_;
     local $Text::Wrap::columns = 101;
     local $Text::Wrap::huge    = 'overflow';
-    return join '', map { /^[^|#!-].{100}/ ? Text::Wrap::wrap('', '', $_) : $_ } split /^/m, $text;
+    return join '', map { /^[^|#!].{100}/ ? Text::Wrap::wrap('', /^- / ? '  ' : '', $_) : $_ } split /^/m, $text;
 }
 
 1;

@@ -28,15 +28,15 @@ sub answer {
     my %summary = %{ $group->{summary} };
     my $is      = sub { my ($name, $field, $format) = @_; return sprintf $format // '%.1f', $summary{$name}{$field}[0] };
     my @lines;
-    push @lines, 'At 5,000 requests/s over 100,000 keys, a limit in shared memory adds ' . $is->('memory', 'added_us')
+    push @lines, '- At 5,000 requests/s over 100,000 keys, a limit in shared memory adds ' . $is->('memory', 'added_us')
         . ' µs of CPU time to the ' . $is->('plain', 'server_us') . ' µs of a request in nginx; `limit_req` adds '
         . $is->('limit_req', 'added_us') . " µs.\n"
         if $summary{memory} && $summary{limit_req};
-    push @lines, 'A limit in Redis adds ' . $is->('redis', 'added_us') . ' µs in nginx and takes ' . $is->('redis', 'redis_us')
+    push @lines, '- A limit in Redis adds ' . $is->('redis', 'added_us') . ' µs in nginx and takes ' . $is->('redis', 'redis_us')
         . ' µs in Redis; Lua with Redis adds ' . $is->('openresty', 'added_us') . ' µs and takes '
         . $is->('openresty', 'redis_us') . " µs.\n"
         if $summary{redis} && $summary{openresty};
-    push @lines, 'The 99th percentile of a request is ' . $is->('plain', 'p99_ms', '%.2f') . ' ms without a limit, '
+    push @lines, '- The 99th percentile of a request is ' . $is->('plain', 'p99_ms', '%.2f') . ' ms without a limit, '
         . $is->('redis', 'p99_ms', '%.2f') . ' ms with Redis, and ' . $is->('openresty', 'p99_ms', '%.2f')
         . " ms with Lua and Redis.\n"
         if $summary{redis} && $summary{openresty};
