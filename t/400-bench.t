@@ -246,13 +246,18 @@ subtest 'a steady pace' => sub {
     is scalar(() = $answer =~ /\.\n/g), 3, 'the answer has three lines';
     like $answer, qr/adds 2\.0 µs of CPU time to the 10\.0 µs .*`limit_req` adds 1\.0 µs/, 'of shared memory';
     like $answer, qr/adds 30\.0 µs in nginx and takes 40\.0 µs in Redis; Lua with Redis adds 50\.0 µs and takes 60\.0 µs/, 'of Redis';
+    $summary{memory}{added_us} = [ 0.2, -0.1, 0.4 ];
+    like answer({ groups => \@groups }), qr/shared memory adds at most 0\.4 µs/, 'a difference that is smaller than the noise';
     delete $summary{openresty};
     is scalar(() = answer({ groups => \@groups }) =~ /\.\n/g), 1, 'only what was measured';
     is answer({}), '', 'no answer without measurements';
 
     $summary{openresty} = $contestant->(4000, 50, 60, 800);
     my ($pace, $paces) = steady_charts({ groups => \@groups });
-    is_deeply [ map { $_->[0] } @{ $pace->{rows} } ], [ 'limit_req', 'ours: memory', 'ours: Redis', 'Lua and Redis' ], 'bars';
+    is_deeply [ map { $_->[0] } @{ $pace->{rows} } ], [ 'no limit', 'limit_req', 'ours: memory', 'ours: Redis', 'Lua and Redis' ],
+        'bars';
+    is_deeply [ @{ $pace->{rows}[3] }[ 1 .. 4 ] ], [ '30.0000', '40.0000', '30.00 + 40.00', '0.6000' ], 'CPU time and p99 of a bar';
+    is_deeply [ @{ $pace->{rows}[0] }[ 1 .. 4 ] ], [ '', '', '', '0.3000' ], 'only the p99 of no limit';
     is @{ $paces->{columns} }, @{ $paces->{rows}[0] }, 'lines';
     is scalar(grep {/,/} map { @{$_} } @{ $pace->{rows} }, @{ $paces->{rows} }), 0, 'data without commas';
     my ($at) = grep { $paces->{columns}[$_] eq 'p99_openresty' } 0 .. $#{ $paces->{columns} };

@@ -27,13 +27,14 @@ sub answer {
     my $group   = group($results, 'pace_5000') or return '';
     my %summary = %{ $group->{summary} };
     my $is      = sub { my ($name, $field, $format) = @_; return sprintf $format // '%.1f', $summary{$name}{$field}[0] };
+    my $adds    = sub { my ($name) = @_; return added(@{ $summary{$name}{added_us} }) };
     my @lines;
-    push @lines, '- At 5,000 requests/s over 100,000 keys, a limit in shared memory adds ' . $is->('memory', 'added_us')
+    push @lines, '- At 5,000 requests/s over 100,000 keys, a limit in shared memory adds ' . $adds->('memory')
         . ' µs of CPU time to the ' . $is->('plain', 'server_us') . ' µs of a request in nginx; `limit_req` adds '
-        . $is->('limit_req', 'added_us') . " µs.\n"
+        . $adds->('limit_req') . " µs.\n"
         if $summary{memory} && $summary{limit_req};
-    push @lines, '- A limit in Redis adds ' . $is->('redis', 'added_us') . ' µs in nginx and takes ' . $is->('redis', 'redis_us')
-        . ' µs in Redis; Lua with Redis adds ' . $is->('openresty', 'added_us') . ' µs and takes '
+    push @lines, '- A limit in Redis adds ' . $adds->('redis') . ' µs in nginx and takes ' . $is->('redis', 'redis_us')
+        . ' µs in Redis; Lua with Redis adds ' . $adds->('openresty') . ' µs and takes '
         . $is->('openresty', 'redis_us') . " µs.\n"
         if $summary{redis} && $summary{openresty};
     push @lines, '- The 99th percentile of a request is ' . $is->('plain', 'p99_ms', '%.2f') . ' ms without a limit, '
@@ -41,6 +42,12 @@ sub answer {
         . " ms with Lua and Redis.\n"
         if $summary{redis} && $summary{openresty};
     return @lines ? join('', @lines) . "\n" : '';
+}
+
+# A difference whose quartiles include zero is smaller than the noise.
+sub added {
+    my ($median, $lower, $upper) = @_;
+    return $lower > 0 ? sprintf '%.1f', $median : $upper > 0 ? sprintf 'at most %.1f', $upper : 'less than 0.1';
 }
 
 sub steady_tables { return join '', (map { steady_table($_) } @_), lateness(@_) }
