@@ -185,7 +185,7 @@ class Load {
         settings_.address.host = "127.0.0.1";
         settings_.address.port = static_cast<std::uint16_t>(options.ports[0]);
         settings_.script = {kScript, sizeof kScript - 1};
-        settings_.timeout = 10'000;
+        settings_.timeout = 60'000;
         settings_.probe_key = "rate_limit:probe";
         redis::Router* router = nullptr;
         if (options.cluster != 0) {

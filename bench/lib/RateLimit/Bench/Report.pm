@@ -142,7 +142,7 @@ sub figures {
         (map { ("${_}_added"     => $get->('base',    $_, 'added_us')) } qw(limit_req memory memory_bare redis sync)),
         (map { ("${_}_added_one" => $get->('one_key', $_, 'added_us')) } qw(limit_req memory memory_bare)),
         redis_cpu         => $get->('base',          'redis', 'redis_us'),
-        pace_added_ratio  => added_ratio($results, 'pace_5000', 'redis', 'openresty'),
+        pace_added_ratio  => scalar added_ratio($results, 'pace_5000', 'redis', 'openresty'),
         pace_p99_added    => $get->('pace_5000', 'redis',  'p99_added_ms'),
         pace_redis_ratio  => $get->('pace_5000', 'redis',  'redis_ratio', 'openresty'),
         pace_native_ratio => $get->('pace_5000', 'native', 'redis_ratio', 'openresty'),
