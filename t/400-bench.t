@@ -13,7 +13,7 @@ use RateLimit::Bench::Figures
 use RateLimit::Bench::Charts qw(steady_charts);
 use RateLimit::Bench::Contestants qw(contestant);
 use RateLimit::Bench::Groups qw(groups);
-use RateLimit::Bench::Report qw(accuracy_part driver_line instructions_table replace_part);
+use RateLimit::Bench::Report qw(accuracy_part driver_line figures instructions_table replace_part);
 use RateLimit::Bench::Steady qw(answer steady_tables);
 use Test::More;
 
@@ -134,6 +134,14 @@ my @rounds = (
     },
 );
 
+my @pace_rounds = (
+    {
+        plain     => [ { rate => 5000, server_us => 10, p99_ms => 0.5 } ],
+        redis     => [ { rate => 5000, server_us => 20, p99_ms => 1,   redis_us => 9 } ],
+        openresty => [ { rate => 5000, server_us => 30, p99_ms => 1.5, redis_us => 6 } ],
+    }
+);
+
 subtest 'rounds' => sub {
     is_deeply [ by_round(\@rounds, 'redis', 'ratio', 'plain') ], [ 0.5, 0.6 ],
         'compared with the mean of the same round';
@@ -181,6 +189,15 @@ subtest 'goals' => sub {
     is "@handlers", 'met missed', "instructions compared with limit_req, for one key and for many";
     my ($shards) = map { $row{$_} } grep {/three shards/} keys %row;
     is "$shards->{figure} $shards->{verdict}", '2.00 –', 'a figure that is only stated is not a goal';
+};
+
+subtest 'figures' => sub {
+    is_deeply figures({}), {}, 'none without measurements';
+    my $is = figures({ groups => [ { name => 'pace_5000', rounds => \@pace_rounds } ], zone_bytes => { ours => 28 } });
+    is_deeply $is->{pace_added_ratio}, [ 0.5, 0.5, 0.5 ], 'nginx CPU added, divided by that of Lua and Redis';
+    is_deeply $is->{pace_p99_added}, [ 0.5, 0.5, 0.5 ], 'p99 added';
+    is_deeply $is->{pace_native_ratio}, undef, 'a contestant that was not measured';
+    is $is->{zone_bytes}, 28, 'others';
 };
 
 subtest 'texts' => sub {

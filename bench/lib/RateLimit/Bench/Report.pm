@@ -5,6 +5,7 @@
 # FUNCTIONS
 #   write_report(\%results, %options)
 #                               writes results.json, table.md and the charts; returns the text of the tables
+#   figures(\%results)          the figures of goals by name: numbers, or a median and its quartiles
 #   instructions_table(\%cases)  the results of bench/costs, compared with limit_req; '' if there are none
 #   accuracy_part($text)        the tables of bench/accuracy below a heading; '' if there are none
 #   driver_line(\%said)         the result of bench/redis_load.cc; undef: how the figure was estimated
@@ -36,7 +37,7 @@ use RateLimit::Bench::Figures qw(added_by_round judge median quartiles text_tabl
 use RateLimit::Bench::Results qw(figure group read_text spread write_text);
 use RateLimit::Bench::Steady qw(answer steady_tables);
 
-our @EXPORT_OK = qw(write_report replace_part instructions_table accuracy_part driver_line);
+our @EXPORT_OK = qw(write_report replace_part figures instructions_table accuracy_part driver_line);
 
 my @marks = ('<!-- %s: make bench writes this part -->', '<!-- end of %s -->');
 my @parts = qw(answer steady closed growth goals);    # of the page, in its order
