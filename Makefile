@@ -26,13 +26,17 @@ run_tests = scripts/test --build build --unit build/unit --nginx "$(NGINX)" \
     --module $(CURDIR)/build/ngx_http_rate_limit_module.so
 build_units := $(MAKE) --no-print-directory -s -j$(shell nproc) -f scripts/unit.mk
 
-.PHONY: all install setup run test test-long tests check-steady unit lint format sanitize coverage fuzz bench \
+.PHONY: all redis-module install setup run test test-long tests check-steady unit lint format sanitize coverage fuzz bench \
     bench-core bench-check timelines simulate accuracy screenshots compare-simulation check-builds matrix \
     test-static test-clang clean help
 
 all: ## build the module for the installed nginx, or for the source tree NGINX_SRC=
 	@$(locked) scripts/setup build
 	@$(locked) scripts/module "$(NGINX_SRC)"
+
+redis-module: ## build build/rate_limit.so, the module for Redis and Valkey
+	@$(locked) scripts/setup redis-module
+	@$(locked) scripts/redis-module
 
 install: all ## install the module into the modules folder of NGINX=, below DESTDIR= if specified
 	@scripts/install "$(NGINX)" "$(DESTDIR)"

@@ -18,7 +18,9 @@ lua := $(wildcard lua/*)
 
 # The include folders of nginx, hiredis, libjwt and the generated headers. They are system headers for clang-tidy, which
 # reports nothing in those. src/ is left out, because its headers are checked.
-includes := $(shell sed -n '/^ALL_INCS/,/[^\\]$$/ s,.*-I *\([^ ]*\).*,\1,p' build/nginx/objs/Makefile | \
+# redismodule.h, for src/server.
+$(shell scripts/redis-module header >&2)
+includes := -isystem $(CURDIR)/build/redis-module/include $(shell sed -n '/^ALL_INCS/,/[^\\]$$/ s,.*-I *\([^ ]*\).*,\1,p' build/nginx/objs/Makefile | \
     sed '\,^$(CURDIR)/src$$,d; s,^[^/],build/nginx/&,; s,^,-isystem ,')
 
 .PHONY: lint format

@@ -21,7 +21,8 @@ linked := $(shell $(find_libraries) libs)
 libraries := $(filter %.a,$(linked))
 script := build/generated/protocol/script_text.h
 with_nginx := nginx request handlers configuration directives api endpoints module
-sources := $(filter-out $(foreach folder,$(with_nginx),src/$(folder)/%),$(wildcard src/*/*.cc))
+# src/server/redis_module.cc is built by scripts/redis-module only.
+sources := $(filter-out src/server/redis_module.cc $(foreach folder,$(with_nginx),src/$(folder)/%),$(wildcard src/*/*.cc))
 objects := $(sources:%.cc=$(OUT)/%.o)
 precompiled := $(OUT)/precompiled.h
 support := $(patsubst %.cc,$(OUT)/%.o,$(wildcard unit/*.cc))

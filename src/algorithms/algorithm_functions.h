@@ -49,6 +49,10 @@ struct AlgorithmFunctions {
     // How many requests the client has used, rounded up, also beyond the limit.
     std::uint64_t (*used)(const Quota& quota, const View& view);
 
+    // The time from which the state, as a function that writes has left it, decides as that of a new client
+    // does. `longest` is the longest period of the policy.
+    Micros (*needed_until)(const Quota& quota, const std::uint64_t* words, Micros longest);
+
     // Converts the state `from` to another layout with the same buckets. `to` is all zero.
     void (*convert)(const StateLayout& from_layout, const std::uint64_t* from, const StateLayout& to_layout,
                     std::uint64_t* to);
@@ -94,8 +98,8 @@ template <class A>
 // those of AlgorithmFunctions that are not templates here.
 template <class A>
 constexpr AlgorithmFunctions make_functions() {
-    return {evaluate_by<A>, A::charge,       A::impose, A::overdraw, A::refund,
-            A::undo,        A::window_count, A::used,   A::convert,  decide_by<A>};
+    return {evaluate_by<A>,  A::charge, A::impose,       A::overdraw, A::refund,   A::undo,
+            A::window_count, A::used,   A::needed_until, A::convert,  decide_by<A>};
 }
 
 // NAME.cc of each algorithm defines these.

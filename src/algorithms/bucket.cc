@@ -111,6 +111,12 @@ struct Bucket {
 
     static std::uint64_t used(const Quota&, const View& v) { return v.a + (v.b != 0 ? 1 : 0); }
 
+    static Micros needed_until(const Quota& quota, const std::uint64_t* words, Micros) {
+        View v = {};
+        const Micros last = read(quota.layout, words, &v);
+        return last + as_wait(divide_up(multiply(v.a, quota.period) + v.b, quota.rate.count));
+    }
+
     static void convert(const StateLayout& from_layout, const std::uint64_t* from,
                         const StateLayout& to_layout, std::uint64_t* to) {
         View v = {};

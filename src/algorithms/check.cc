@@ -268,6 +268,40 @@ void Check::refuse(std::uint64_t* state) {
     write_weight(state);
 }
 
+Micros Check::needed_until(const std::uint64_t* state) const {
+    Micros longest = 0;
+    for (std::uint32_t i = 0; i < policy_->rates.size; i++) {
+        longest = std::max(longest, policy_->rates.rates[i].period);
+    }
+    const auto needed_until = functions_of(policy_->algorithm).needed_until;
+    const RateSlots slots = rate_slots_of(*policy_, *layout_, state);
+    const std::uint32_t states = std::min(policy_->rates.size, layout_->rates);
+    Micros until = 0;
+    for (std::uint32_t i = 0; i < states; i++) {
+        until = std::max(until, needed_until(quota_of(*policy_, *layout_, i),
+                                             words_at(*layout_, slots.from[i], state), longest));
+    }
+    return until;
+}
+
+bool Check::keeps_others(const std::uint64_t* state) const {
+    if (layout_->rates <= policy_->rates.size) {
+        return false;
+    }
+    const std::uint64_t marks = state[marks_index(*layout_)];
+    const RateSlots slots = find_rate_slots(policy_->rates, *layout_, marks);
+    unsigned own = 0;
+    for (std::uint32_t i = 0; i < policy_->rates.size; i++) {
+        own |= 1U << slots.to[i];
+    }
+    for (std::uint32_t slot = 0; slot < layout_->rates; slot++) {
+        if ((own >> slot & 1) == 0 && (marks >> (slot * 8) & 0xff) != 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 void Check::write_weight(std::uint64_t* state) const {
     if (layout_->varied) {
         const std::uint64_t kept = state[weight_index(*layout_)];

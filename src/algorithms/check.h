@@ -53,6 +53,21 @@ class Check {
     // If rates differ between clients: writes the weight of `state`, by the numbers of the decision.
     void write_weight(std::uint64_t* state) const;
 
+    // Writes to `state` what evaluate() has seen, without a charge: as the state is at its time.
+    void refresh(std::uint64_t* state) const { write(state, 0); }
+
+    // The time until which the rates need `state`, after a function that writes.
+    Micros needed_until(const std::uint64_t* state) const;
+
+    // Whether `state` has slots of rates that are not among the rates of the policy.
+    bool keeps_others(const std::uint64_t* state) const;
+
+    // The time that evaluate() was given.
+    Micros moment() const { return now_; }
+
+    // The view of a rate, after evaluate().
+    const View& view(std::uint32_t rate) const { return views_[rate]; }
+
     const Decision& decision() const { return decision_; }
 
   private:

@@ -78,6 +78,16 @@ struct FixedWindow {
 
     static std::uint64_t used(const Quota&, const View& v) { return v.a; }
 
+    // After the clock was set back, windows are not aligned. The next window then begins at the end of this
+    // one, so an empty state is needed too.
+    static Micros needed_until(const Quota& quota, const std::uint64_t* words, Micros) {
+        const Micros end = window_end_of(words[0]);
+        if (end == 0 || (!quota.policy.align_first && end % quota.rate.period != 0)) {
+            return end == 0 ? 0 : end + quota.rate.period;
+        }
+        return words[1] != 0 ? end : end - quota.rate.period;
+    }
+
     static void convert(const StateLayout&, const std::uint64_t* from, const StateLayout& to_layout,
                         std::uint64_t* to) {
         to[0] = from[0];

@@ -118,6 +118,18 @@ struct SlidingBuckets {
 
     static std::uint64_t used(const Quota&, const View& v) { return v.b; }
 
+    // After the clock was set back, sub-windows are not aligned until all of them have left the period.
+    static Micros needed_until(const Quota& quota, const std::uint64_t* words, Micros) {
+        const std::uint64_t buckets = quota.layout.buckets;
+        const Micros width = width_of(quota, quota.rate.period);
+        const auto start = static_cast<Micros>(words[0] & ((std::uint64_t{1} << kTimeBits) - 1));
+        std::uint64_t age = 0;
+        while (start % width == 0 && age < buckets && counter(quota, words, age) == 0) {
+            age++;
+        }
+        return start + static_cast<Micros>(buckets - age) * width;
+    }
+
     static void convert(const StateLayout& from_layout, const std::uint64_t* from,
                         const StateLayout& to_layout, std::uint64_t* to) {
         to[0] = from[0];

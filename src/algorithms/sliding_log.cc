@@ -120,6 +120,10 @@ struct SlidingLog {
         }
     }
 
+    static Micros needed_until(const Quota&, const std::uint64_t* words, Micros longest) {
+        return static_cast<Micros>(words[0]) + (words[1] >> 32 != 0 ? longest : 0);
+    }
+
     static void convert(const StateLayout& from_layout, const std::uint64_t* from,
                         const StateLayout& to_layout, std::uint64_t* to) {
         View v = {};

@@ -97,6 +97,18 @@ struct SlidingWindow {
                    : v.a;
     }
 
+    // After the clock was set back, windows are not aligned. The next window then begins at the end of this
+    // one, so an empty state is needed too.
+    static Micros needed_until(const Quota& quota, const std::uint64_t* words, Micros) {
+        View v = {};
+        read_counts(quota.layout, words, &v);
+        const Micros end = window_end_of(words[0]);
+        if (v.a != 0 || end % quota.rate.period != 0) {
+            return end + quota.rate.period;
+        }
+        return v.b != 0 ? end : end - quota.rate.period;
+    }
+
     static void convert(const StateLayout& from_layout, const std::uint64_t* from,
                         const StateLayout& to_layout, std::uint64_t* to) {
         View v = {};

@@ -1,5 +1,6 @@
-// Runs random scenarios by the scripts in a server and by core. Both must make the same decisions, keep the
-// same state and expire it at the same time.
+// Runs random scenarios by the scripts in a server, by core and by the commands of src/server. All must make
+// the same decisions, keep the same state and expire it at the same time; the replies and values of the
+// commands have the same bytes as those of the scripts.
 #pragma once
 
 #include <rapidcheck.h>
@@ -10,8 +11,10 @@
 #include <string>
 #include <vector>
 
+#include "core/bytes.h"
 #include "lua/call.h"
 #include "lua/mirror.h"
+#include "lua/native.h"
 #include "lua/scenario.h"
 #include "lua/script.h"
 #include "lua/server.h"
@@ -83,6 +86,8 @@ inline std::unique_ptr<Server> server;
 inline std::string sha;
 inline std::string sync_sha;
 inline bool declared = true;  // whether checks declare their keys
+inline bool native = true;    // whether the commands of src/server store the same values as the scripts
+inline std::uint64_t native_calls = 0;  // whose replies and values were compared
 
 // Loads scripts in which a log of up to `whole` entries is not a ring; see script_text.
 inline void load_scripts(long whole) {
@@ -352,6 +357,91 @@ class Mirror {
     Micros guarded_until_ = 0;
 };
 
+inline std::string show_bytes(std::string_view text) {
+    std::string shown;
+    for (const char byte : text) {
+        char digits[4];
+        std::snprintf(digits, sizeof(digits), "%02x ", static_cast<unsigned char>(byte));
+        shown += digits;
+    }
+    return shown;
+}
+
+// Makes the same calls with the commands of src/server, and compares the bytes of replies and values.
+class NativeMirror {
+  public:
+    void compare(const TimedCall& call, std::string_view reply, const redisReply& kept) {
+        const std::vector<std::string> words = call.command();
+        const std::string got = run(call, words);
+        if (got.find("needs the script") == std::string::npos) {
+            if (got != reply) {
+                RC_FAIL("at " + std::to_string(call.now) + "\n  script " + show_bytes(reply) + "\n  native " +
+                        show_bytes(got) + "\n  " + got);
+            }
+            compare_values(call, kept);
+            native_calls++;
+        } else if (call.sequence != 0) {
+            set_guard(call);
+        }
+        copy_values(call, kept);
+    }
+
+  private:
+    std::string run(const TimedCall& call, const std::vector<std::string>& words) {
+        std::vector<std::string> keys = call.keys();
+        if (call.sequence != 0) {
+            keys.emplace_back("guard");
+            const std::size_t at = 3 + keys.size();
+            return server_.sync(keys, {words[at], words[at + 1], words[at + 2], words[at + 3]}, call.now);
+        }
+        const std::size_t at = declared ? 3 + keys.size() : 3;
+        return server_.check(keys, words[at], words[at + 1], call.now);
+    }
+
+    void compare_values(const TimedCall& call, const redisReply& kept) {
+        std::size_t at = 0;
+        for (const std::string& key : call.keys()) {
+            const redisReply& stored = *kept.element[at++];
+            std::string expected = stored.type == REDIS_REPLY_STRING ? text_of(stored) : "";
+            const auto found = server_.stored().find(key);
+            std::string got;
+            if (found != server_.stored().end()) {
+                char expires[8];
+                put_little_endian<8>(expires, static_cast<std::uint64_t>(found->second.expires));
+                got = std::string(expires, 8) + found->second.value;
+            }
+            if (got != expected) {
+                RC_FAIL("at " + std::to_string(call.now) + " client " + key + "\n  script " +
+                        show_bytes(expected) + "\n  native " + show_bytes(got));
+            }
+        }
+    }
+
+    // The sequence numbers of a scenario never fall.
+    void set_guard(const TimedCall& call) {
+        StoredKey& guard = server_.stored()["guard"];
+        const std::string sequence = std::to_string(call.sequence);
+        if (guard.value != sequence || guard.expires <= call.now) {
+            guard = {sequence, call.now + kDay};
+        }
+    }
+
+    // The next call begins with the same values, even if this one needed the script.
+    void copy_values(const TimedCall& call, const redisReply& kept) {
+        std::size_t at = 0;
+        for (const std::string& key : call.keys()) {
+            const redisReply& stored = *kept.element[at++];
+            server_.stored().erase(key);
+            if (stored.type == REDIS_REPLY_STRING) {
+                const std::string text = text_of(stored);
+                server_.stored()[key] = {text.substr(8), static_cast<Micros>(bytes_at(text, 0, 8))};
+            }
+        }
+    }
+
+    NativeServer server_;
+};
+
 inline void redis_agrees(const Scenario& scenario) {
     const Calls calls(scenario);
     Connection& connection = server->connection();
@@ -367,12 +457,16 @@ inline void redis_agrees(const Scenario& scenario) {
         replies.push_back(connection.take());
     }
     Mirror mirror;
+    NativeMirror native_mirror;
     for (std::size_t i = 0; i < calls.all().size(); ++i) {
         const redisReply& reply = *replies[2 * i + 1];
         if (reply.type != REDIS_REPLY_STRING) {
             RC_FAIL("the script says " + text_of(reply));
         }
         mirror.compare(calls.all()[i], {reply.str, reply.len}, *replies[2 * i + 2]);
+        if (native) {
+            native_mirror.compare(calls.all()[i], {reply.str, reply.len}, *replies[2 * i + 2]);
+        }
     }
 }
 
@@ -386,6 +480,7 @@ struct Kind {
 template <class Kinds>
 void compare_rings(const Kinds& kinds) {
     start_server(server_programs()[0]);
+    native = false;
     bool kept = true;
     for (const long whole : {0, 8, 60}) {
         load_scripts(whole);
@@ -395,6 +490,7 @@ void compare_rings(const Kinds& kinds) {
                 [&] { redis_agrees(*any_scenario(Algorithm::kSlidingLog, kind.bits, kind.zones)); });
         }
     }
+    native = true;
     assert_true(kept);
 }
 
@@ -402,6 +498,7 @@ template <class Kinds>
 void compare_with(const std::string& program, const Kinds& kinds) {
     start_server(program);
     const std::uint64_t before = steps;
+    native_calls = 0;
     const auto began = std::chrono::steady_clock::now();
     bool kept = true;
     for (const Kind& kind : kinds) {
@@ -412,8 +509,9 @@ void compare_with(const std::string& program, const Kinds& kinds) {
     }
     server.reset();
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
-    std::printf("# %s: %llu steps in %.1f s, RC_PARAMS='%s'\n", program.c_str(),
-                static_cast<unsigned long long>(steps - before), took.count(), getenv("RC_PARAMS"));
+    std::printf("# %s: %llu steps, %llu calls also by native commands, in %.1f s, RC_PARAMS='%s'\n",
+                program.c_str(), static_cast<unsigned long long>(steps - before),
+                static_cast<unsigned long long>(native_calls), took.count(), getenv("RC_PARAMS"));
     std::fflush(stdout);
     assert_true(kept);
 }
