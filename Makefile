@@ -52,11 +52,13 @@ run: ## run nginx with some limits on 127.0.0.1, PORT= (8080), and print command
 test: ## build without warnings, run unit/ and t/; T='t/020*.t' selects tests, JOBS= is how many run concurrently
 	@$(locked) scripts/setup $(SETUP)
 	@$(locked) scripts/module "$(NGINX_SRC)"
+	@$(locked) scripts/redis-module
 	@exec $(run_tests) $(if $(units),--compile '$(locked) $(build_units) $(units:unit/%.cc=build/unit/%)') $(tests)
 
 test-long: ## run the longer versions of the tests that have one
 	@$(locked) scripts/setup test
 	@$(locked) scripts/module "$(NGINX_SRC)"
+	@$(locked) scripts/redis-module
 	@$(locked) $(build_units) $(patsubst unit/%.cc,build/unit/%,$(filter unit/%,$(long)))
 	@RL_LONG=1 exec $(run_tests) $(long)
 
@@ -66,11 +68,13 @@ tests: ## list the test files, each with what it shows; WRITE=1 writes the lists
 check-steady: ## run unit/ and t/ RUNS= (3) times under CPU load and list failures; T= as for test
 	@$(locked) scripts/setup test
 	@$(locked) scripts/module "$(NGINX_SRC)"
+	@$(locked) scripts/redis-module
 	@$(if $(units),$(locked) $(build_units) $(units:unit/%.cc=build/unit/%))
 	@exec scripts/check-steady $(RUNS) $(run_tests) $(tests)
 
 unit: ## run unit/ only
 	@$(locked) scripts/setup unit
+	@$(locked) scripts/redis-module
 	@$(locked) $(build_units) programs
 	@exec scripts/test --build build --unit build/unit $(wildcard unit/*/*_test.cc)
 

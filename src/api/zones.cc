@@ -159,6 +159,7 @@ json_t* redis_object(const RedisServer& server) {
     put(object, "redis", text_of(view(server.name)));
     put(object, "up", json_boolean(is_up(server)));
     put(object, "breakerOpen", json_boolean(open_breakers(server) != 0));
+    put(object, "native", json_boolean(totals.is_native));
     if (server.counts_instances) {
         put(object, "instances", number_of(server.membership()->share().instances));
     }

@@ -16,6 +16,9 @@ class CallObserver {
     // Redis has replied to a call after this time, by an error or not, before the deadline or later.
     virtual void on_round_trip(std::int64_t micros) = 0;
 
+    // Redis has decided a call, by a native command or by a script.
+    virtual void on_decided(bool /*native*/) {}
+
     // A call has failed, or was sent again because of an error.
     virtual void on_error(Error error) = 0;
 

@@ -75,6 +75,34 @@ void append_evalsha(std::string_view sha1, std::size_t keys, std::size_t argumen
     append_script("EVALSHA", sha1, keys, arguments, buffer);
 }
 
+NativeCommand::NativeCommand(std::string_view name, Buffer* command) : command_(command) {
+    constexpr std::string_view kScript = "$7\r\nEVALSHA\r\n$40\r\n";
+    constexpr std::size_t kDigest = 40 + 2;
+    const std::string_view text = command->view();
+    std::size_t words = 0;
+    std::size_t at = 1;
+    for (; text[at] != '\r'; at++) {
+        words = words * 10 + static_cast<std::size_t>(text[at] - '0');
+    }
+    const std::size_t end = at + 2 + kScript.size() + kDigest;
+    const Digits count(words - 1);
+    const Digits length(name.size());
+    // "*WORDS\r\n" and "$LENGTH\r\nNAME\r\n"
+    size_ = 1 + count.view().size() + 2 + length.header().size() + name.size() + 2;
+    at_ = end - size_;
+    char* to = command->data() + at_;
+    std::memcpy(replaced_, to, size_);
+    *to++ = '*';
+    to += count.view().copy(to, kMost);
+    end_line(to);
+    to += 2;
+    to += length.header().copy(to, kMost);
+    to += name.copy(to, kMost);
+    end_line(to);
+}
+
+NativeCommand::~NativeCommand() { std::memcpy(command_->data() + at_, replaced_, size_); }
+
 void append_decimal(std::uint64_t number, Buffer* buffer) { buffer->append(Digits(number).view()); }
 
 void append_bulk_header(std::size_t size, Buffer* buffer) { buffer->append(Digits(size).header()); }

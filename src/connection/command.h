@@ -24,6 +24,26 @@ std::string format_eval(std::string_view script, const std::vector<std::string_v
 // The beginning of EVALSHA. The caller appends so many keys, and then so many arguments.
 void append_evalsha(std::string_view sha1, std::size_t keys, std::size_t arguments, Buffer* buffer);
 
+// While it exists, a complete command that append_evalsha() has begun calls a native command instead: NAME
+// takes the place of EVALSHA and the digest.
+class NativeCommand {
+  public:
+    NativeCommand(std::string_view name, Buffer* command);
+    ~NativeCommand();
+    NativeCommand(const NativeCommand&) = delete;
+    NativeCommand& operator=(const NativeCommand&) = delete;
+
+    std::string_view view() const { return command_->view().substr(at_); }
+
+  private:
+    static constexpr std::size_t kMost = 64;
+
+    Buffer* command_;
+    std::size_t at_ = 0;    // where the native command begins
+    std::size_t size_ = 0;  // of the text that it has replaced
+    char replaced_[kMost];
+};
+
 // The digits of a number.
 void append_decimal(std::uint64_t number, Buffer* buffer);
 

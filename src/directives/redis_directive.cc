@@ -11,6 +11,7 @@
 #include "nginx/collections.h"
 #include "nginx/shared_state.h"
 #include "protocol/script_text.h"
+#include "protocol/wire.h"
 
 namespace rate_limit {
 namespace {
@@ -133,6 +134,14 @@ Parsed read_batch(RedisReader* reader, const OptionValue& value) {
     return value.read_number(&reader->server->options.batch);
 }
 
+Parsed read_native(RedisReader* reader, const OptionValue& value) {
+    const std::string_view text = view(value.text);
+    redis::Settings& settings = reader->server->settings;
+    settings.native_probe = text == "off" ? std::string_view() : kNativeProbe;
+    settings.native_expected = text == "on";
+    return text == "auto" || text == "on" || text == "off" ? Parsed::kOk : Parsed::kInvalid;
+}
+
 Parsed read_user(RedisReader* reader, const OptionValue& value) {
     return set_text(value, &reader->server->settings.address.user);
 }
@@ -185,6 +194,8 @@ constexpr Option<RedisReader> kRedisOptions[] = {
      read_prefix, 0, 64},
     {"batch", "N", "maximum number of requests that one script call decides", kNumberAccepted, read_batch, 1,
      kMostBatch},
+    {"native", "auto|on|off", "whether the native module of Redis decides, where it is loaded",
+     "auto, on or off", read_native},
     {"user", "NAME", "the same as in the URL", "the name of a user", read_user},
     {"db", "N", "the same as in the URL", kNumberAccepted, read_database, 0, kMostDatabase},
     {"password_file", "FILE", "a file with the password in its first line", kFile, read_password_file},
@@ -350,6 +361,7 @@ void derive_settings(RedisServer* server) {
     server->background.script = kSyncScript;
     server->background.background = true;
     server->background.quiet = true;
+    server->background.native_expected = false;
     server->background.most_reply = kBackgroundReply;
     server->background.timeout = std::max(settings.timeout, kBackgroundTimeout);
     redis::Settings& sentinels = server->sentinels;
@@ -437,6 +449,7 @@ char* read_redis(ngx_conf_t* cf, ngx_command_t* cmd, ngx_http_rate_limit_main_co
     server->name = words[1];
     set_place(cf, server);
     server->options.prefix = "rate_limit:";
+    server->settings.native_probe = kNativeProbe;
     RedisReader reader = {{cf, cmd, 3}, server};
     if (char* wrong = read_options(&reader, kRedisOptions)) {
         return wrong;

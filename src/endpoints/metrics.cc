@@ -297,6 +297,12 @@ void print_health(const std::vector<ReadServer>& servers, std::string* text) {
     printer.print("rate_limiter_redis_up", "gauge",
                   "0 if a Redis has not answered for three seconds or a worker has an open breaker, else 1.",
                   [](const ReadServer& server) { return is_up(*server.owner) ? 1U : 0U; });
+    printer.print("rate_limiter_redis_native", "gauge",
+                  "1 if the native module of a Redis has decided the last call for requests, else 0.",
+                  [](const ReadServer& server) { return server.totals.is_native ? 1U : 0U; });
+    printer.print("rate_limiter_redis_native_calls_total", "counter",
+                  "Calls for requests that the native module of a Redis has decided.",
+                  [](const ReadServer& server) { return server.totals.native; });
     printer.print("rate_limiter_breaker_open", "gauge", "Workers with an open breaker.",
                   [](const ReadServer& server) { return open_breakers(*server.owner); });
     printer.print("rate_limiter_breaker_opened_total", "counter", "How often a breaker has opened.",

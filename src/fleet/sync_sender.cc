@@ -9,6 +9,7 @@
 #include "protocol/key_writer.h"
 #include "protocol/redis_value.h"
 #include "protocol/script_text.h"
+#include "protocol/stored_state.h"
 #include "protocol/wire.h"
 
 namespace rate_limit {
@@ -178,6 +179,7 @@ bool SyncSender::send(Sent* sent) {
     redis::append_bulk_number(batch.sequence, &command);
     redis::append_bulk_number(static_cast<std::uint64_t>(age), &command);
     call->slot = sent->slot;
+    call->native = is_storable(table_->layout()) ? kNativeSync : std::string_view();
     client->send(call, on_answer, sent);
     return true;
 }

@@ -99,6 +99,12 @@
 
 namespace rate_limit {
 
+// The commands of rate_limit.so, the module for Redis. Each takes the arguments of its script after the
+// digest, and gives the same reply. A check without keys and groups shows whether a server has the commands.
+constexpr std::string_view kNativeCheck = "RATELIMIT.CHECK";
+constexpr std::string_view kNativeSync = "RATELIMIT.SYNC";
+constexpr std::string_view kNativeProbe = "*4\r\n$15\r\nRATELIMIT.CHECK\r\n$1\r\n0\r\n$0\r\n\r\n$0\r\n\r\n";
+
 constexpr std::size_t kMaxPolicies = 255;  // in a call
 constexpr std::size_t kLongestPolicy = kPolicySize + kMaxRates * kRateSize;
 

@@ -6,6 +6,7 @@
 #include <new>
 #include <utility>
 
+#include "connection/command.h"
 #include "redis/named_endpoint.h"
 
 namespace rate_limit::redis {
@@ -50,7 +51,10 @@ Call* Client::make_call() {
         call->client = this;
         call->command.clear();
         call->issued = false;
+        call->native = {};
         call->retried = false;
+        call->by_native = false;
+        call->by_script = false;
         call->asking = false;
         call->moves = 0;
     }
@@ -81,7 +85,8 @@ void Client::accept(Call* call) {
     }
 }
 
-void Client::issue(Call* call, TrackedConnection* connection) const {
+void Client::issue(Call* call, TrackedConnection* connection) {
+    look_for_native(connection);
     if (call->asking) {
         connection->send("*1\r\n$6\r\nASKING\r\n");
     }
@@ -90,7 +95,68 @@ void Client::issue(Call* call, TrackedConnection* connection) const {
     }
     // If memory is exhausted, the call is answered at its deadline.
     call->connection = connection;
-    call->issued = connection->send(call->command.view(), on_reply, call);
+    call->by_native = native_ && !call->by_script && !call->native.empty() && !call->command.failed();
+    if (call->by_native) {
+        const NativeCommand command(call->native, &call->command);
+        call->issued = connection->send(command.view(), on_reply, call);
+    } else {
+        call->issued = connection->send(call->command.view(), on_reply, call);
+    }
+}
+
+// Asks a server without native commands from time to time whether it has loaded them.
+void Client::look_for_native(TrackedConnection* connection) {
+    constexpr Milliseconds kEvery = 5000;
+    const bool due = native_asked_at_ == 0 || loop_->now() >= native_asked_at_ + kEvery;
+    if (native_ || settings_.native_probe.empty() || !due || native_asked_by_ != nullptr) {
+        return;
+    }
+    if (connection->send(settings_.native_probe, on_native_reply, this)) {
+        native_asked_at_ = loop_->now();
+        native_asked_by_ = connection;
+    }
+}
+
+void Client::on_native_reply(redisAsyncContext*, void* reply, void* self) {
+    auto* client = static_cast<Client*>(self);
+    client->native_asked_by_->count_reply(reply);
+    client->native_asked_by_ = nullptr;
+    if (reply != nullptr) {
+        client->read_native_reply(*static_cast<const redisReply*>(reply));
+    } else {
+        client->native_asked_at_ = 0;
+    }
+}
+
+// A server without memory for new data has the commands too.
+void Client::read_native_reply(const redisReply& reply) {
+    native_ = reply.type == REDIS_REPLY_STRING ||
+              (reply.type == REDIS_REPLY_ERROR && classify({reply.str, reply.len}) == Error::kOutOfMemory);
+    if (!native_ && settings_.native_expected && !native_missed_) {
+        connector_.complain(Error::kOther,
+                            "native=on, but the server does not have the native module or denies it",
+                            Connector::Effect::kNone);
+    }
+    native_missed_ = !native_;
+}
+
+// Sends a call again by the script if the native command has refused it: the module is not loaded any more,
+// the user may not call it, or it does not know what the call asks for. It has then changed nothing.
+bool Client::retried_by_script(Call* call, std::string_view text) {
+    const bool unknown = text.substr(0, 19) == "ERR unknown command" || text.substr(0, 6) == "NOPERM";
+    if (!call->by_native || (!unknown && text.substr(0, 4) != "ERR ")) {
+        return false;
+    }
+    if (unknown) {
+        native_ = false;
+        native_asked_at_ = loop_->now();
+    }
+    if (!call->connection->ready()) {
+        return false;
+    }
+    call->by_script = true;
+    issue(call, call->connection);
+    return true;
 }
 
 // Issues the calls that wait for a connection.
@@ -137,6 +203,9 @@ void Client::read_reply(Call* call, const redisReply& reply) {
     }
     connector_.note_round_trip(connector_.heard_at() - call->sent_at);
     if (reply.type == REDIS_REPLY_STRING) {
+        if (settings_.observer != nullptr) {
+            settings_.observer->on_decided(call->by_native);
+        }
         const std::uint64_t distrusted = distrusted_;
         finish(call, Error::kNone, {reply.str, reply.len});
         if (distrusted == distrusted_) {
@@ -153,6 +222,9 @@ void Client::read_reply(Call* call, const redisReply& reply) {
 }
 
 void Client::read_error(Call* call, std::string_view text) {
+    if (retried_by_script(call, text)) {
+        return;
+    }
     const Error error = classify(text);
     lacks_rights_ = error == Error::kDenied ? redis::lacks_rights(text) : lacks_rights_;
     if (error == Error::kNoScript && !call->retried) {
@@ -245,6 +317,7 @@ void Client::pass_on(Call* call, Client* to, bool asking) {
     }
     passed->command.swap(call->command);
     passed->slot = call->slot;
+    passed->native = call->native;
     passed->answer = call->answer;
     passed->self = call->self;
     passed->deadline = call->deadline;

@@ -33,6 +33,9 @@ class Call {
 
     Buffer command;  // complete, in RESP
     Slot slot = 0;   // of its keys
+    // The native command that takes the same arguments as EVALSHA after the digest; empty if there is none.
+    // The text is static.
+    std::string_view native;
 
   private:
     friend class Client;
@@ -44,11 +47,13 @@ class Call {
     Milliseconds sent_at = 0;
     std::int64_t issued_at = 0;  // by the clock of the observer, if there is one
     Milliseconds deadline = 0;
-    bool issued = false;   // hiredis has it, and will call back
-    bool retried = false;  // after NOSCRIPT
-    bool asking = false;   // sent after ASKING
-    unsigned moves = 0;    // how often it was redirected
-    Call* next = nullptr;  // of the unanswered calls, by deadline; or of the free ones
+    bool issued = false;     // hiredis has it, and will call back
+    bool retried = false;    // after NOSCRIPT
+    bool by_native = false;  // it was issued as the native command
+    bool by_script = false;  // the native command has refused it
+    bool asking = false;     // sent after ASKING
+    unsigned moves = 0;      // how often it was redirected
+    Call* next = nullptr;    // of the unanswered calls, by deadline; or of the free ones
     Call* previous = nullptr;
 };
 
@@ -104,6 +109,9 @@ class Client final : public Router, private Connector::Owner {
     // time; the next call connects again.
     bool connected() const { return connector_.ready(); }
 
+    // Whether the server has native commands, as far as known.
+    bool native() const { return native_; }
+
     // Whether the last call that Redis denied (kDenied) failed because the user may not run the command. If
     // not, the password was missing or wrong.
     bool lacks_rights() const { return lacks_rights_; }
@@ -151,7 +159,11 @@ class Client final : public Router, private Connector::Owner {
     static void on_reply(redisAsyncContext* context, void* reply, void* self);
     void on_deadline();
     void accept(Call* call);
-    void issue(Call* call, TrackedConnection* connection) const;
+    void issue(Call* call, TrackedConnection* connection);
+    void look_for_native(TrackedConnection* connection);
+    static void on_native_reply(redisAsyncContext* context, void* reply, void* self);
+    void read_native_reply(const redisReply& reply);
+    bool retried_by_script(Call* call, std::string_view text);
     void read_reply(Call* call, const redisReply& reply);
     void read_error(Call* call, std::string_view text);
     bool redirected(Call* call, Error error, std::string_view text);
@@ -169,9 +181,13 @@ class Client final : public Router, private Connector::Owner {
     Alarm* deadline_;
     Milliseconds watched_ = 0;  // the time of deadline_, if it is armed
     Redirector* redirector_ = nullptr;
-    bool lacks_rights_ = false;  // see lacks_rights()
-    bool calls_wait_ = false;    // some calls were not issued, because no connection was ready
-    Call* first_ = nullptr;      // of the unanswered calls, by deadline
+    bool lacks_rights_ = false;                     // see lacks_rights()
+    bool native_ = false;                           // see native()
+    bool native_missed_ = false;                    // the server has answered that it has no native commands
+    Milliseconds native_asked_at_ = 0;              // 0 for never
+    TrackedConnection* native_asked_by_ = nullptr;  // while the question is in flight
+    bool calls_wait_ = false;  // some calls were not issued, because no connection was ready
+    Call* first_ = nullptr;    // of the unanswered calls, by deadline
     Call* last_ = nullptr;
     Call* free_ = nullptr;
     std::uint64_t distrusted_ = 0;  // replies that could not be read

@@ -124,7 +124,7 @@ bool is_valid(const Head& head) {
            head.flags <= (kFlagAlignFirst | kFlagCountAll | kFlagVaried | kFlagLarge) && head.rates != 0 &&
            head.rates <= kMaxRates && head.slots != 0 && head.slots <= kMaxRates &&
            (log ? head.slots == 1 : head.rates <= head.slots) && head.ceiling <= kMaxCount &&
-           head.delay <= kNoDelay && head.min_interval <= static_cast<std::uint64_t>(kMaxPeriod);
+           head.delay <= kNoDelay && head.min_interval <= static_cast<std::uint64_t>(kForever);
 }
 
 bool read_record(std::string_view* text, ReadPolicy* read) {

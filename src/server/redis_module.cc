@@ -19,7 +19,7 @@ namespace rate_limit {
 namespace {
 
 constexpr std::size_t kTable = 2 * kMostKeys;  // of positions by key; a power of two
-constexpr std::string_view kNothing = "";      // the reply of a node that does not serve all slots
+constexpr std::string_view kNothing;        // the reply of a node that does not serve all slots
 constexpr char kNoMemory[] = "ERR the module is out of memory";
 
 // The commands run one at a time, so all calls share this memory.

@@ -30,6 +30,7 @@ struct CheckBatcher::Batch {
     redis::Buffer key_texts;  // in RESP
     PolicyList policies;
     redis::Buffer group_texts;
+    bool storable = true;  // native commands can read and write all states
     Waiting* first = nullptr;
     Waiting* last = nullptr;
     Batch* next = nullptr;

@@ -5,6 +5,7 @@
 
 #include "connection/command.h"
 #include "protocol/script_text.h"
+#include "protocol/stored_state.h"
 #include "protocol/wire.h"
 #include "store/check_batch.h"
 #include "store/redis_statistics.h"
@@ -117,6 +118,7 @@ CheckBatcher::Batch* CheckBatcher::make_batch() {
     if (batch != nullptr) {
         batch->batcher = this;
         batch->node = nullptr;
+        batch->storable = true;
         batch->groups = batch->checks = batch->keys = 0;
         batch->client.clear();
         batch->key_texts.clear();
@@ -265,6 +267,7 @@ bool CheckBatcher::add(const Limit* limits, const std::uint8_t* indices, std::si
     for (std::size_t i = 0; i < count; i++) {
         const Limit& limit = limits[indices[i]];
         const unsigned policy = batch->policies.add(*limit.policy, limit.zone->layout);
+        batch->storable = batch->storable && is_storable(limit.zone->layout);
         at = at != nullptr ? put_limit(at, policy, amount != nullptr ? *amount : limit.cost, large) : nullptr;
         at = at != nullptr && kind >= kUndo ? put_charge(at, {limit.cost, limit.decided_at}) : at;
         add_key(limit, &batch->key_texts);
@@ -439,6 +442,7 @@ void CheckBatcher::send(Batch* batch) {
     redis::append_bulk(batch->group_texts.view(), &command);
     command.append(undeclared ? batch->key_texts.view() : std::string_view());
     call->slot = batch->slot;
+    call->native = batch->storable ? kNativeCheck : std::string_view();
     if (batch->node != nullptr) {
         batch->node->in_flight += batch->groups;
         batch->node->checks_in_flight += batch->checks;
@@ -497,6 +501,7 @@ void CheckBatcher::send_split(Batch* batch) {
         one->groups = 1;
         one->keys = waiting->limits;
         one->policies.assign(batch->policies.text());
+        one->storable = batch->storable;
         const bool large = !groups.empty() && (static_cast<unsigned char>(groups.front()) & kLargeCosts) != 0;
         const std::size_t size = group_size(waiting->limits, waiting->kind, large);
         one->group_texts.append(groups.substr(0, size));

@@ -20,6 +20,16 @@ void RedisStatistics::count_error(unsigned stripe, redis::Error error) {
     add(&at(stripe).errors[static_cast<unsigned>(error)]);
 }
 
+void RedisStatistics::count_decided(unsigned stripe, bool native) {
+    if (native) {
+        add(&at(stripe).native);
+    }
+    // The processes share the line of this flag, and it seldom changes.
+    if (is_native_.load(std::memory_order_relaxed) != native) {
+        is_native_.store(native, std::memory_order_relaxed);
+    }
+}
+
 // Only a process with an open breaker uses an element. If all are in use, the process is not counted.
 void RedisStatistics::set_open(bool open, const Process& process) {
     const auto own = [&](const auto& entry) { return entry.load(std::memory_order_relaxed) == process.self; };
@@ -44,7 +54,9 @@ RedisTotals RedisStatistics::read() const {
         add_histogram<kBatchBounds>(stripe.batches, stripe.batches_sum, &totals.batches);
         add_all(stripe.errors, totals.errors);
         totals.opened += load(stripe.opened);
+        totals.native += load(stripe.native);
     }
+    totals.is_native = is_native_.load(std::memory_order_relaxed);
     return totals;
 }
 
@@ -58,6 +70,12 @@ unsigned RedisStatistics::open_breakers(const Process& process) const {
 void RedisCounter::on_round_trip(std::int64_t micros) {
     if (statistics_ != nullptr) {
         statistics_->count_round_trip(stripe_, micros);
+    }
+}
+
+void RedisCounter::on_decided(bool native) {
+    if (statistics_ != nullptr) {
+        statistics_->count_decided(stripe_, native);
     }
 }
 

@@ -22,6 +22,8 @@ struct RedisTotals {
     BatchTotals batches;     // groups in a call
     std::uint64_t errors[redis::kErrors];
     std::uint64_t opened;  // how often a breaker opened
+    std::uint64_t native;  // calls that native commands have decided
+    bool is_native;        // whether a native command has decided the last call
 };
 
 // Created in memory that is all zero. `stripe` is any number; processes with different numbers do not
@@ -31,6 +33,7 @@ class RedisStatistics {
     void count_round_trip(unsigned stripe, Micros took);
     void count_batch(unsigned stripe, std::size_t groups);
     void count_error(unsigned stripe, redis::Error error);
+    void count_decided(unsigned stripe, bool native);
 
     // Records whether a breaker of this process is open.
     void set_open(bool open, const Process& process);
@@ -49,6 +52,7 @@ class RedisStatistics {
         Counter batches[kBatchBounds + 1] = {};
         Counter errors[redis::kErrors] = {};
         Counter opened = 0;
+        Counter native = 0;
     };
 
     static constexpr unsigned kProcesses = 128;  // the most that open_breakers() counts
@@ -56,6 +60,7 @@ class RedisStatistics {
     Stripe& at(unsigned stripe) { return stripes_[stripe % kStripes]; }
 
     Stripe stripes_[kStripes];
+    std::atomic<bool> is_native_ = false;
     std::atomic<std::uint32_t> open_[kProcesses] = {};  // ids of processes with an open breaker; 0 for none
 };
 
@@ -71,6 +76,7 @@ class RedisCounter final : public redis::CallObserver {
 
     std::int64_t now() override { return process_.clock(); }
     void on_round_trip(std::int64_t micros) override;
+    void on_decided(bool native) override;
     void on_error(redis::Error error) override;
     void on_open() override;
     void on_close() override;

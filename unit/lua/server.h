@@ -76,7 +76,9 @@ class Connection {
 // A server with a temporary folder. It stops with this object, or when the test dies.
 class Server {
   public:
-    explicit Server(const std::string& program) : program_(program) {
+    // `options` are added to the command line.
+    explicit Server(const std::string& program, std::vector<std::string> options = {})
+        : program_(program), options_(std::move(options)) {
         char folder[] = "/tmp/rate_limit_unit_XXXXXX";
         if (mkdtemp(folder) == nullptr) {
             throw std::runtime_error("cannot make a folder in /tmp");
@@ -117,12 +119,20 @@ class Server {
         const int null = open("/dev/null", O_RDWR);
         dup2(null, STDIN_FILENO);
         dup2(null, STDOUT_FILENO);
-        execlp(program_.c_str(), program_.c_str(), "--port", "0", "--unixsocket", socket().c_str(), "--dir",
-               folder_.c_str(), "--save", "", "--appendonly", "no", nullptr);
+        const std::string path = socket();
+        std::vector<const char*> words = {
+            program_.c_str(), "--port", "0", "--unixsocket", path.c_str(), "--dir",
+            folder_.c_str(),  "--save", "",  "--appendonly", "no"};
+        for (const std::string& option : options_) {
+            words.push_back(option.c_str());
+        }
+        words.push_back(nullptr);
+        execvp(program_.c_str(), const_cast<char* const*>(words.data()));
         _exit(127);
     }
 
     std::string program_;
+    std::vector<std::string> options_;
     std::string folder_;
     pid_t pid_ = -1;
     std::unique_ptr<Connection> connection_;

@@ -144,6 +144,7 @@ function showServer(known, redraw) {
     const { server, root, samples, p99 } = known;
     mood(place(root, 'up'), server.up ? 'up' : 'down', server.up);
     mood(place(root, 'breaker'), server.breakerOpen ? 'open: not asked' : 'closed', !server.breakerOpen);
+    say(place(root, 'native'), server.native ? 'native module' : 'script');
     say(place(root, 'p99'), p99 === null ? '– idle' : p99 === Infinity ? 'over 1 s' : duration(p99));
     const instances = place(root, 'instances');
     show(instances, server.instances !== undefined);
