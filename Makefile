@@ -115,6 +115,7 @@ bench: ## compare the module with other limiters: 25 minutes, or 2 with BENCH=qu
 bench-core: ## measure parts of the module; BENCH= is a pattern: names in bench/, redis_load, scripts, instructions
 	@$(locked) scripts/setup bench-core
 	@$(locked) scripts/module "$(NGINX_SRC)"
+	@$(locked) scripts/redis-module
 	@$(locked) $(build_units) OUT=build/bench TEST_FLAGS='-O2 -g' benchmarks build/bench/redis_load
 	@for program in $(patsubst %.cc,build/%,$(wildcard bench/*_bench.cc)); do \
 	    $$program --benchmark_filter='$(BENCH)' || exit 1; \
