@@ -3,12 +3,13 @@
 # libstdc++ is linked in, and no symbol but the entry point is visible, so that the module and others in the same server
 # do not use each other's functions.
 
-sources := $(wildcard src/core/*.cc src/algorithms/*.cc src/server/*.cc) src/protocol/redis_value.cc \
+# client_name.cc needs OpenSSL, for the names of keys, which the module does not write.
+sources := $(filter-out src/core/client_name.cc,$(wildcard src/core/*.cc src/algorithms/*.cc src/server/*.cc)) src/protocol/redis_value.cc \
     src/protocol/stored_state.cc
 objects := $(sources:src/%.cc=$(OBJECTS)/%.o)
 
-$(OUT): $(objects) scripts/redis-module.mk
-	$(CXX) $(FLAGS) -shared -static-libstdc++ -static-libgcc -Wl,--exclude-libs,ALL,--gc-sections,-z,defs,-z,relro,-z,now \
+$(OUT): $(objects) scripts/redis-module.mk scripts/redis-exports.map
+	$(CXX) $(FLAGS) -shared -static-libstdc++ -static-libgcc -Wl,--version-script=scripts/redis-exports.map,--gc-sections,-z,defs,-z,relro,-z,now \
 	    -o $@.new $(objects) $(LINK)
 	mv $@.new $@
 
