@@ -32,7 +32,7 @@ struct Settings {
     std::string probe;              // a complete command in RESP that shows whether Redis can write
     std::string_view native_probe;  // a complete command in RESP that the server answers by a bulk string if
                                     // it has native commands; empty if they are not used
-    bool native_expected = false;     // a server without native commands is reported
+    bool native_expected = false;   // a server without native commands is reported
     bool probe_in_handshake = false;  // the handshake includes the probe, so it fails if Redis cannot write
     std::uint32_t most_elements = 1024;        // of an array in a reply; hiredis allocates them all at once
     std::size_t most_reply = 16U << 20;        // bytes of memory that a reply may take

@@ -19,7 +19,7 @@ namespace rate_limit {
 namespace {
 
 constexpr std::size_t kTable = 2 * kMostKeys;  // of positions by key; a power of two
-constexpr std::string_view kNothing;        // the reply of a node that does not serve all slots
+constexpr std::string_view kNothing;           // the reply of a node that does not serve all slots
 constexpr char kNoMemory[] = "ERR the module is out of memory";
 
 // The commands run one at a time, so all calls share this memory.
@@ -337,7 +337,7 @@ int check_undeclared(RedisModuleCtx* context, RedisModuleString** words, int cou
     const std::string_view reply = readable ? check_command.run(&undeclared_keys, server_time()) : kNothing;
     undeclared_keys.close();
     if (readable && undeclared_keys.failed()) {
-        return RedisModule_ReplyWithError(context, "ERR a key cannot be written");
+        return RedisModule_ReplyWithError(context, "WRITE a key cannot be written");
     }
     return reply_with(context, reply);
 }

@@ -74,9 +74,10 @@ class Calls {
     Calls(const Calls&) = delete;
     Calls& operator=(const Calls&) = delete;
 
-    Asked& send(const Words& words) {
+    Asked& send(const Words& words, std::string_view native = {}) {
         Call* call = client_->make_call();
         assert_non_null(call);
+        call->native = native;
         call->command.append(command_of(words));
         asked_.push_back({});
         Asked& asked = asked_.back();
