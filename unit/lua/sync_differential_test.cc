@@ -104,6 +104,24 @@ void compare_taken_over(const Policy& policy, const StateLayout& layout, const s
     }
 }
 
+// The command of src/server replies to a damaged value what the script replies.
+void compare_native(const TimedCall& call, const std::string& value, std::string_view told) {
+    const auto& [policy, layout] = call.policies[0];
+    Words state(words_of(layout));
+    decode_value(policy, layout, value, state.data());
+    if (has_wild_period(layout, state)) {
+        return;
+    }
+    NativeServer native;
+    native.stored()["a"] = {value, kForever};
+    const std::vector<std::string> words = call.command();
+    const std::string got = native.check({"a", "a"}, words[5], words[6], kNow);
+    if (got != told) {
+        fail_msg("%s:\n  value  %s\n  script %s\n  native %s", algorithm_name(policy.algorithm),
+                 show_bytes(value).c_str(), show_bytes(told).c_str(), show_bytes(got).c_str());
+    }
+}
+
 // Values that `left` has written are damaged, and then read under `found`.
 void compare_mutated(const std::pair<Policy, StateLayout>& left, const std::pair<Policy, StateLayout>& found,
                      std::mt19937* random) {
@@ -124,6 +142,7 @@ void compare_mutated(const std::pair<Policy, StateLayout>& left, const std::pair
         const Reply reply = server->connection().take();
         assert_int_equal(reply->type, REDIS_REPLY_STRING);
         compare_taken_over(found.first, found.second, value, {reply->str, reply->len});
+        compare_native(call, value, {reply->str, reply->len});
     }
 }
 
