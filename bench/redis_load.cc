@@ -39,6 +39,7 @@
 #include "cluster/cluster.h"
 #include "poll_loop.h"
 #include "protocol/script_text.h"
+#include "protocol/wire.h"
 #include "redis/client.h"
 #include "store/check_batcher.h"
 
@@ -187,6 +188,8 @@ class Load {
         settings_.script = {kScript, sizeof kScript - 1};
         settings_.timeout = 60'000;
         settings_.probe_key = "rate_limit:probe";
+        // A server with the native module decides by it.
+        settings_.native_probe = kNativeProbe;
         redis::Router* router = nullptr;
         if (options.cluster != 0) {
             router =
