@@ -26,8 +26,8 @@ run_tests = scripts/test --build build --unit build/unit --nginx "$(NGINX)" \
     --module $(CURDIR)/build/ngx_http_rate_limit_module.so
 build_units := $(MAKE) --no-print-directory -s -j$(shell nproc) -f scripts/unit.mk
 
-.PHONY: all redis-module install setup run test test-long tests check-steady unit lint format sanitize coverage fuzz bench \
-    bench-core bench-check timelines simulate accuracy screenshots compare-simulation check-builds matrix \
+.PHONY: all redis-module install setup run test test-long tests check-steady unit lint format sanitize coverage \
+    fuzz bench bench-core bench-check timelines simulate accuracy screenshots compare-simulation check-builds matrix \
     test-static test-clang clean help
 
 all: ## build the module for the installed nginx, or for the source tree NGINX_SRC=
@@ -104,6 +104,7 @@ fuzz: ## run each program of unit/fuzz/ with libFuzzer for FUZZ_SECONDS= (60)
 bench: ## compare the module with other limiters: 25 minutes, or 2 with BENCH=quick; see docs/benchmarks.md
 	@$(locked) scripts/setup compare
 	@$(locked) scripts/module "$(NGINX_SRC)"
+	@$(locked) scripts/redis-module
 	@$(locked) $(build_units) OUT=build/bench TEST_FLAGS='-O2 -g' \
 	    $(addprefix build/bench/,redis_load accuracy load growth)
 	@symbols=$(if $(filter quick,$(BENCH)),$(wildcard $(symbols)),$$($(locked) scripts/nginx-symbols)) && \

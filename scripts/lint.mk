@@ -20,7 +20,8 @@ lua := $(wildcard lua/*)
 # reports nothing in those. src/ is left out, because its headers are checked.
 # redismodule.h, for src/server.
 $(shell scripts/redis-module header >&2)
-includes := -isystem $(CURDIR)/build/redis-module/include $(shell sed -n '/^ALL_INCS/,/[^\\]$$/ s,.*-I *\([^ ]*\).*,\1,p' build/nginx/objs/Makefile | \
+includes := -isystem $(CURDIR)/build/redis-module/include \
+    $(shell sed -n '/^ALL_INCS/,/[^\\]$$/ s,.*-I *\([^ ]*\).*,\1,p' build/nginx/objs/Makefile | \
     sed '\,^$(CURDIR)/src$$,d; s,^[^/],build/nginx/&,; s,^,-isystem ,')
 
 .PHONY: lint format

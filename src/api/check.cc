@@ -211,7 +211,7 @@ struct Lookup final : ApiOperation {
         : ApiOperation(zone),
           asked(asked),
           then(then),
-          lookup(operation_place(*zone), asked.key,
+          lookup(operation_target(*zone), asked.key,
                  zone->redis != nullptr ? &zone->redis->look_denied : nullptr) {}
 
     FleetOperation* operation() override { return &lookup; }

@@ -55,7 +55,7 @@ struct Correction final : ApiOperation {
           policy(policy_with(*zone, rates)),
           known(known),
           gives_back(gives_back),
-          correction(operation_place(*zone), policy, asked.key, gives_back, amount) {}
+          correction(operation_target(*zone), policy, asked.key, gives_back, amount) {}
 
     FleetOperation* operation() override { return &correction; }
 

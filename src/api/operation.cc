@@ -42,7 +42,7 @@ ApiOperation::~ApiOperation() { delete task; }
 
 redis::Router* ApiOperation::router() { return background_router(zone->redis); }
 
-OperationPlace operation_place(const Zone& zone) {
+OperationTarget operation_target(const Zone& zone) {
     return {fleet_zone(zone), zone.redis != nullptr ? zone.redis->options.prefix : std::string(),
             &this_process()};
 }

@@ -33,7 +33,7 @@ struct ApiOperation {
 };
 
 // The zone of an operation.
-OperationPlace operation_place(const Zone& zone);
+OperationTarget operation_target(const Zone& zone);
 
 // Starts an operation, and suspends the request until Redis has answered. The zone has a Redis. Returns the
 // result for a content handler.

@@ -39,7 +39,7 @@ void follow_change(Zone* zone, const RateTexts& texts, ngx_log_t* log) {
 // PATCH and DELETE of a zone.
 struct ZoneChange final : ApiOperation {
     ZoneChange(Zone* zone, const RateList* rates)
-        : ApiOperation(zone), change(operation_place(*zone), &zone->redis->shared->changes, rates) {}
+        : ApiOperation(zone), change(operation_target(*zone), &zone->redis->shared->changes, rates) {}
 
     FleetOperation* operation() override { return &change; }
 
@@ -69,7 +69,7 @@ struct Reset final : ApiOperation {
     Reset(Zone* zone, const ApiArguments& asked)
         : ApiOperation(zone),
           asked(asked),
-          reset(operation_place(*zone), zone->redis->shared->membership.id(), asked.key) {}
+          reset(operation_target(*zone), zone->redis->shared->membership.id(), asked.key) {}
 
     FleetOperation* operation() override { return &reset; }
 

@@ -37,7 +37,7 @@ void FleetOperation::on_answer(void* self, redis::Error error, std::string_view 
     }
 }
 
-ClientReset::ClientReset(OperationPlace place, std::uint64_t instance, std::string client)
+ClientReset::ClientReset(OperationTarget place, std::uint64_t instance, std::string client)
     : place_(std::move(place)), instance_(instance), client_(std::move(client)) {}
 
 FleetCommand ClientReset::deletion() const {
@@ -60,7 +60,7 @@ void ClientReset::on_reply(std::size_t index, std::string_view reply) {
     }
 }
 
-RateChange::RateChange(OperationPlace place, FleetChangesState* state, const RateList* rates)
+RateChange::RateChange(OperationTarget place, FleetChangesState* state, const RateList* rates)
     : place_(std::move(place)), state_(state), restores_(rates == nullptr) {
     if (rates != nullptr) {
         rates_ = *rates;
@@ -78,7 +78,7 @@ void RateChange::on_reply(std::size_t, std::string_view) {
     texts_ = change_live_rate(place_.zone, restores_ ? nullptr : &rates_);
 }
 
-ClientLookup::ClientLookup(OperationPlace place, std::string client, Micros* denied_at)
+ClientLookup::ClientLookup(OperationTarget place, std::string client, Micros* denied_at)
     : place_(std::move(place)), client_(std::move(client)), denied_at_(denied_at) {}
 
 bool ClientLookup::find_here() {
@@ -110,7 +110,7 @@ void ClientLookup::on_error(redis::Error error) {
     }
 }
 
-ClientCorrection::ClientCorrection(OperationPlace place, const Policy& policy, std::string client,
+ClientCorrection::ClientCorrection(OperationTarget place, const Policy& policy, std::string client,
                                    bool gives_back, std::uint64_t amount)
     : place_(std::move(place)),
       policy_(policy),

@@ -41,7 +41,7 @@ const RateList* rates_of(ngx_http_request_t* r, Zone* zone, ngx_str_t* text) {
                : nullptr;
 }
 
-std::uint64_t told_cost(ngx_http_request_t* r, const AppliedLimit& applied) {
+std::uint64_t variable_cost(ngx_http_request_t* r, const AppliedLimit& applied) {
     ngx_str_t text;
     std::uint64_t cost = 1;
     if (ngx_http_complex_value(r, applied.cost, &text) == NGX_OK &&
@@ -57,7 +57,7 @@ std::uint64_t told_cost(ngx_http_request_t* r, const AppliedLimit& applied) {
     return cost;
 }
 
-const Policy* told_policy(ngx_http_request_t* r, const AppliedLimit& applied) {
+const Policy* variable_policy(ngx_http_request_t* r, const AppliedLimit& applied) {
     Zone* zone = applied.zone;
     ngx_str_t text = {};
     const RateList* rates = rates_of(r, zone, &text);

@@ -76,7 +76,7 @@ struct Scene {
         };
     }
 
-    OperationPlace place() { return {zone.followed(), "rate_limit:", &process}; }
+    OperationTarget place() { return {zone.followed(), "rate_limit:", &process}; }
 
     void begin(FleetOperation* operation) {
         operation->start(
