@@ -24,7 +24,7 @@ use RateLimit::Bench::Results qw(group number write_text);
 our @EXPORT_OK = qw(steady_charts closed_charts draw);
 
 my @charted = qw(limit_req haproxy openresty memory_bare memory redis sync cluster);
-my @steady  = qw(limit_req memory sync lease native redis openresty);
+my @steady  = qw(limit_req memory sync native redis openresty);
 
 sub steady_charts { my ($results) = @_; return grep {$_} map { $_->($results) } \&pace_chart, \&paces_chart }
 
@@ -68,7 +68,6 @@ sub pace_chart {
 
 my %color = (
     openresty => 'orange', memory => 'green', redis => 'blue', sync => 'purple', plain => 'grey', native => 'red',
-    lease     => 'plain',
 );
 
 # Lines from a slow pace to a fast one. A point is left out where the pace was not kept: its times only tell how long
@@ -77,7 +76,7 @@ sub paces_chart {
     my ($results) = @_;
     my @groups = grep { $_->{pace} } @{ $results->{groups} // [] };
     return if @groups < 3;
-    my @names = grep { $groups[0]{summary}{$_} } qw(plain openresty memory redis native lease sync);
+    my @names = grep { $groups[0]{summary}{$_} } qw(plain openresty memory redis native sync);
     my $title = 'From a slow pace to a fast one';
     my @rows;
     for my $group (@groups) {

@@ -92,7 +92,6 @@ my %contestants = (
         title => 'ours: Redis, native', ours('redis', "$ample redis=%r"),
         optional => 1, loads => 'rate_limit.so', url_options => 'native=on',
     },
-    lease => { title => 'ours: lease=10%', ours('redis', "$ample redis=%r lease=10%"), optional => 1, settle => 0.15 },
 
     memory_estimate => { title => 'ours: memory with cost=2', ours('memory', $ample, '', words => 'cost=2') },
     memory_settle   => { title => 'ours: memory with cost=2 settle=', settled('memory', $ample, 2) },
