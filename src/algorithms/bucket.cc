@@ -90,8 +90,8 @@ struct Bucket {
         write(quota.layout, v, words);
     }
 
-    // Gives back nothing that may have drained since the charge, unless the request is undone before its
-    // whole charge may have drained: it then costs nothing.
+    // Gives back only what cannot have drained since the charge. A request that is undone while some of its
+    // charge remains costs nothing: all of its charge is given back.
     static void undo(const Quota& quota, const View& before, std::uint64_t amount, const Charge& charge,
                      bool whole, std::uint64_t* words) {
         const auto passed = static_cast<std::uint64_t>(std::max<Micros>(before.now - charge.at, 0));

@@ -190,7 +190,7 @@ void Check::undo(const Charge& charge, bool whole, std::uint64_t* state) const {
     });
 }
 
-// How much of the cost some rate may still charge.
+// The largest part of the cost that any of the rates may still charge.
 std::uint64_t Check::most_owed() const {
     std::uint64_t owed = 0;
     for (std::uint32_t i = 0; i < policy_->rates.size; i++) {

@@ -53,7 +53,7 @@ class Check {
     // If rates differ between clients: writes the weight of `state`, by the numbers of the decision.
     void write_weight(std::uint64_t* state) const;
 
-    // Writes to `state` what evaluate() has seen, without a charge: as the state is at its time.
+    // Writes the state as it is at the time of evaluate(), without a charge.
     void refresh(std::uint64_t* state) const { write(state, 0); }
 
     // The time until which the rates need `state`, after a function that writes.

@@ -87,7 +87,7 @@ struct SlidingBuckets {
         charge(quota, v, add_up_to(v.b, cost, most) - v.b, words);
     }
 
-    // From the newest sub-window backwards.
+    // Lowers the counters from the newest sub-window backwards.
     static void refund(const Quota& quota, const View& v, std::uint64_t cost, std::uint64_t* words) {
         charge(quota, v, 0, words);
         const std::uint64_t buckets = quota.layout.buckets;

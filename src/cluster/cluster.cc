@@ -369,7 +369,7 @@ void Cluster::on_ranges(const std::vector<SlotRange>& ranges) {
     }
 }
 
-// A failed node is usually replaced within seconds, or not soon.
+// A failed node is usually replaced within seconds. After that, the map is loaded less often.
 Milliseconds Cluster::reload_after() const {
     constexpr unsigned kEagerLoads = 50;
     return incomplete_ < kEagerLoads ? kLookAgain : kLongestPause;

@@ -55,7 +55,7 @@ Topology::~Topology() {
 void Topology::ask(std::vector<Endpoint::Target> nodes) {
     nodes_ = std::move(nodes);
     next_ = 0;
-    // Not here, because connecting may fail at once.
+    // The timer connects: connecting may fail at once, and the owner must not be called from ask().
     timer_->arm(0);
 }
 

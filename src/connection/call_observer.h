@@ -1,4 +1,4 @@
-// The interface to counters of calls, which the host implements.
+// The interface to counters of calls. store/redis_statistics.h implements it.
 #pragma once
 
 #include <cstdint>

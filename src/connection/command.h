@@ -21,7 +21,7 @@ std::string format_eval(std::string_view script, const std::vector<std::string_v
 
 // The following append parts of a command. If memory is exhausted, buffer->failed() becomes true.
 
-// The beginning of EVALSHA. The caller appends so many keys, and then so many arguments.
+// The beginning of EVALSHA. The caller appends `keys` keys, and then `arguments` arguments.
 void append_evalsha(std::string_view sha1, std::size_t keys, std::size_t arguments, Buffer* buffer);
 
 // While it exists, a complete command that append_evalsha() has begun calls a native command instead: NAME

@@ -1,4 +1,4 @@
-// The interface to the event loop, which the host implements.
+// The interface to the event loop. nginx/event_loop.cc implements it.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,8 @@ class Loop {
     virtual Alarm* make_task(Handler handler, void* self) = 0;
 
     // Calls redisAsyncHandleRead and redisAsyncHandleWrite when the socket of the context is ready, until
-    // hiredis calls the cleanup function. False if memory is exhausted, or the host has no connection left.
+    // hiredis calls the cleanup function. False if memory is exhausted, or the event loop has no connection
+    // left.
     virtual bool attach(redisAsyncContext* context) = 0;
 
     // Milliseconds of a monotonic clock, at the start of the turn.

@@ -78,7 +78,7 @@ constexpr bool takes(Algorithm algorithm) {
     return has;
 }
 
-// Whether what is used is a level that time lowers.
+// Whether the used requests are a level that time lowers.
 constexpr bool is_bucket(Algorithm algorithm) { return has_state<StateKind::kLevel>(algorithm); }
 
 const char* algorithm_name(Algorithm algorithm);

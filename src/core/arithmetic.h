@@ -9,8 +9,8 @@ namespace rate_limit {
 
 __extension__ using Wide = unsigned __int128;
 
-// Levels are counted in units of 1/period of a request, of which `count` drain each microsecond. In these
-// units every level is an integer, so nothing is rounded.
+// Levels are counted in units of 1/period of a request: each microsecond drains `count` of these units. In
+// these units every level is an integer, so nothing is rounded.
 inline Wide multiply(std::uint64_t a, std::uint64_t b) { return static_cast<Wide>(a) * b; }
 
 struct Quotient {

@@ -18,7 +18,7 @@ struct NameRoom {
 // begins with "}". Do not call it with a short name: the result for a digest is another digest.
 std::string_view digest_name(std::string_view name, NameRoom* room);
 
-// Whether a name surely is its own short name.
+// False if short_name may have to replace the name by a digest.
 inline bool is_short_name(std::string_view name) {
     return !name.empty() && name.size() <= kLongestName && name[0] != 's' && name[0] != '}';
 }

@@ -25,8 +25,8 @@ constexpr std::size_t kBackgroundReply =
     16U << 20;  // bytes; room for many thousand clients that were reset in a minute
 constexpr char kRedisForm[] = "NAME URL [option=value ...]";
 
-// A URL without "@" for the log, with "***" for a port that may be a password: in redis://user:password, the
-// host is forgotten.
+// A URL without "@" for the log, with "***" for a port that may be a password: redis://user:password lacks
+// "@host".
 std::string masked_port(std::string_view text) {
     constexpr std::size_t kNone = std::string_view::npos;
     const std::size_t start = text.find("//") + 2;

@@ -55,7 +55,7 @@ FleetCommand find_client(std::string_view prefix, std::string_view zone, Algorit
 FleetCommand correct_client(std::string_view prefix, std::string_view zone, const Policy& policy,
                             const StateLayout& layout, std::string_view client, GroupKind kind,
                             std::uint64_t amount) {
-    constexpr std::size_t kGroups = 2;     // the correction and the question
+    constexpr std::size_t kGroups = 2;     // the correction, and a request of cost 0
     constexpr std::size_t kArguments = 2;  // policies and groups
     char policies[kLongestPolicy];
     char groups[kGroups * (kGroupSize + kLargeLimitSize) + kChargeSize];

@@ -22,7 +22,7 @@ Found find_argument(std::string_view query, std::string_view name);
 // Searches a cookie in the value of a Cookie header, without case, and adds to the result of other headers.
 void find_cookie(std::string_view header, std::string_view name, Found* found);
 
-// Without blanks and tabs at both ends, which have no meaning in HTTP.
+// The text without blanks and tabs at both ends, where they have no meaning in HTTP.
 std::string_view trim(std::string_view text);
 
 // Whether two names of headers are the same for nginx's variables and for CGI: compared without case, and

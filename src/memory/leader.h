@@ -18,7 +18,7 @@ class Leader {
         kYes,
     };
 
-    // Whether this process is the leader. One of the processes that call this is, until it resigns, dies, or
+    // Whether this process is the leader. One of the calling processes is, until it resigns, dies, or
     // has not called this for a minute.
     Lead lead(const Process& process);
     void resign(const Process& process);

@@ -70,7 +70,7 @@ constexpr std::size_t kLine = 64;  // bytes of a cache line
 
 // How much of a zone's memory is for denials; the rest is for the table.
 std::size_t denials_share(const Zone& zone, std::size_t size) {
-    constexpr std::size_t kPart = 4;  // beside a table, denials get one part of so many
+    constexpr std::size_t kPart = 4;  // beside a table, denials get one of this many parts
     if (!needs_denials(zone)) {
         return 0;
     }
@@ -228,7 +228,7 @@ void zone_follow(Zone* zone) {
     zone->live = rates;
     const char* objection = zone->is_live ? zone_objection(*zone, rates) : nullptr;
     if (objection != nullptr) {
-        // The rate may be older than the configuration, in which the zone may have less room.
+        // The configuration may be newer than the rate, and may have left the zone less room for rates.
         zone->is_live = false;
         ngx_log_error(NGX_LOG_WARN, ngx_cycle->log, 0, "the live rate of zone \"%V\" is not used: %s",
                       &zone->name, objection);

@@ -185,7 +185,7 @@ class Client final : public Router, private Connector::Owner {
     bool native_ = false;                           // see native()
     bool native_missed_ = false;                    // the server has answered that it has no native commands
     Milliseconds native_asked_at_ = 0;              // 0 for never
-    TrackedConnection* native_asked_by_ = nullptr;  // while the question is in flight
+    TrackedConnection* native_asked_by_ = nullptr;  // while its probe for native commands is in flight
     bool calls_wait_ = false;  // some calls were not issued, because no connection was ready
     Call* first_ = nullptr;    // of the unanswered calls, by deadline
     Call* last_ = nullptr;

@@ -57,7 +57,7 @@ TrackedConnection* Connector::connection_for_call() {
     }
     TrackedConnection* connection = choose();
     if (connection == nullptr && !has_connection() && !retry_->armed()) {
-        // Not here, because connecting may fail at once.
+        // The timer connects: connecting may fail at once, and the owner must not be called from here.
         retry_->arm(0);
     }
     return connection;
@@ -162,7 +162,7 @@ void Connector::on_retry() {
         }
     }
     if (!available()) {
-        // With a spare, connect_timeout was pause enough.
+        // With a spare, the next attempt needs no pause: the last one has taken connect_timeout.
         if (settings_.spare || !retry_->armed()) {
             attempt_again();
         }

@@ -74,7 +74,7 @@ ngx_int_t send_headers(ngx_http_request_t* r, std::string_view type) {
     }
     // In a location that error_page has redirected to, nginx would send the status of the first error.
     r->err_status = NGX_HTTP_OK;
-    // The response has no time of change, which the conditions of a request would be compared with.
+    // The response has no Last-Modified, so conditional headers of the request must not apply.
     r->disable_not_modified = 1;
     r->headers_out.status = NGX_HTTP_OK;
     r->headers_out.content_type = ngx_str(type);

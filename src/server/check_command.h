@@ -22,8 +22,8 @@ class CheckCommand {
     // The most bytes of a reply.
     static constexpr std::size_t kLongestReply = 8 + kMostKeys * 31;
 
-    // Reads the arguments of a call with this number of keys, and sets `*limits` to the number of limits.
-    // Returns null, or what is wrong. Both texts must live until run() has returned.
+    // Reads the arguments of a call with this number of keys, one for each limit. Returns null, or what is
+    // wrong. Both texts must live until run() has returned.
     const char* read(std::string_view policies, std::string_view groups, std::size_t keys);
 
     // Decides and charges what read() has read, at `now`. Returns the reply, which is valid until the next

@@ -42,7 +42,7 @@ Micros LimitCheck::needed_until(Micros now, Micros extra, bool uncharged) const 
     const StateLayout& layout = policy->layout;
     const std::uint64_t* states = words;
     if (uncharged && only_interval()) {
-        // Only the time of the last admitted request has changed. The expiry is that of the states now.
+        // The states of the rates are unchanged: compute the expiry from what they are now.
         std::copy_n(words, words_of(layout), refreshed);
         check.refresh(refreshed);
         states = refreshed;

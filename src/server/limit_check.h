@@ -27,9 +27,10 @@ struct LimitCheck {
         check.evaluate(policy->policy, policy->layout, words, now, amount);
     }
 
-    // Remembers the state, for the next two.
+    // Copies the state, so that the next two functions can compare it later.
     void remember() const;
     bool has_changed() const;
+    // Whether nothing but the time of the last admitted request has changed since remember().
     bool only_interval() const;
     std::uint64_t interval_before() const;
 
@@ -37,7 +38,7 @@ struct LimitCheck {
     // the state has changed without a charge since remember().
     Micros needed_until(Micros now, Micros extra, bool uncharged) const;
 
-    // To be called after a change of the states, which was an undone charge or not.
+    // To be called after a change of the states. `undone`: the change has undone a charge.
     void note_written(bool undone);
 
     // Writes the state to the key, or removes the key if the state is not needed any more.
