@@ -330,7 +330,7 @@ char* read_api_settings(ngx_conf_t* cf, ngx_command_t* cmd, ngx_http_rate_limit_
     settings->handler = handler;
     settings->context = static_cast<ngx_http_conf_ctx_t*>(cf->ctx)->loc_conf;
     settings->directive = cmd->name;
-    set_place(cf, settings);
+    set_position(cf, settings);
     conf->api = settings;
     main_conf_of(cf)->observed = 1;
     core_loc_conf_of(cf)->handler = handler;

@@ -5,7 +5,8 @@
 
 namespace rate_limit {
 
-// Log lines about a directive have one form: the directive, the wrong word, what is accepted, and the place.
+// Log lines about a directive have one form: the directive, the wrong word, what is accepted, and the
+// position.
 template <class... Arguments>
 void log_directive(ngx_uint_t level, ngx_conf_t* cf, ngx_err_t error, const ngx_command_t* cmd,
                    const char* format, Arguments... arguments) {
@@ -28,7 +29,7 @@ void warn(ngx_conf_t* cf, const ngx_command_t* cmd, const char* format, Argument
     log_directive(NGX_LOG_WARN, cf, 0, cmd, format, arguments...);
 }
 
-// The same for a directive that was read before. `directive` has its place: the members file and line.
+// The same for a directive that was read before. `directive` has its position: the members file and line.
 template <class Directive, class... Arguments>
 void log_directive_at(ngx_uint_t level, ngx_conf_t* cf, const char* name, const Directive& directive,
                       const char* format, Arguments... arguments) {
@@ -57,9 +58,9 @@ inline const char* directive_of(const AppliedLimit& limit) {
     return limit.shadow ? "rate_limit_shadow" : "rate_limit";
 }
 
-// Remembers the place of the directive that is being read, for log_directive_at().
+// Remembers the position of the directive that is being read, for log_directive_at().
 template <class Directive>
-void set_place(ngx_conf_t* cf, Directive* directive) {
+void set_position(ngx_conf_t* cf, Directive* directive) {
     directive->file = cf->conf_file->file.name;
     directive->line = cf->conf_file->line;
 }

@@ -120,7 +120,7 @@ char* read_jwt_source(ngx_conf_t* cf, ngx_command_t* cmd, ngx_http_rate_limit_sr
     conf->token = source;
     source->name = ngx_str(view(words[1]).substr(1));
     source->variable = ngx_http_get_variable_index(cf, &source->name);
-    set_place(cf, source);
+    set_position(cf, source);
     return source->variable != NGX_ERROR ? NGX_CONF_OK : static_cast<char*>(NGX_CONF_ERROR);
 }
 

@@ -185,7 +185,7 @@ char* read_key(ngx_conf_t* cf, ngx_command_t* cmd, ngx_http_rate_limit_main_conf
         return static_cast<char*>(NGX_CONF_ERROR);
     }
     *slot = client;
-    set_place(cf, client);
+    set_position(cf, client);
     if (char* wrong = define_variable(cf, cmd, client)) {
         return wrong;
     }

@@ -121,7 +121,7 @@ AppliedLimit* make_limit(ngx_conf_t* cf, ngx_command_t* cmd, bool shadow) {
     limit->shadow = shadow;
     limit->phase = NGX_HTTP_ACCESS_PHASE;
     limit->context = static_cast<ngx_http_conf_ctx_t*>(cf->ctx)->loc_conf;
-    set_place(cf, limit);
+    set_position(cf, limit);
     LimitReader reader = {{cf, cmd, 1}, limit};
     if (read_options(&reader, kLimitOptions) != nullptr) {
         return nullptr;

@@ -447,7 +447,7 @@ char* read_redis(ngx_conf_t* cf, ngx_command_t* cmd, ngx_http_rate_limit_main_co
     }
     *slot = server;
     server->name = words[1];
-    set_place(cf, server);
+    set_position(cf, server);
     server->options.prefix = "rate_limit:";
     server->settings.native_probe = kNativeProbe;
     RedisReader reader = {{cf, cmd, 3}, server};

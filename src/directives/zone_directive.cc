@@ -381,7 +381,7 @@ char* read_zone_directive(ngx_conf_t* cf, ngx_command_t* cmd, ngx_http_rate_limi
     if (zone == nullptr) {
         return static_cast<char*>(NGX_CONF_ERROR);
     }
-    set_place(cf, zone);
+    set_position(cf, zone);
     ngx_str_t* words = words_of(cf);
     if (cf->args->nelts < 2 || words[1].len == 0 || find_option(kZoneOptions, words[1]) != nullptr) {
         return refuse(cf, cmd, "requires a key before \"%V\": %s", &words[cf->args->nelts < 2 ? 0 : 1],

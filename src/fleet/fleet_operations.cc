@@ -37,15 +37,15 @@ void FleetOperation::on_answer(void* self, redis::Error error, std::string_view 
     }
 }
 
-ClientReset::ClientReset(OperationTarget place, std::uint64_t instance, std::string client)
-    : place_(std::move(place)), instance_(instance), client_(std::move(client)) {}
+ClientReset::ClientReset(OperationTarget target, std::uint64_t instance, std::string client)
+    : target_(std::move(target)), instance_(instance), client_(std::move(client)) {}
 
 FleetCommand ClientReset::deletion() const {
-    return delete_client(place_.prefix, place_.zone.name, place_.zone.policy->algorithm, client_);
+    return delete_client(target_.prefix, target_.zone.name, target_.zone.policy->algorithm, client_);
 }
 
 std::vector<FleetCommand> ClientReset::commands(bool sharded) const {
-    return {deletion(), announce_reset(place_.prefix, sharded, instance_, place_.zone.name, client_)};
+    return {deletion(), announce_reset(target_.prefix, sharded, instance_, target_.zone.name, client_)};
 }
 
 void ClientReset::on_reply(std::size_t index, std::string_view reply) {
@@ -54,14 +54,14 @@ void ClientReset::on_reply(std::size_t index, std::string_view reply) {
     if (index == kDeleted) {
         known_ = reply != "0";
     }
-    if (index == kAnnounced && forget_client(place_.zone, client_, *place_.process)) {
+    if (index == kAnnounced && forget_client(target_.zone, client_, *target_.process)) {
         known_ = forgotten_ = true;
         add(deletion());
     }
 }
 
-RateChange::RateChange(OperationTarget place, FleetChangesState* state, const RateList* rates)
-    : place_(std::move(place)), state_(state), restores_(rates == nullptr) {
+RateChange::RateChange(OperationTarget target, FleetChangesState* state, const RateList* rates)
+    : target_(std::move(target)), state_(state), restores_(rates == nullptr) {
     if (rates != nullptr) {
         rates_ = *rates;
     }
@@ -70,33 +70,33 @@ RateChange::RateChange(OperationTarget place, FleetChangesState* state, const Ra
 std::vector<FleetCommand> RateChange::commands(bool) const {
     char text[kLongestRates];
     const std::string_view rate(text, restores_ ? 0 : print_rates(rates_, text));
-    return {change_rate(place_.prefix, place_.zone.name, rate)};
+    return {change_rate(target_.prefix, target_.zone.name, rate)};
 }
 
 void RateChange::on_reply(std::size_t, std::string_view) {
     state_->note_change();
-    texts_ = change_live_rate(place_.zone, restores_ ? nullptr : &rates_);
+    texts_ = change_live_rate(target_.zone, restores_ ? nullptr : &rates_);
 }
 
-ClientLookup::ClientLookup(OperationTarget place, std::string client, Micros* denied_at)
-    : place_(std::move(place)), client_(std::move(client)), denied_at_(denied_at) {}
+ClientLookup::ClientLookup(OperationTarget target, std::string client, Micros* denied_at)
+    : target_(std::move(target)), client_(std::move(client)), denied_at_(denied_at) {}
 
 bool ClientLookup::find_here() {
     constexpr Micros kDeniedFor = 30 * kSecond;  // the user may be granted the right meanwhile
-    if (knows_client(place_.zone, client_, *place_.process)) {
+    if (knows_client(target_.zone, client_, *target_.process)) {
         known_ = Known::kYes;
         return true;
     }
     if (denied_at_ == nullptr) {
         return true;
     }
-    const bool denied = *denied_at_ != 0 && place_.process->clock() - *denied_at_ < kDeniedFor;
+    const bool denied = *denied_at_ != 0 && target_.process->clock() - *denied_at_ < kDeniedFor;
     known_ = denied ? Known::kUnsure : Known::kNo;
     return denied;
 }
 
 std::vector<FleetCommand> ClientLookup::commands(bool) const {
-    return {find_client(place_.prefix, place_.zone.name, place_.zone.policy->algorithm, client_)};
+    return {find_client(target_.prefix, target_.zone.name, target_.zone.policy->algorithm, client_)};
 }
 
 void ClientLookup::on_reply(std::size_t, std::string_view reply) {
@@ -106,26 +106,26 @@ void ClientLookup::on_reply(std::size_t, std::string_view reply) {
 void ClientLookup::on_error(redis::Error error) {
     known_ = Known::kUnsure;
     if (error == redis::Error::kDenied) {
-        *denied_at_ = place_.process->clock();
+        *denied_at_ = target_.process->clock();
     }
 }
 
-ClientCorrection::ClientCorrection(OperationTarget place, const Policy& policy, std::string client,
+ClientCorrection::ClientCorrection(OperationTarget target, const Policy& policy, std::string client,
                                    bool gives_back, std::uint64_t amount)
-    : place_(std::move(place)),
+    : target_(std::move(target)),
       policy_(policy),
       client_(std::move(client)),
       gives_back_(gives_back),
       amount_(amount) {}
 
 std::vector<FleetCommand> ClientCorrection::commands(bool) const {
-    return {correct_client(place_.prefix, place_.zone.name, policy_, place_.zone.layout, client_,
+    return {correct_client(target_.prefix, target_.zone.name, policy_, target_.zone.layout, client_,
                            gives_back_ ? kUndoRequest : kOverdraw, amount_)};
 }
 
 void ClientCorrection::on_reply(std::size_t, std::string_view reply) {
-    if (gives_back_ && place_.zone.denials != nullptr) {
-        place_.zone.denials->forget(place_.zone.denials->hash(client_));
+    if (gives_back_ && target_.zone.denials != nullptr) {
+        target_.zone.denials->forget(target_.zone.denials->hash(client_));
     }
     if (!decode_time(&reply, &time_) || !decode_decision(&reply, policy_, &decision_) || !reply.empty()) {
         fail(redis::Error::kShape);

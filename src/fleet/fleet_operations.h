@@ -63,7 +63,7 @@ class FleetOperation {
     void* self_ = nullptr;
 };
 
-// Where an operation takes place. All that is referred to must outlive the operation.
+// What an operation works on. All that is referred to must outlive the operation.
 struct OperationTarget {
     FleetZone zone;
     std::string prefix;  // of every key
@@ -77,7 +77,7 @@ struct OperationTarget {
 class ClientReset final : public FleetOperation {
   public:
     // `instance` is the id of this instance.
-    ClientReset(OperationTarget place, std::uint64_t instance, std::string client);
+    ClientReset(OperationTarget target, std::uint64_t instance, std::string client);
 
     // Whether Redis or this instance had a state of the client.
     bool known() const { return known_; }
@@ -91,7 +91,7 @@ class ClientReset final : public FleetOperation {
     void on_reply(std::size_t index, std::string_view reply) override;
     FleetCommand deletion() const;
 
-    OperationTarget place_;
+    OperationTarget target_;
     std::uint64_t instance_;
     std::string client_;
     bool known_ = false;
@@ -102,7 +102,7 @@ class ClientReset final : public FleetOperation {
 class RateChange final : public FleetOperation {
   public:
     // With null `rates`, the rate is set back to the configuration.
-    RateChange(OperationTarget place, FleetChangesState* state, const RateList* rates);
+    RateChange(OperationTarget target, FleetChangesState* state, const RateList* rates);
 
     // Of this instance; empty after an error.
     const RateTexts& texts() const { return texts_; }
@@ -111,7 +111,7 @@ class RateChange final : public FleetOperation {
     std::vector<FleetCommand> commands(bool sharded) const override;
     void on_reply(std::size_t index, std::string_view reply) override;
 
-    OperationTarget place_;
+    OperationTarget target_;
     FleetChangesState* state_;
     bool restores_;
     RateList rates_ = {};
@@ -126,7 +126,7 @@ class ClientLookup final : public FleetOperation {
   public:
     // `*denied_at` is when Redis last denied a lookup of this process because the user lacks the right; 0 if
     // it never did. Null if the zone has no Redis.
-    ClientLookup(OperationTarget place, std::string client, Micros* denied_at);
+    ClientLookup(OperationTarget target, std::string client, Micros* denied_at);
 
     // Looks in this instance. True if there is no use in start(): the client was found, the zone has no
     // Redis, or Redis has denied a lookup lately.
@@ -140,7 +140,7 @@ class ClientLookup final : public FleetOperation {
     void on_reply(std::size_t index, std::string_view reply) override;
     void on_error(redis::Error error) override;
 
-    OperationTarget place_;
+    OperationTarget target_;
     std::string client_;
     Micros* denied_at_;
     Known known_ = Known::kNo;
@@ -151,7 +151,7 @@ class ClientLookup final : public FleetOperation {
 class ClientCorrection final : public FleetOperation {
   public:
     // The router of start() is for calls of kScript. `policy` has the rates of the client.
-    ClientCorrection(OperationTarget place, const Policy& policy, std::string client, bool gives_back,
+    ClientCorrection(OperationTarget target, const Policy& policy, std::string client, bool gives_back,
                      std::uint64_t amount);
 
     // What a request of cost 0 is told after the correction, and the time of Redis then.
@@ -162,7 +162,7 @@ class ClientCorrection final : public FleetOperation {
     std::vector<FleetCommand> commands(bool sharded) const override;
     void on_reply(std::size_t index, std::string_view reply) override;
 
-    OperationTarget place_;
+    OperationTarget target_;
     Policy policy_;
     std::string client_;
     bool gives_back_;

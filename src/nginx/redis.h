@@ -32,7 +32,7 @@ struct RedisServer {
     std::vector<std::string> addresses;   // numeric, as resolved when the configuration was read
     std::vector<std::string> unresolved;  // hosts of the URL that had no address then
     bool has_address = false;             // at least one host of the URL has an address
-    ngx_str_t file = {};                  // place of the directive
+    ngx_str_t file = {};                  // position of the directive
     ngx_uint_t line = 0;
     CheckBatcher* batcher = nullptr;  // created by each worker on first use
     RedisSharedState* shared = nullptr;

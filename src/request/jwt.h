@@ -12,7 +12,7 @@ constexpr std::string_view kClaimPrefix = "rate_limit_jwt_";  // of variables
 struct TokenSource {
     ngx_str_t name;      // of the variable that holds the token
     ngx_int_t variable;  // index of the variable
-    ngx_str_t file;      // place of the directive
+    ngx_str_t file;      // position of the directive
     ngx_uint_t line;
 };
 

@@ -21,7 +21,7 @@ struct KeySource {
 struct ClientKey {
     ngx_str_t name;
     ngx_array_t sources;  // of KeySource
-    ngx_str_t file;       // place of the directive
+    ngx_str_t file;       // position of the directive
     ngx_uint_t line;
 };
 
