@@ -207,7 +207,7 @@ ngx_int_t decide_call(ngx_http_request_t* r, Zone* zone, const ApiArguments& arg
 }
 
 struct Lookup final : ApiOperation {
-    Lookup(Zone* zone, const ApiArguments& asked, Found then)
+    Lookup(Zone* zone, const ApiArguments& asked, AfterLookup then)
         : ApiOperation(zone),
           asked(asked),
           then(then),
@@ -218,7 +218,7 @@ struct Lookup final : ApiOperation {
     ngx_int_t answer() override { return then(request, zone, asked, lookup.known()); }
 
     ApiArguments asked;
-    Found then;
+    AfterLookup then;
     ClientLookup lookup;
 };
 
@@ -267,7 +267,7 @@ ngx_int_t answer_decided(ngx_http_request_t* r, Zone* zone, const ApiArguments& 
     return conclude(r, *decided, {Progress::kAdmitted, redis::Error::kNone, time, wall_clock, nullptr});
 }
 
-ngx_int_t look_up_client(ngx_http_request_t* r, Zone* zone, const ApiArguments& arguments, Found then) {
+ngx_int_t look_up_client(ngx_http_request_t* r, Zone* zone, const ApiArguments& arguments, AfterLookup then) {
     auto operation = std::make_unique<Lookup>(zone, arguments, then);
     if (operation->lookup.find_here()) {
         return then(r, zone, arguments, operation->lookup.known());

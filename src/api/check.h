@@ -29,7 +29,8 @@ const RateList* known_rates(Zone* zone, const ApiArguments& arguments);
 
 // The first part of a call: finds out whether a client is known, and passes the result to `then`, which
 // answers.
-using Found = ngx_int_t (*)(ngx_http_request_t* r, Zone* zone, const ApiArguments& arguments, Known known);
-ngx_int_t look_up_client(ngx_http_request_t* r, Zone* zone, const ApiArguments& arguments, Found then);
+using AfterLookup = ngx_int_t (*)(ngx_http_request_t* r, Zone* zone, const ApiArguments& arguments,
+                                  Known known);
+ngx_int_t look_up_client(ngx_http_request_t* r, Zone* zone, const ApiArguments& arguments, AfterLookup then);
 
 }  // namespace rate_limit

@@ -18,7 +18,7 @@ constexpr Milliseconds kLookAgain = 200;  // the same, while a slot has no node 
 constexpr Milliseconds kLookEvery = 2;    // interval for polling a lookup
 constexpr Milliseconds kLongestPause = 1000;
 constexpr std::size_t kMostNodes = 1024;
-constexpr std::size_t kMostStrangers = 64;    // nodes that only redirections have named
+constexpr std::size_t kMostUnlisted = 64;     // nodes that only redirections have named
 constexpr unsigned kMostTags = 1U << 16;      // tried as keys of probes
 constexpr std::size_t kMapReply = 64U << 20;  // bytes; enough for 16384 ranges with three replicas
 constexpr std::size_t kMostOpened = 32;       // nodes that open() connects to
@@ -88,17 +88,18 @@ class Cluster::Member final : public Endpoint {
     bool looked_ = false;  // the lookup has begun
 };
 
-// The endpoint of the lobby: without an address, so calls wait until the map is loaded or cannot be loaded.
-class Cluster::Lobby final : public Endpoint {
+// The endpoint of the placeholder: without an address, so calls wait until the map is loaded or cannot be
+// loaded.
+class Cluster::Placeholder final : public Endpoint {
   public:
-    explicit Lobby(Cluster* cluster) : cluster_(cluster) {}
+    explicit Placeholder(Cluster* cluster) : cluster_(cluster) {}
 
     void set_owner(Owner* owner) override { owner_ = owner; }
     Target target() override { return {"", 0, trouble_, "", error_}; }
     void suspect() override { cluster_->on_trouble(); }
     bool wants_primary() const override { return false; }
 
-    // The map could not be loaded: calls in the lobby fail.
+    // The map could not be loaded: calls in the placeholder fail.
     void tell(Error error, const char* trouble) {
         error_ = error;
         trouble_ = trouble;
@@ -167,14 +168,14 @@ Cluster::Cluster(const Settings& settings, const std::vector<Seed>& seeds, Loop*
     topology_settings_.most_elements = kSlots;
     topology_settings_.most_reply = kMapReply;
     topology_.reset(new Topology(topology_settings_, loop, this));
-    auto lobby = std::make_unique<Lobby>(this);
-    lobby_endpoint_ = lobby.get();
-    lobby_.reset(Client::make_with(settings, std::move(lobby), loop));
+    auto placeholder = std::make_unique<Placeholder>(this);
+    placeholder_endpoint_ = placeholder.get();
+    placeholder_.reset(Client::make_with(settings, std::move(placeholder), loop));
     owners_.fill(kNoNode);
 }
 
 Cluster::~Cluster() {
-    lobby_.reset();
+    placeholder_.reset();
     nodes_.clear();
     topology_.reset();
     delete timer_;
@@ -183,7 +184,7 @@ Cluster::~Cluster() {
 Client* Cluster::client_of(Slot slot) {
     if (!known()) {
         refresh(0);
-        return lobby_.get();
+        return placeholder_.get();
     }
     return owners_[slot] != kNoNode ? client_at(owners_[slot]) : nullptr;
 }
@@ -362,7 +363,7 @@ void Cluster::on_ranges(const std::vector<SlotRange>& ranges) {
     failures_ = 0;
     adopt(ranges);
     drop_idle_nodes();
-    leave_lobby();
+    leave_placeholder();
     incomplete_ = is_complete() ? 0 : incomplete_ + 1;
     if (incomplete_ != 0) {
         refresh(reload_after());
@@ -375,25 +376,25 @@ Milliseconds Cluster::reload_after() const {
     return incomplete_ < kEagerLoads ? kLookAgain : kLongestPause;
 }
 
-// Passes the calls that wait in the lobby on to their nodes.
-void Cluster::leave_lobby() {
-    const std::unique_ptr<Client> lobby = std::move(lobby_);
+// Passes the calls that wait in the placeholder on to their nodes.
+void Cluster::leave_placeholder() {
+    const std::unique_ptr<Client> placeholder = std::move(placeholder_);
     Call* call = nullptr;
-    while (lobby != nullptr && (call = lobby->first_unsent()) != nullptr) {
-        lobby->pass_on(call, client_of(call->slot), false);
+    while (placeholder != nullptr && (call = placeholder->first_unsent()) != nullptr) {
+        placeholder->pass_on(call, client_of(call->slot), false);
     }
 }
 
 // Drops nodes without slots and without unanswered calls.
 void Cluster::drop_idle_nodes() {
-    strangers_ = 0;
+    unlisted_ = 0;
     for (std::size_t i = 0; i < nodes_.size(); i++) {
         Node* node = nodes_[i].get();
         if (node == nullptr || node->slots != 0) {
             continue;
         }
         if (node->client != nullptr && node->client->busy()) {
-            strangers_++;
+            unlisted_++;
             continue;
         }
         indices_.erase(address_key(node->host, node->port));
@@ -411,7 +412,7 @@ bool Cluster::is_complete() const {
 void Cluster::on_no_ranges(const std::string& where, Error error, std::string_view line) {
     complain(where, error, line);
     if (!known()) {
-        lobby_endpoint_->tell(error, "no node of the cluster answers");
+        placeholder_endpoint_->tell(error, "no node of the cluster answers");
     }
     // The addresses of the seeds may have changed.
     seeds_.look_up();
@@ -440,12 +441,12 @@ Client* Cluster::redirect(const Client& from, Error error, std::string_view text
         host = from.settings().address.host;
     }
     const std::size_t before = indices_.size();
-    const bool may = is_host(host) && (strangers_ < kMostStrangers || is_known(host, port));
+    const bool may = is_host(host) && (unlisted_ < kMostUnlisted || is_known(host, port));
     const std::uint16_t owner = may ? node_at(host, port, name) : kNoNode;
     if (owner == kNoNode) {
         return nullptr;
     }
-    strangers_ += indices_.size() - before;
+    unlisted_ += indices_.size() - before;
     if (error == Error::kMoved) {
         owners_[slot] = owner;
         refresh(0);

@@ -22,8 +22,9 @@
 
 namespace rate_limit::redis {
 
-// Until the map is loaded, calls wait in a client without a connection, the lobby. The map is loaded again
-// when a node answers that a slot has moved, when a node fails, and while a slot has no node that answers.
+// Until the map is loaded, calls wait in a client without a connection, the placeholder. The map is loaded
+// again when a node answers that a slot has moved, when a node fails, and while a slot has no node that
+// answers.
 class Cluster final : public Router, private Topology::Owner, private Redirector {
   public:
     // `settings` apply to each node, except for the address, and must outlive this object.
@@ -42,7 +43,7 @@ class Cluster final : public Router, private Topology::Owner, private Redirector
 
   private:
     class Member;
-    class Lobby;
+    class Placeholder;
     class NodeLoop;
     struct Node;
 
@@ -54,8 +55,8 @@ class Cluster final : public Router, private Topology::Owner, private Redirector
     void on_trouble() override { refresh(0); }
     void on_timer();
 
-    // Whether a map was loaded. Until then, calls wait in the lobby.
-    bool known() const { return lobby_ == nullptr; }
+    // Whether a map was loaded. Until then, calls wait in the placeholder.
+    bool known() const { return placeholder_ == nullptr; }
     void refresh(Milliseconds after);
     Milliseconds reload_after() const;
     std::vector<Endpoint::Target> nodes_to_ask();
@@ -65,7 +66,7 @@ class Cluster final : public Router, private Topology::Owner, private Redirector
     void make_client(Node* node);
     void set_probes();
     void adopt(const std::vector<SlotRange>& ranges);
-    void leave_lobby();
+    void leave_placeholder();
     void drop_idle_nodes();
     bool is_complete() const;
     void complain(const std::string& where, Error error, std::string_view line);
@@ -75,19 +76,19 @@ class Cluster final : public Router, private Topology::Owner, private Redirector
     Seeds seeds_;
     Loop* loop_;
     std::unique_ptr<Topology> topology_;
-    Alarm* timer_;                     // until the map is loaded again
-    Lobby* lobby_endpoint_ = nullptr;  // of lobby_, which owns it
-    std::unique_ptr<Client> lobby_;    // null once a map was loaded
-    bool warm_ = false;                // connects to nodes before the first call
-    unsigned failures_ = 0;            // to load the map, in a row
-    unsigned incomplete_ = 0;          // maps in a row in which a slot had no node that answers
-    Milliseconds asked_at_ = 0;        // when the map was last requested; 0 for never
-    Journal own_journal_;              // unless the settings have one
+    Alarm* timer_;                                 // until the map is loaded again
+    Placeholder* placeholder_endpoint_ = nullptr;  // of placeholder_, which owns it
+    std::unique_ptr<Client> placeholder_;          // null once a map was loaded
+    bool warm_ = false;                            // connects to nodes before the first call
+    unsigned failures_ = 0;                        // to load the map, in a row
+    unsigned incomplete_ = 0;                      // maps in a row in which a slot had no node that answers
+    Milliseconds asked_at_ = 0;                    // when the map was last requested; 0 for never
+    Journal own_journal_;                          // unless the settings have one
     std::unique_ptr<NodeLoop> node_loop_;
     std::vector<std::unique_ptr<Node>> nodes_;                // null for an index in free_
     std::vector<std::uint16_t> free_;                         // indices in nodes_
     std::unordered_map<std::string, std::uint16_t> indices_;  // in nodes_, by address_key()
-    std::size_t strangers_ = 0;                 // nodes without slots, which only redirections have named
+    std::size_t unlisted_ = 0;                  // nodes without slots, which only redirections have named
     std::array<std::uint16_t, kSlots> owners_;  // indices in nodes_, or kNoNode
 };
 
