@@ -6,10 +6,10 @@ if not redis.REDIS_VERSION_NUM then
     redis.replicate_commands()
 end
 local time = redis.call('TIME')
-local now = time[1] * 1000000 + time[2]
+local now = time[1] * kSecond + time[2]
 local last = redis.call('ZREVRANGE', KEYS[1], 0, 0, 'WITHSCORES')[2]
 local moment = math.max(now, (tonumber(last) or 0) + 1)
-redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('%.0f', now - 60000000))
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('%.0f', now - 60 * kSecond))
 redis.call('ZADD', KEYS[1], string.format('%.0f', moment), ARGV[1])
 redis.call('PEXPIRE', KEYS[1], 60000)
 return 'OK'

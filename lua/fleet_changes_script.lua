@@ -4,7 +4,7 @@
 -- in microseconds, or 0 to read no resets; then the names of zones. Returns strings, each after its length: the moment
 -- of the last reset, the rate of each zone (empty if it was not changed), the resets.
 local time = redis.call('TIME')
-local now, since = time[1] * 1000000 + time[2], tonumber(ARGV[1])
+local now, since = time[1] * kSecond + time[2], tonumber(ARGV[1])
 local resets = {}
 if since > 0 then
     -- The clock was set back: moments of new resets may be below that of the caller.

@@ -1,6 +1,6 @@
 -- Which keys hold a sliding_log of more than LARGE entries. Reading or writing such a value as a whole would block
 -- Redis for milliseconds, so log_ring.lua reads and writes it in parts.
-local LARGE = 300
+local LARGE = kMostWholeEntries
 if makers[kSlidingLog] then
     local has_large_log, number, at = {}, 0, 1
     while at <= #ARGV[1] do

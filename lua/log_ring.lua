@@ -3,8 +3,8 @@
 --
 -- Header:
 --   64 bits  time until which a rate needs the value
---    8 bits  192, which no other value has in its ninth byte
---    8 bits  16 + bytes of an entry
+--    8 bits  kLargeLogFlags, which no other value has in its ninth byte
+--    8 bits  kLargeLogEntry + bytes of an entry
 --   64 bits  time of the last admitted request, for min_interval
 --   64 bits  time of the newest entry
 --   48 bits  `shift`: entry = time + shift. When the clock is set back, `shift` changes and the entries stay.
@@ -17,8 +17,8 @@
 -- is written as a whole. Without a body, the entries are in Redis under `key`, which may not exist yet.
 local new_ring, open_ring, part_of_ring, ring_age, ring_append
 if makers[kSlidingLog] then
-    -- Bytes of the header; entries that are read at once; most entries that are written at once.
-    local HEADER, RUN, MOST, FORMAT = 44, 32, 4096, '<I6I2BBI6I2I6I2I6I4I4I4'
+    -- Entries that are read at once; most entries that are written at once; the header.
+    local RUN, MOST, FORMAT = 32, 4096, '<I6I2BBI6I2I6I2I6I4I4I4'
 
     new_ring = function(bytes, room, body)
         return {
@@ -29,17 +29,17 @@ if makers[kSlidingLog] then
 
     -- Returns the ring of a value, or of a header if the entries stay in Redis under `key`. Nothing if it is no ring.
     open_ring = function(value, key)
-        if #value < HEADER or string.byte(value, 9) ~= 192 then
+        if #value < kLargeLogHeader or string.byte(value, 9) ~= kLargeLogFlags then
             return
         end
         local expiry, expiry_top, _, bytes, admitted, admitted_top, newest, newest_top, shift, room, head, size =
             from_bytes(FORMAT, value)
-        bytes = bytes - 16
+        bytes = bytes - kLargeLogEntry
         if (bytes ~= 4 and bytes ~= 6) or room > kMaxLogEntries or head >= room or size > room then
             return
         end
         local ring = new_ring(bytes, room, '')
-        ring.key, ring.body = key, not key and string.sub(value, HEADER + 1)
+        ring.key, ring.body = key, not key and string.sub(value, kLargeLogHeader + 1)
         ring.head, ring.size, ring.shift = head, size, shift
         ring.newest = newest + newest_top % 16 * 2 ^ 48
         ring.expiry, ring.admitted = expiry + expiry_top % 32 * 2 ^ 48, admitted + admitted_top % 32 * 2 ^ 48
@@ -62,7 +62,7 @@ if makers[kSlidingLog] then
         if ring.body then
             text = string.sub(ring.body, from + 1, from + length)
         else
-            text = read_part(ring.key, HEADER + from, HEADER + from + length - 1)
+            text = read_part(ring.key, kLargeLogHeader + from, kLargeLogHeader + from + length - 1)
         end
         return #text < length and text .. string.rep('\0', length - #text) or text
     end
@@ -110,7 +110,7 @@ if makers[kSlidingLog] then
         ring.size, ring.from = ring.size + count, nil
         if count > MOST and not ring.body then
             -- Redis allocates the memory once.
-            write_part(ring.key, HEADER + math.min(position + count, ring.room) * ring.bytes - 1, '\0')
+            write_part(ring.key, kLargeLogHeader + math.min(position + count, ring.room) * ring.bytes - 1, '\0')
         end
         local text
         while count > 0 do
@@ -120,7 +120,7 @@ if makers[kSlidingLog] then
             if ring.body then
                 ring.body = string.sub(ring.body, 1, at) .. text .. string.sub(ring.body, at + #text + 1)
             else
-                write_part(ring.key, HEADER + at, text)
+                write_part(ring.key, kLargeLogHeader + at, text)
             end
             position, count = (position + part) % ring.room, count - part
         end
@@ -133,9 +133,9 @@ if makers[kSlidingLog] then
                 return save_value(key, value, expires, same_expiry)
             end
             local expiry, admitted, newest = value.expiry % 2 ^ 48, value.admitted % 2 ^ 48, value.newest % 2 ^ 48
-            local header = to_bytes(FORMAT, expiry, (value.expiry - expiry) / 2 ^ 48, 192, 16 + value.bytes,
-                admitted, (value.admitted - admitted) / 2 ^ 48, newest, (value.newest - newest) / 2 ^ 48,
-                value.shift, value.room, value.head, value.size)
+            local header = to_bytes(FORMAT, expiry, (value.expiry - expiry) / 2 ^ 48, kLargeLogFlags,
+                kLargeLogEntry + value.bytes, admitted, (value.admitted - admitted) / 2 ^ 48, newest,
+                (value.newest - newest) / 2 ^ 48, value.shift, value.room, value.head, value.size)
             if value.body then
                 return save_value(key, header .. value.body, expires)
             end
@@ -148,7 +148,7 @@ if makers[kSlidingLog] then
         local opened = {}
         for i in pairs(large) do
             local key = keys[i]
-            local value = opened[key] or read_part(key, 0, HEADER - 1)
+            local value = opened[key] or read_part(key, 0, kLargeLogHeader - 1)
             if value.err and string.find(value.err, '^WRONGTYPE') then
                 value = false
             elseif value.err and not declared then
@@ -159,7 +159,7 @@ if makers[kSlidingLog] then
                 value = new_ring(4, 1, '')
                 value.key, value.body = key, false
             elseif not opened[key] then
-                value = open_ring(value, key) or #value < HEADER and value or read_part(key, 0, -1)
+                value = open_ring(value, key) or #value < kLargeLogHeader and value or read_part(key, 0, -1)
             end
             opened[key], values[i] = value, value
         end

@@ -6,7 +6,6 @@
 -- `start` is the time of the newest entry, `a` the number of entries in the period, `b` that of all entries.
 -- include log_ring.lua
 makers[kSlidingLog] = makers[kSlidingLog] and function(limit, _, seconds, _, flags, capacity, _, _, longest)
-    local HEADER = 9
     local period, varied = seconds * kSecond, flags % 8 >= kFlagVaried
     longest = longest * kSecond
     -- If rates differ between clients, an entry that is too old for this rate may be needed by the next one.
@@ -21,9 +20,9 @@ makers[kSlidingLog] = makers[kSlidingLog] and function(limit, _, seconds, _, fla
     -- Returns by how much the entry at `index`, counted from the oldest, is older than the newest.
     local function age_of(state, bytes, newest, index)
         if bytes == 4 then
-            return (newest - from_bytes('<I4', state, HEADER + 1 + index * 4)) % 2 ^ 32
+            return (newest - from_bytes('<I4', state, kLogHeader + 1 + index * 4)) % 2 ^ 32
         end
-        return (newest - from_bytes('<I6', state, HEADER + 1 + index * 6)) % 2 ^ 48
+        return (newest - from_bytes('<I6', state, kLogHeader + 1 + index * 6)) % 2 ^ 48
     end
 
     -- Converts a ring, or a log with other entries or too many: keeps the newest entries whose age fits `width` bytes.
@@ -49,9 +48,9 @@ makers[kSlidingLog] = makers[kSlidingLog] and function(limit, _, seconds, _, fla
         known, known_newest, known_size = '', 0, 0
         if type(state) == 'table' then
             known, known_newest, known_size = convert(ring_age, state, state.bytes, state.newest, state.size)
-        elseif state and #state >= HEADER then
+        elseif state and #state >= kLogHeader then
             local bytes, newest = from_bytes('<BI8', state)
-            local size = (#state - HEADER) / bytes
+            local size = (#state - kLogHeader) / bytes
             newest = newest % 2 ^ 52
             if bytes == width and size <= capacity and size % 1 == 0 then
                 known, known_newest, known_size = state, newest, size
@@ -128,7 +127,7 @@ makers[kSlidingLog] = makers[kSlidingLog] and function(limit, _, seconds, _, fla
 
     -- Returns the newest `kept` entries with times reduced by `back`.
     local function entries_of(state, size, kept, back)
-        local from = HEADER + 1 + (size - kept) * width
+        local from = kLogHeader + 1 + (size - kept) * width
         if back == 0 then
             return string.sub(state, from)
         end

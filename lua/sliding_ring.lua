@@ -32,12 +32,12 @@ local function ring_of(state)
         return widened(cut(state))
     end
     local ring = new_ring(width, capacity, '')
-    if state and #state >= HEADER then
+    if state and #state >= kLogHeader then
         local bytes, newest = from_bytes('<BI8', state)
-        local size = (#state - HEADER) / bytes
+        local size = (#state - kLogHeader) / bytes
         if (bytes == 4 or bytes == 6) and size % 1 == 0 then
             local kept = math.min(size, capacity)
-            ring = new_ring(bytes, capacity, string.sub(state, HEADER + 1 + (size - kept) * bytes))
+            ring = new_ring(bytes, capacity, string.sub(state, kLogHeader + 1 + (size - kept) * bytes))
             ring.newest = newest % 2 ^ 52
         end
     end

@@ -94,4 +94,13 @@ enum ValueFlag : unsigned {
     kValueIsLong = 128,
 };
 
+// A log has a header, then its entries. A large log, of more than kMostWholeEntries entries, is stored as a
+// ring: lua/log_ring.lua describes its header. kLargeLogFlags is its ninth byte, which no other value has.
+// The tenth byte is kLargeLogEntry plus the bytes of an entry.
+constexpr std::size_t kLogHeader = 9;
+constexpr std::uint32_t kMostWholeEntries = 300;
+constexpr std::size_t kLargeLogHeader = 44;
+constexpr unsigned kLargeLogFlags = 192;
+constexpr std::size_t kLargeLogEntry = 16;
+
 }  // namespace rate_limit

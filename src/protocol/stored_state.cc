@@ -14,9 +14,6 @@ namespace {
 constexpr std::size_t kFlagsAt = 8;
 constexpr std::size_t kLongHeader = 9;
 constexpr std::uint64_t kTimeMask = (std::uint64_t{1} << 53) - 1;
-constexpr unsigned kRingFlags = 192;  // the ninth byte of a ring
-constexpr std::size_t kRingHead = 44;
-constexpr std::size_t kLogHeader = 9;
 static_assert(kLongestStored >= kLongHeader + 8 + kLogHeader + kMostWholeEntries * kWideLogBytes);
 
 unsigned byte_at(std::string_view text, std::size_t at) { return static_cast<unsigned char>(text[at]); }
@@ -55,16 +52,16 @@ struct Entries {
 
 // See lua/log_ring.lua. False if the value is no ring.
 bool open_ring(std::string_view value, Entries* entries, Micros* expiry, Micros* admitted) {
-    if (value.size() < kRingHead || byte_at(value, kFlagsAt) != kRingFlags) {
+    if (value.size() < kLargeLogHeader || byte_at(value, kFlagsAt) != kLargeLogFlags) {
         return false;
     }
-    entries->bytes = byte_at(value, 9) - std::size_t{16};
+    entries->bytes = byte_at(value, kFlagsAt + 1) - kLargeLogEntry;
     entries->newest = number_at(value, 18, 8) & ((std::uint64_t{1} << kWindowBits) - 1);
     entries->shift = number_at(value, 26, 6);
     entries->room = number_at(value, 32, 4);
     entries->head = number_at(value, 36, 4);
     entries->size = number_at(value, 40, 4);
-    entries->body = value.substr(kRingHead);
+    entries->body = value.substr(kLargeLogHeader);
     if ((entries->bytes != kNarrowLogBytes && entries->bytes != kWideLogBytes) ||
         entries->room > kMaxLogEntries || entries->head >= entries->room || entries->size > entries->room) {
         return false;

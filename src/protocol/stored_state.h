@@ -10,10 +10,6 @@
 
 namespace rate_limit {
 
-// A sliding_log of more entries is stored as a ring, of which the script reads and writes parts. The number
-// is that of lua/large_logs.lua.
-constexpr std::uint32_t kMostWholeEntries = 300;
-
 // The most words of a state that these functions read and write.
 constexpr std::size_t kMostStoredWords = kMaxRates * (2 + kMaxBuckets) + 3;
 

@@ -42,8 +42,8 @@ inline std::string script_text(const std::string& order, const KeyFiles* files, 
         const std::size_t begin = text.find(large) + large.size();
         text.replace(begin, text.find('\n', begin) - begin, std::to_string(whole));
         // Reads and writes few entries at once, so that small logs need several steps too.
-        const std::string at_once = "RUN, MOST, FORMAT = 44, 32, 4096,";
-        text.replace(text.find(at_once), at_once.size(), "RUN, MOST, FORMAT = 44, 4, 3,");
+        const std::string at_once = "RUN, MOST, FORMAT = 32, 4096,";
+        text.replace(text.find(at_once), at_once.size(), "RUN, MOST, FORMAT = 4, 3,");
     }
     return text;
 }
