@@ -38,6 +38,12 @@ struct Quota {
     std::uint64_t period;  // of the rate, microseconds
 };
 
+// `rate` is the index of the rate.
+inline Quota quota_of(const Policy& policy, const StateLayout& layout, std::uint32_t rate) {
+    const Rate& r = policy.rates.rates[rate];
+    return {policy, layout, r, capacity_of(policy, r), static_cast<std::uint64_t>(r.period)};
+}
+
 // The word of a window has its end in 52 bits and a mark of its period above. The mark tells why a window
 // lies in the future: its period was longer, or the clock was set back.
 constexpr unsigned kWindowBits = 52;

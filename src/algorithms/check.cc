@@ -8,11 +8,6 @@ namespace {
 
 bool longer(Micros a, Micros b) { return b != kNever && (a == kNever || a > b); }
 
-Quota quota_of(const Policy& policy, const StateLayout& layout, std::uint32_t rate) {
-    const Rate& r = policy.rates.rates[rate];
-    return {policy, layout, r, capacity_of(policy, r), static_cast<std::uint64_t>(r.period)};
-}
-
 // The state of an unknown client. No algorithm reads more words of a state that is all zero.
 constexpr std::uint64_t kUnseen[2 + kMaxBuckets] = {};
 

@@ -99,11 +99,8 @@ bool CheckCommand::run_single(unsigned head, const char* at, std::size_t positio
         (head & kLargeCosts) != 0 ? little_endian<7>(at + 1) : little_endian<4>(at + 1);
     LimitCheck& limit = limit_checks[0];
     limit.load(read, value);
-    const Policy& policy = read.policy;
-    const Rate& rate = policy.rates.rates[0];
-    const Quota quota = {policy, read.layout, rate, capacity_of(policy, rate),
-                         static_cast<std::uint64_t>(rate.period)};
-    const AlgorithmFunctions& functions = functions_of(policy.algorithm);
+    const Quota quota = quota_of(read.policy, read.layout, 0);
+    const AlgorithmFunctions& functions = functions_of(read.policy.algorithm);
     View view;
     Outcome out = functions.evaluate(quota, limit.words, now_, cost, &view);
     if (cost == 0) {
@@ -112,7 +109,7 @@ bool CheckCommand::run_single(unsigned head, const char* at, std::size_t positio
     }
     if ((out.fits && cost != 0) || view.moved) {
         functions.charge(quota, view, out.fits ? cost : 0, limit.words);
-        const Micros expires = functions.needed_until(quota, limit.words, rate.period);
+        const Micros expires = functions.needed_until(quota, limit.words, quota.rate.period);
         const bool same = out.fits && cost != 0 && read.fixed_expiry && view.a != 0 && !view.moved;
         if (same && !keys_->repeated()) {
             char short_value[kLargeState];

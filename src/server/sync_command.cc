@@ -119,16 +119,13 @@ std::string_view SyncCommand::charge_window(const ReadPolicy& read, std::size_t 
                                             std::uint64_t* overshoot, Micros* expires) {
     LimitCheck& limit = limit_check;
     limit.load(read, keys_->value(position));
-    const Policy& policy = read.policy;
-    const Rate& rate = policy.rates.rates[0];
-    const Quota quota = {policy, read.layout, rate, capacity_of(policy, rate),
-                         static_cast<std::uint64_t>(rate.period)};
-    const AlgorithmFunctions& functions = functions_of(policy.algorithm);
+    const Quota quota = quota_of(read.policy, read.layout, 0);
+    const AlgorithmFunctions& functions = functions_of(read.policy.algorithm);
     View view;
     const Outcome out = functions.evaluate(quota, limit.words, now_, 0, &view);
     functions.impose(quota, view, cost, limit.words);
     *overshoot = cost - std::min(cost, out.remaining);
-    *expires = functions.needed_until(quota, limit.words, rate.period);
+    *expires = functions.needed_until(quota, limit.words, quota.rate.period);
     char value[kLargeState];
     const std::size_t size = encode_stored(read.layout, limit.words, limit.form, value);
     keys_->write(position, {value, size}, view.a != 0 && !view.moved ? kKeepExpiry : *expires);
