@@ -97,7 +97,7 @@ local function charge_client(number, value, cost)
     local written, expires = charge_beyond_limit(cost)
     value = expires and written or not expires and value
     -- parts charge_client
-    return overshoot, value, expires, value and #value < 65536 and value or ''
+    return overshoot, value, expires, value and #value <= kMostReported and value or ''
 end
 
 -- `expiries` has the times until which changed values are needed, `same_expiry` is true where the key has this expiry

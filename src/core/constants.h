@@ -86,6 +86,7 @@ constexpr std::size_t kShortState = 12;
 constexpr std::size_t kWideState = 16;
 constexpr std::size_t kLargeState = 23;
 constexpr std::size_t kRingHeader = 13;
+constexpr std::size_t kMostReported = 8192;  // bytes in the reply to a sync call; a longer value is no state
 enum ValueFlag : unsigned {
     kValueHasInterval = 8,
     kValueHasExpiry = 16,

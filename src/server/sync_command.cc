@@ -13,7 +13,8 @@ namespace {
 
 constexpr Micros kGuardFor = 86400 * kSecond;
 constexpr Micros kClientGuardFor = 60 * kSecond;
-constexpr std::size_t kMostReported = 65535;  // bytes of a value in a reply
+
+static_assert(kMostReported >= kLongestStored, "a reply has every value that an algorithm writes");
 
 LimitCheck limit_check;  // the server runs one command at a time
 

@@ -22,9 +22,7 @@ class SyncCommand {
         std::string_view age;
     };
 
-    // The most clients of a call: the longest values of all of them fit the reply.
-    static constexpr std::size_t kMostClients = 1024;
-    static constexpr std::size_t kLongestReply = 8 + kMostClients * (9 + kLongestStored);
+    static constexpr std::size_t kMostClients = 1024;  // of a call
 
     // Reads the arguments of a call with this number of client keys. Returns null, or what is wrong. The
     // texts must live until run() has returned.
@@ -34,7 +32,7 @@ class SyncCommand {
     // reply to `reply`, which has room for reply_room() bytes, and returns its size.
     std::size_t run(Keys* keys, std::string_view guard, Micros now, char* reply);
 
-    std::size_t reply_room() const { return 8 + clients_ * (9 + kLongestStored); }
+    std::size_t reply_room() const { return 8 + clients_ * (9 + kMostReported); }
 
   private:
     std::string_view charge(std::size_t position, bool applied, std::uint64_t* overshoot, Micros* expires);

@@ -1,6 +1,7 @@
 // The commands of src/server, without a server: their keys are in memory, and the test sets the time.
 #pragma once
 
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <string>
@@ -77,8 +78,13 @@ class NativeServer {
             return wrong;
         }
         MemoryKeys memory(&stored_, keys, now);
-        std::string reply(sync_->reply_room(), '\0');
-        reply.resize(sync_->run(&memory, keys.back(), now, reply.data()));
+        const std::size_t room = sync_->reply_room();
+        std::string reply(room, '\0');
+        const std::size_t size = sync_->run(&memory, keys.back(), now, reply.data());
+        if (size > room) {
+            std::abort();
+        }
+        reply.resize(size);
         return reply;
     }
 

@@ -213,6 +213,30 @@ void test_a_key_that_holds_no_string_is_replaced(void**) {
     compare(simple_call("b"));
 }
 
+// A reply has room for the longest value of an algorithm, and the client's key may hold anything.
+void test_a_value_that_no_algorithm_has_written_is_not_reported(void**) {
+    host = std::make_unique<NativeHost>(server_programs()[0]);
+    const std::string foreign(60'000, 'x');
+    TimedCall call = simple_call("a");
+    call.groups[0].limits[0].cost = 0;
+    call.sequence = 1;
+    for (const char* database : {"0", "1"}) {
+        host->connection().call({"SELECT", database});
+        host->connection().call({"SET", "a", foreign});
+    }
+    compare(call);
+    const auto words = native_words(call);
+    const Reply reply = host->connection().call(words);
+    assert_int_equal(reply->len, 8 + 9);
+
+    NativeServer server;
+    server.stored()["a"] = {foreign, kMidnight + kSecond};
+    const std::size_t at = words.size() - 4;
+    const std::string text =
+        server.sync({"a", "guard"}, {words[at], words[at + 1], words[at + 2], words[at + 3]}, kMidnight);
+    assert_int_equal(text.size(), 8 + 9);
+}
+
 // Arguments of a call with words removed, added, or with other bytes.
 std::vector<std::string> damaged(std::vector<std::string> words, std::mt19937* random) {
     const auto any = [=](std::size_t size) { return (*random)() % size; };
@@ -283,6 +307,7 @@ int main() {
         cmocka_unit_test_teardown(test_a_command_does_in_valkey_what_the_script_does, stop_host),
         cmocka_unit_test_teardown(test_keys_that_are_not_declared_make_no_difference, stop_host),
         cmocka_unit_test_teardown(test_a_key_that_holds_no_string_is_replaced, stop_host),
+        cmocka_unit_test_teardown(test_a_value_that_no_algorithm_has_written_is_not_reported, stop_host),
         cmocka_unit_test_teardown(test_wrong_arguments_get_an_error, stop_host),
         cmocka_unit_test_teardown(test_no_keys_show_that_the_commands_are_there, stop_host),
     };
