@@ -31,6 +31,17 @@ subtest 'a user without the command uses the script' => sub {
     }
 };
 
+subtest 'a user that must not write' => sub {
+    my $valkey = start_redis(server => 'valkey', config => $load);
+    for my $words ([ 'RATELIMIT.CHECK', '1', 'a', '', '' ], [ 'RATELIMIT.SYNC', '1', 'a', '', '', '1', '1' ]) {
+        for my $category (qw(write fast)) {
+            $valkey->command('ACL', 'SETUSER', 'user', 'reset', '~*', '+@all', '-@' . $category);
+            like $valkey->command('ACL', 'DRYRUN', 'user', @$words), qr/no permissions to run/,
+                "a user without \@$category may not call $words->[0]";
+        }
+    }
+};
+
 subtest 'a full Redis refuses a check' => sub {
     my $redis = start_redis(config => $load);
     my $nginx = start_native($redis, 3);

@@ -396,6 +396,14 @@ int sync(RedisModuleCtx* context, RedisModuleString** words, int count) {
     return REDISMODULE_OK;
 }
 
+// Adds the ACL categories of a command that writes. Redis 7.0 knows no categories for commands of modules,
+// and its redismodule.h does not declare the function.
+bool add_categories(RedisModuleCommand* command) {
+    int (*set_categories)(RedisModuleCommand*, const char*) = nullptr;
+    RedisModule_GetApi("RedisModule_SetCommandACLCategories", &set_categories);
+    return set_categories == nullptr || set_categories(command, "write fast") == REDISMODULE_OK;
+}
+
 // Registers a command whose keys follow their number, as those of EVALSHA do.
 bool add_command(RedisModuleCtx* context, const char* name, RedisModuleCmdFunc run, const char* summary,
                  int arity) {
@@ -418,7 +426,8 @@ bool add_command(RedisModuleCtx* context, const char* name, RedisModuleCmdFunc r
     info.since = "1.0.0";
     info.arity = arity;
     info.key_specs = specs;
-    return RedisModule_SetCommandInfo(RedisModule_GetCommand(context, name), &info) == REDISMODULE_OK;
+    RedisModuleCommand* command = RedisModule_GetCommand(context, name);
+    return RedisModule_SetCommandInfo(command, &info) == REDISMODULE_OK && add_categories(command);
 }
 
 }  // namespace
