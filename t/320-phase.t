@@ -50,6 +50,10 @@ location = /user    { auth_basic x; auth_basic_user_file %DIR%/html/users; rate_
     empty_gif; }
 location = /any     { satisfy any; allow 192.0.2.1; deny all; $check rate_limit zone=tenant phase=precontent;
     empty_gif; }
+location = /any-user { satisfy any; allow 127.0.0.1; deny all; auth_basic x; auth_basic_user_file %DIR%/html/users;
+    rate_limit zone=user phase=precontent; empty_gif; }
+location = /any-tenant { satisfy any; allow 127.0.0.1; deny all; $check rate_limit zone=tenant phase=precontent;
+    empty_gif; }
 location = /any-403 { satisfy any; allow 127.0.0.1; deny all; $check rate_limit zone=address phase=precontent;
     rate_limit_status 403; empty_gif; }
 location = /closed  { deny all; rate_limit zone=address phase=precontent; empty_gif; }
@@ -189,6 +193,11 @@ subtest 'counters' => sub {
 subtest 'satisfy any' => sub {
     is ask('/any', new_name(), 4), '200 200 200 429', 'a request that authentication admits is limited';
     is $nginx->get('/any')->{status}, 401, 'a request that neither admits is refused';
+    my %wrong = (Authorization => 'Basic Ym9iOndyb25n');    # bob:wrong
+    is join(' ', map { $nginx->get('/any-user', %wrong)->{status} } 1 .. 3), '200 200 429',
+        'an allowed address is limited as the user that it claims to be';
+    is ask('/any-tenant', new_name(), 1), '200', 'and skips auth_request';
+    is $nginx->get('/any-tenant', 'X-Tenant' => 'x')->header('X-Status'), 'BYPASSED', 'so its tenant is not known';
     my $name = new_name();
     is ask('/any-403', $name, 11), '200 ' x 10 . '403', 'a rejection with 403 is final, though the address is allowed';
     $name = new_name();
