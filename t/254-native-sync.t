@@ -35,6 +35,21 @@ for my $zone (@algorithms) {
         ok wait_for('a sync call', sub { ask($second, $zone, $client, 1) eq '429' }), "the other learns of them, $way";
     }
 }
+# nginx sends each client once in a call. A client that is sent twice must not stay in a replica for ever.
+my $replica = start_redis(replicaof => $redis);
+my $monitor = $redis->monitor;
+ask($native, 'fixed_window', 'c', 1);
+$monitor->wait_for(qr/"RATELIMIT\.SYNC"/);
+my ($call) = grep { $_->{words}[0] eq 'RATELIMIT.SYNC' } $monitor->commands;
+my ($policies, $entries) = @{ $call->{words} }[ -4, -3 ];
+my @twice = ('rate_limit:twice') x 2;
+$redis->command('RATELIMIT.SYNC', 3, @twice, 'rate_limit:guard', $policies, substr($entries, 0, 8) x 2, 1, 0);
+$redis->command('WAIT', 1, 10_000);
+cmp_ok $redis->command('PEXPIRETIME', $twice[0]), '>', 0, 'a client that a call has twice expires';
+for my $ask (qw(GET PEXPIRETIME)) {
+    is $replica->command($ask, $twice[0]), $redis->command($ask, $twice[0]), "$ask: the same in a replica";
+}
+
 cmp_ok $redis->commandstats('ratelimit.sync'), '>', 0, 'the module has synchronised';
 cmp_ok $redis->commandstats('evalsha'), '>', 0, 'and so has the script';
 unlike $native->error_log . $script->error_log, qr/\[(?:warn|error|alert|crit|emerg)\]/, 'nothing is logged';

@@ -142,8 +142,8 @@ class DeclaredKeys final : public Keys {
         value.copy(at, size);
         if (expires != kKeepExpiry) {
             RedisModule_SetAbsExpire(to.key, to_millis(expires));
+            to.expires = expires;
         }
-        to.expires = expires;
         to.changed = true;
     }
 
@@ -158,7 +158,7 @@ class DeclaredKeys final : public Keys {
   private:
     struct Entry {
         RedisModuleKey* key;  // null if an earlier key is the same one
-        Micros expires;       // of the last write
+        Micros expires;       // that this call has set; kKeepExpiry if none
         bool changed;
     };
 
