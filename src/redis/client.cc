@@ -141,10 +141,12 @@ void Client::read_native_reply(const redisReply& reply) {
 }
 
 // Sends a call again by the script if the native command has refused it: the module is not loaded any more,
-// the user may not call it, or it does not know what the call asks for. It has then changed nothing.
+// the user may not call it, or it does not know what the call asks for. It has then changed nothing. Neither
+// has it in a replica, where the script tells whether the slots of a cluster are now served by another node.
 bool Client::retried_by_script(Call* call, std::string_view text) {
     const bool unknown = text.substr(0, 19) == "ERR unknown command" || text.substr(0, 6) == "NOPERM";
-    if (!call->by_native || (!unknown && text.substr(0, 4) != "ERR ")) {
+    const bool refused = unknown || text.substr(0, 4) == "ERR " || text.substr(0, 8) == "READONLY";
+    if (!call->by_native || !refused) {
         return false;
     }
     if (unknown) {
