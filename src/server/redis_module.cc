@@ -20,6 +20,7 @@ namespace {
 
 constexpr std::size_t kTable = 2 * kMostKeys;  // of positions by key; a power of two
 constexpr std::string_view kNothing;           // the reply of a node that does not serve all slots
+constexpr int kKeyFlags = REDISMODULE_CMD_KEY_RW | REDISMODULE_CMD_KEY_ACCESS | REDISMODULE_CMD_KEY_UPDATE;
 constexpr char kNoMemory[] = "ERR the module is out of memory";
 
 // The commands run one at a time, so all calls share this memory.
@@ -318,6 +319,18 @@ bool read_count(RedisModuleString* text, int arguments, int others, long long* c
            *count <= arguments - others && *count <= static_cast<long long>(kMostKeys);
 }
 
+// Tells the server the positions of the declared keys. A cluster redirects by these, not by the key spec.
+int tell_keys(RedisModuleCtx* context, RedisModuleString** words, int count, int others) {
+    constexpr int kFirstKey = 2;
+    long long keys = 0;
+    if (count >= others && read_count(words[1], count, others, &keys)) {
+        for (int i = 0; i < keys; i++) {
+            RedisModule_KeyAtPosWithFlags(context, kFirstKey + i, kKeyFlags);
+        }
+    }
+    return REDISMODULE_OK;
+}
+
 int reply_with(RedisModuleCtx* context, std::string_view text) {
     return RedisModule_ReplyWithStringBuffer(context, text.data(), text.size());
 }
@@ -345,6 +358,9 @@ int check_undeclared(RedisModuleCtx* context, RedisModuleString** words, int cou
 // RATELIMIT.CHECK N key1 … keyN POLICIES GROUPS
 int check(RedisModuleCtx* context, RedisModuleString** words, int count) {
     constexpr int kOthers = 4;  // command, N, POLICIES, GROUPS
+    if (RedisModule_IsKeysPositionRequest(context) != 0) {
+        return tell_keys(context, words, count, kOthers);
+    }
     long long keys = 0;
     if (count < kOthers) {
         return RedisModule_WrongArity(context);
@@ -369,6 +385,9 @@ int check(RedisModuleCtx* context, RedisModuleString** words, int count) {
 // RATELIMIT.SYNC N key1 … keyN-1 GUARD POLICIES ENTRIES SEQUENCE AGE
 int sync(RedisModuleCtx* context, RedisModuleString** words, int count) {
     constexpr int kOthers = 6;  // command, N, POLICIES, ENTRIES, SEQUENCE, AGE
+    if (RedisModule_IsKeysPositionRequest(context) != 0) {
+        return tell_keys(context, words, count, kOthers);
+    }
     long long keys = 0;
     if (count < kOthers) {
         return RedisModule_WrongArity(context);
@@ -407,12 +426,12 @@ bool add_categories(RedisModuleCommand* command) {
 // Registers a command whose keys follow their number, as those of EVALSHA do.
 bool add_command(RedisModuleCtx* context, const char* name, RedisModuleCmdFunc run, const char* summary,
                  int arity) {
-    constexpr char kFlags[] = "write deny-oom fast no-mandatory-keys";
+    constexpr char kFlags[] = "write deny-oom fast no-mandatory-keys getkeys-api";
     if (RedisModule_CreateCommand(context, name, run, kFlags, 0, 0, 0) != REDISMODULE_OK) {
         return false;
     }
     RedisModuleCommandKeySpec specs[2] = {};
-    specs[0].flags = REDISMODULE_CMD_KEY_RW | REDISMODULE_CMD_KEY_ACCESS | REDISMODULE_CMD_KEY_UPDATE;
+    specs[0].flags = kKeyFlags;
     specs[0].begin_search_type = REDISMODULE_KSPEC_BS_INDEX;
     specs[0].bs.index.pos = 1;
     specs[0].find_keys_type = REDISMODULE_KSPEC_FK_KEYNUM;
