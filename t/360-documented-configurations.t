@@ -43,6 +43,7 @@ for my $page (pages()) {
         $text =~ s{(\w*password_file=)[^\s;]+}{$1$password}g;
         $text =~ s{\bca=\S+?(?=[\s;])}{}g;
         $text =~ s{/var/log/nginx/}{}g;
+        $text =~ s{redis://\Kredis\.[\w.]+}{127.0.0.1};    # a name that only a cluster of Kubernetes has
         $text =~ s{^load_module modules/ngx_http_rate_limit_module.so;\n}{}m;
         $text =~ s{^( *)(js_\w+ .*\n)}{}mg;
         $text = "rate_limit_jwt_key HS256 $files{'jwt.secret'};\n$text" if $text =~ /\bjwt:/ && $text !~ /rate_limit_jwt_key/;
