@@ -135,6 +135,18 @@ for my $which (sort keys %shown) {
     $response = ask('/clock');
     is $response->header('X-RateLimit-Reset') % 86_400, 0, 'a window aligned to the clock is reset on the clock';
 }
+# Draft 11, section 6: Retry-After should not be earlier than the end of the effective window.
+{
+    my $cost = sub { return $nginx->get("/bucket?n=$_[0]", 'X-Client' => 'draft') };
+    is $cost->(5)->header('RateLimit'), '"bucket";r=15;t=5', 'an admitted client: until the whole quota is back';
+    my $response = $cost->(18);
+    is $response->{status}, 429, 'a rejected client';
+    is $response->header('Retry-After'), 3, 'waits for three requests';
+    is $response->header('RateLimit'), '"bucket";r=15;t=3', 't is not longer than Retry-After';
+    $response = $cost->(21);
+    is $response->header('Retry-After'), undef, 'a cost above the limit never fits';
+    is $response->header('RateLimit'), '"bucket";r=15;t=5', 't is then the time until the whole quota is back';
+}
 {
     my $response = ask('/several');
     is $response->header('RateLimit-Policy'), '"several-1h";q=5;w=3600, "several-1d";q=50;w=86400',

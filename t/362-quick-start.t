@@ -17,6 +17,8 @@ write_text("$etc/redis/redis.conf", qq(bind 127.0.0.1\nport $redis_port\nsave ""
 write_text("$ENV{RL_DIR}/bin/redis-cli", qq(#!/bin/sh\nexec /usr/bin/redis-cli -p $redis_port "\$@"\n));
 chmod 0755, "$ENV{RL_DIR}/bin/redis-cli" or die "redis-cli: $!\n";
 local $ENV{PATH} = "$ENV{RL_DIR}/bin:$ENV{PATH}";
+# nginx waits longer for Redis than the page says, because the machine may be busy.
+my %redis = ('redis://nginx@127\.0\.0\.1:6379' => "redis://nginx\@127.0.0.1:$redis_port timeout=60s connect_timeout=60s");
 my %sandbox = ('/etc/(?=nginx|redis)' => "$etc/", '-o redis -g redis ' => '');
 
 # Commands that change the system. The test of the packages runs the first two.
@@ -83,7 +85,7 @@ my $nginx;
 # In the order of the page.
 for my $block (sort { $a->{line} <=> $b->{line} } @files, @steps, @shown) {
     if ($block->{language} eq 'nginx') {
-        $nginx = start_documented($block->{text}, '127\.0\.0\.1:6379' => "127.0.0.1:$redis_port", %sandbox);
+        $nginx = start_documented($block->{text}, %redis, %sandbox);
     } elsif ($block->{language} eq 'console') {
         check_answers($nginx, $block->{text});
     } else {
@@ -105,7 +107,7 @@ is $ran, 2, 'the other steps change the system';
 sub with_redis {
     like slurp("$etc/redis/users.acl"), qr/^user nginx on .*~rate_limit:\*/m, 'the user is saved';
     like slurp("$etc/nginx/redis.password"), qr/^[0-9a-f]{48}$/, 'the password too';
-    my $second = start_documented($files[1]{text}, '127\.0\.0\.1:6379' => "127.0.0.1:$redis_port", %sandbox);
+    my $second = start_documented($files[1]{text}, %redis, %sandbox);
     is $second->get('/')->header('X-RateLimit-Remaining'), 3, 'a second nginx counts the request of the first';
     my $key = 'zone=site&key=ip:127.0.0.1';
     is $second->request(method => 'DELETE', path => "/limits/reset?$key")->{status}, 204, 'the user may reset clients';

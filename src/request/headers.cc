@@ -111,6 +111,17 @@ bool add_policies(ngx_http_request_t* r, const RequestState& state) {
     return add_header(r, kPolicy, text_between(text, at)) != nullptr;
 }
 
+// How long the remaining quota must last. A rejected client may retry after that, so that Retry-After is not
+// earlier. sliding_window remembers a request for up to two windows, but the remaining quota is for one
+// window.
+Micros effective_window(const Limit& limit) {
+    const Decision& decision = limit.decision;
+    const Micros window = window_of(*limit.policy, limit.policy->rates.rates[decision.rate]);
+    const bool waits = !decision.allowed && decision.retry_after != kNever;
+    const Micros wait = waits ? decision.retry_after : decision.reset_after;
+    return ngx_min(wait, window);
+}
+
 bool add_ietf(ngx_http_request_t* r, const RequestState& state, const Limit& limit) {
     const std::size_t size = policy_size(limit);
     auto* text = static_cast<u_char*>(ngx_pnalloc(r->pool, size));
@@ -118,10 +129,8 @@ bool add_ietf(ngx_http_request_t* r, const RequestState& state, const Limit& lim
         return false;
     }
     u_char* at = print_quoted_name(text, text + size, limit, limit.decision.rate);
-    // sliding_window remembers a request for up to two windows, but the remaining quota is for one window.
-    const Micros window = window_of(*limit.policy, limit.policy->rates.rates[limit.decision.rate]);
     at = ngx_slprintf(at, text + size, ";r=%uL;t=%L", as_integer(limit.decision.remaining),
-                      static_cast<int64_t>(seconds_up(ngx_min(limit.decision.reset_after, window))));
+                      static_cast<int64_t>(seconds_up(effective_window(limit))));
     return add_header(r, kQuota, text_between(text, at)) != nullptr;
 }
 
