@@ -27,8 +27,8 @@ run_tests = scripts/test --build build --unit build/unit --nginx "$(NGINX)" \
 build_units := $(MAKE) --no-print-directory -s -j$(shell nproc) -f scripts/unit.mk
 
 .PHONY: all redis-module install setup run test test-long tests check-steady unit lint format sanitize coverage \
-    fuzz bench bench-core bench-check timelines simulate accuracy screenshots compare-simulation check-builds matrix \
-    test-static test-clang clean help
+    fuzz bench bench-core bench-check timelines simulate accuracy algorithms screenshots compare-simulation \
+    check-builds matrix test-static test-clang clean help
 
 all: ## build the module for the installed nginx, or for the source tree NGINX_SRC=
 	@$(locked) scripts/setup build
@@ -148,6 +148,11 @@ accuracy: ## count wrong decisions of each algorithm and of sync=, against an ex
 	@$(locked) $(build_units) OUT=build/bench TEST_FLAGS='-O2 -g' build/bench/accuracy
 	@exec bench/accuracy --program build/bench/accuracy --build build \
 	    $(if $(QUICK),--quick,--copy docs/benchmarks --fill docs/accuracy.md)
+
+algorithms: ## decide one bursty trace by each algorithm, and draw it for docs/algorithms.md
+	@$(locked) scripts/setup simulate
+	@$(locked) $(build_units) OUT=build/bench TEST_FLAGS='-O2 -g' build/bench/trace
+	@exec bench/trace --program build/bench/trace --build build --copy docs/algorithms --fill docs/algorithms.md
 
 compare-simulation: ## compare the simulation with three nginx and a Redis; SYNC= are values of sync= (100ms 1s)
 	@$(locked) scripts/setup timelines

@@ -1,7 +1,7 @@
 # Builds the programs that are linked with the part of src/ that needs no nginx: unit/FOLDER/NAME_test.cc,
-# unit/fuzz/NAME_fuzz.cc, bench/NAME_bench.cc, bench/simulate.cc, bench/accuracy.cc, bench/redis_load.cc and
-# bench/growth.cc; and bench/load.cc, which uses nothing of src/. The goal is `programs` (the tests), `fuzzers`,
-# `benchmarks`, or the files of some programs.
+# unit/fuzz/NAME_fuzz.cc, bench/NAME_bench.cc, bench/simulate.cc, bench/accuracy.cc, bench/trace.cc,
+# bench/redis_load.cc and bench/growth.cc; and bench/load.cc, which uses nothing of src/. The goal is `programs` (the
+# tests), `fuzzers`, `benchmarks`, or the files of some programs.
 #
 # OUT is the folder of the programs. HIREDIS and LIBJWT are the folders of the two libraries; see scripts/libraries. CXX
 # is the compiler. FLAGS are its flags for src/, and TEST_FLAGS those for the other files: with less optimization,
@@ -84,6 +84,10 @@ $(OUT)/load: $(OUT)/bench/load.o
 # The simulations of bench/simulate and bench/accuracy.
 $(OUT)/simulate $(OUT)/accuracy: $(OUT)/%: $(objects) $(OUT)/bench/%.o $(simulation) $(libraries)
 	$(call link)
+
+# The trace that docs/algorithms.md draws.
+$(OUT)/trace: $(filter $(OUT)/src/core/% $(OUT)/src/algorithms/%,$(objects)) $(OUT)/bench/trace.o
+	$(CXX) $(TEST_FLAGS) -o $@ $^ -lcrypto
 
 # The load generator of bench/redis-load, and a part of bench/growth.
 $(OUT)/redis_load $(OUT)/growth: $(OUT)/%: $(objects) $(OUT)/bench/%.o $(libraries)
