@@ -8,6 +8,7 @@
 #   main      top level                                     http      inside http {}, before the server
 #   server    inside the server {} that listens             servers   inside http {}, after that server
 #   listen    more parameters of its listen                 workers   worker_processes (1)
+#   name      its server_name (localhost); '' for none
 #   port      its port (the next one of RL_PORTS)           log_level of error_log (info)
 #   module    0: do not load the module                  connections   of a worker (256)
 #   shutdown  worker_shutdown_timeout (10s)
@@ -117,6 +118,7 @@ sub write_config {
     my $user   = $> == 0              ? 'user root;'                   : '';
     my $level  = $conf{log_level} // 'info';
     my $listen = $conf{listen}    // '';
+    my $name   = ($conf{name} // 'localhost') =~ s/^(?=.)(.*)/server_name $1;/r;
     my $temp   = join "\n    ", map {"${_}_temp_path temp/$_;"} qw(client_body proxy fastcgi uwsgi scgi);
     my %text   = map { $_ => $conf{$_} // '' } qw(main http server servers);
     my $text   = <<"CONF";
@@ -138,7 +140,7 @@ http {
     $text{http}
     server {
         listen 127.0.0.1:$port $listen;
-        server_name localhost;
+        $name
         root html;
         $text{server}
     }

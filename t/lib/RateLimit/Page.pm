@@ -17,7 +17,7 @@
 #                               server {}. Without `listen`; %changes has patterns, as texts, and their replacements
 #   configuration($text)        a block of nginx's language as arguments of start_nginx: statements that belong to
 #                               http {}, the first server {} without `listen` and `root`, and further servers. The
-#                               second server listens on %PORT1%, which also replaces the address 127.0.0.1:8081
+#                               server has no other name than in the block. %PORT1% replaces 127.0.0.1:8081
 #   completed(%configuration)   the same with what an example leaves out: zones, upstreams and Redis servers that it
 #                               uses, and does not define
 #   transcript($text)           the commands of a block of the language console, each with its answer: [command, answer].
@@ -105,7 +105,7 @@ my %of_test   = map { $_ => 1 } qw(events user worker_processes pid error_log lo
 
 sub configuration {
     my ($text) = @_;
-    my %conf = map { $_ => '' } qw(http server servers);
+    my %conf = map { $_ => '' } qw(name http server servers);
     for my $part (map { $_->{name} eq 'http' ? _statements($_->{body}) : $_ } _statements($text)) {
         if ($part->{name} eq 'server' && $conf{server} eq '') {
             my @inside = grep { $_->{name} !~ /^(?:listen|root)$/ } _statements($part->{body});
