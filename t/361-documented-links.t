@@ -65,4 +65,10 @@ for my $page (map {"docs/$_"} @path) {
     like slurp($page), qr/\A# .+\n\n(?:<!--.*-->\n\n)?[A-Z`\[*-]/, "$page opens with a sentence";
 }
 
+# README.md repeats figures of the last benchmark.
+my ($answer) = slurp('docs/benchmarks.md') =~ /<!-- answer:.*?-->(.*?)<!-- end of answer -->/s;
+my ($costs)  = slurp('README.md') =~ /^## What it costs\n(.*?)^## /ms;
+my @figures  = $costs =~ /(\d+(?:\.\d+)?)\s+µs/g;
+cmp_ok scalar(@figures), '>=', 5, 'README.md has figures';
+is_deeply [ grep { $answer !~ /(?<![\d.])\Q$_\E\s+µs/ } @figures ], [], 'which are those of docs/benchmarks.md';
 done_testing;
