@@ -46,7 +46,9 @@ for my $page (pages()) {
         $text =~ s{redis://\Kredis\.[\w.]+}{127.0.0.1};    # a name that only a cluster of Kubernetes has
         $text =~ s{^load_module modules/ngx_http_rate_limit_module.so;\n}{}m;
         $text =~ s{^( *)(js_\w+ .*\n)}{}mg;
-        $text = "rate_limit_jwt_key HS256 $files{'jwt.secret'};\n$text" if $text =~ /\bjwt:/ && $text !~ /rate_limit_jwt_key/;
+        if ($text =~ /\bjwt:/ && $text !~ /rate_limit_jwt_key/) {
+            $text = "rate_limit_jwt_key HS256 $files{'jwt.secret'};\n$text";
+        }
         my $result = with_variables(sub { check_config(completed(@_)) }, configuration($text));
         is $result->{exit}, 0, "$page:$block->{line}: $block->{title}" or diag $result->{stderr};
         # The old form works with all versions of nginx; the page names the new one.

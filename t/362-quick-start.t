@@ -126,7 +126,7 @@ sub with_redis {
 
 like $nginx->error_log, qr/redis "fleet" .*refused/, 'the log says that Redis is away';
 start_redis();
-ok wait_for('Redis is used again', sub { $nginx->get('/limits/health')->{body} =~ /"fleet":"UP"/ }), 'Redis is used again';
+ok wait_for('Redis', sub { $nginx->get('/limits/health')->{body} =~ /"fleet":"UP"/ }), 'Redis is used again';
 like $nginx->error_log, qr/redis "fleet" .*answers again/, 'the log says so';
 unlike $nginx->error_log, qr/NOPERM|\[(?:alert|crit|emerg)\]/, 'the user lacks nothing in an outage';
 done_testing;

@@ -85,7 +85,8 @@ subtest 'messages' => sub {
     my $zone = 'rate_limit_zone $remote_addr zone=site:1m rate=1r/m;';
     like check_config(http => $zone, server => $_->[0])->{stderr}, $_->[1], $_->[2] for @parts;
     like check_config(http => 'rate_limit_zone all zone=site:1m rate=1r/m;')->{stderr}, qr/\[warn\]/, 'a constant key';
-    like check_config(http => 'rate_limit_zone $remote_addr zone=site:8k rate=1r/m;')->{stderr}, qr/too small/, 'a small zone';
+    like check_config(http => 'rate_limit_zone $remote_addr zone=site:8k rate=1r/m;')->{stderr}, qr/too small/,
+        'a small zone';
     SKIP: {
         skip 'the module is compiled into this nginx', 2 if !$ENV{RL_MODULE};
         like check_config(module => 0, http => $zone)->{stderr}, qr/unknown directive "rate_limit_zone"/, 'not loaded';

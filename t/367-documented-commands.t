@@ -61,7 +61,8 @@ subtest 'questions to a log' => sub {
     my $nginx = start_nginx(
         port => $port,
         http => "$format access_log $log rate_limit_json;\n rate_limit_redis gone redis://127.0.0.1:1;\n"
-            . 'rate_limit_zone $http_x_client zone=api:1m rate=2r/d; rate_limit_zone $http_x_client zone=far:1m rate=2r/d redis=gone;',
+            . "rate_limit_zone \$http_x_client zone=api:1m rate=2r/d;\n"
+            . 'rate_limit_zone $http_x_client zone=far:1m rate=2r/d redis=gone;',
         server => 'location / { rate_limit zone=api; empty_gif; } location /far { rate_limit zone=far; empty_gif; }',
     );
     $nginx->get('/', 'X-Client' => 'a') for 1 .. 4;
@@ -77,13 +78,14 @@ subtest 'questions to a log' => sub {
     while (my ($question, $command) = splice @rows, 0, 2) {
         $command =~ s/\\\|/|/g;
         my ($known) = grep { $question =~ /^\Q$_\E/ } keys %want;
-        like run_command($command, 'limits\.json' => $log), delete $want{ $known // '' } // qr/a known question/, $question;
+        my $answer = delete $want{ $known // '' } // qr/a known question/;
+        like run_command($command, 'limits\.json' => $log), $answer, $question;
     }
     is_deeply [ keys %want ], [], 'all questions were found';
     $nginx->stop;
 };
 
-subtest 'a candidate' => sub {
+subtest 'a shadow' => sub {
     my %conf = completed(configuration(page_block('docs/explain.md', qr/api-strict/)));
     my ($block) = page_blocks('docs/explain.md', 'console');
     my $nginx = start_nginx(

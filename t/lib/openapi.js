@@ -20,7 +20,8 @@ function close(schema) {
 
 function check(api, call) {
     const ajv = new Ajv({ strict: false });
-    const template = Object.keys(api.paths).find(path => new RegExp(`^${path.replace(/\{\w+\}/g, '[^/]+')}$`).test(call.path));
+    const pattern = path => new RegExp(`^${path.replace(/\{\w+\}/g, '[^/]+')}$`);
+    const template = Object.keys(api.paths).find(path => pattern(path).test(call.path));
     const operation = api.paths[template]?.[call.method.toLowerCase()];
     if (!operation) {
         return ['no such operation'];
@@ -70,7 +71,8 @@ function check(api, call) {
     close(api.paths);
     const operations = Object.entries(api.paths).flatMap(([path, methods]) =>
         Object.keys(methods).filter(name => name !== 'parameters').map(name => `${name.toUpperCase()} ${path}`));
-    const problems = calls.flatMap(call => check(api, call).map(text => `${call.method} ${call.path} ${call.status}: ${text}`));
+    const problems = calls.flatMap(call =>
+        check(api, call).map(text => `${call.method} ${call.path} ${call.status}: ${text}`));
     console.log(JSON.stringify({ operations, problems }));
 })().catch(error => {
     console.log(JSON.stringify({ operations: [], problems: [error.message] }));
