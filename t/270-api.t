@@ -7,6 +7,7 @@ use RateLimit qw(start_nginx check_config wait_for decode_json);
 use RateLimit::Async;
 use RateLimit::FakeRedis qw(start_fake);
 use RateLimit::Redis qw(start_redis);
+use Sys::Hostname qw(hostname);
 use Test::More;
 use Time::HiRes qw(time);
 
@@ -163,6 +164,9 @@ subtest 'zones' => sub {
     ok !exists $zones{several}{$_},
         "no $_ without its feature" for qw(burst capacity buckets redis syncSeconds onError denyCacheSeconds syncOvershoot syncLost limited shadow);
     is $zones{'memory.gcra'}{keys}, 1, 'one client is stored';
+    cmp_ok $zones{'memory.gcra'}{slots}, '>', 1000, 'and how many the zone has room for';
+    ok !exists $zones{'redis.gcra'}{slots}, 'a zone without clients in memory has none';
+    is $all->{host}, hostname(), 'the host';
     my ($fleet) = @{ $all->{redis} };
     is $fleet->{redis}, 'fleet', 'Redis';
     ok $fleet->{up} && !$fleet->{breakerOpen}, 'Redis is up';

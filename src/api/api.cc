@@ -16,8 +16,8 @@ namespace rate_limit {
 namespace {
 
 constexpr const char* kCalls =
-    "the calls are check, remaining, charge, refund, reset, health, zones and zones/NAME, after the path of "
-    "the location";
+    "the calls are check, remaining, charge, refund, reset, health, zones, zones/NAME and history, after "
+    "the path of the location";
 
 // A GET that changes state must have this header. A browser sends it to another origin only if that origin
 // allows it.
@@ -32,7 +32,8 @@ enum class Call : std::uint8_t {
     kReset,
     kHealth,
     kZones,
-    kZone
+    kZone,
+    kHistory
 };
 
 struct Target {
@@ -46,7 +47,7 @@ Target target_of(std::string_view path) {
         Call call;
     } kNames[] = {{"check", Call::kCheck},   {"remaining", Call::kRemaining}, {"charge", Call::kCharge},
                   {"refund", Call::kRefund}, {"reset", Call::kReset},         {"health", Call::kHealth},
-                  {"zones", Call::kZones}};
+                  {"zones", Call::kZones},   {"history", Call::kHistory}};
     constexpr std::string_view kZonePath = "zones/";
     for (const auto& known : kNames) {
         if (path == known.name) {
@@ -168,9 +169,12 @@ bool is_own(ngx_http_request_t* r) {
 }
 
 ngx_int_t call_without_zone(ngx_http_request_t* r, Call call) {
-    bool healthy = true;
-    const identity::Json json = call == Call::kHealth ? describe_health(r, &healthy) : describe_zones(r);
-    return send_json(r, healthy ? NGX_HTTP_OK : NGX_HTTP_SERVICE_UNAVAILABLE, json);
+    if (call == Call::kHealth) {
+        bool healthy = true;
+        const identity::Json json = describe_health(r, &healthy);
+        return send_json(r, healthy ? NGX_HTTP_OK : NGX_HTTP_SERVICE_UNAVAILABLE, json);
+    }
+    return send_json(r, NGX_HTTP_OK, call == Call::kZones ? describe_zones(r) : describe_history(r));
 }
 
 ngx_int_t call_zone(ngx_http_request_t* r, Zone* zone) {
@@ -294,7 +298,7 @@ ngx_int_t handle_api(ngx_http_request_t* r) {
     if (!read_arguments(view(r->args), takes, &arguments, &wrong)) {
         return send_api_problem(r, NGX_HTTP_BAD_REQUEST, wrong);
     }
-    if (target.call == Call::kHealth || target.call == Call::kZones) {
+    if (!of_client && target.call != Call::kZone) {
         return call_without_zone(r, target.call);
     }
     const std::string_view name = of_client ? std::string_view(arguments.zone) : target.zone;
@@ -333,6 +337,7 @@ char* read_api_settings(ngx_conf_t* cf, ngx_command_t* cmd, ngx_http_rate_limit_
     set_position(cf, settings);
     conf->api = settings;
     main_conf_of(cf)->observed = 1;
+    main_conf_of(cf)->shows_history = 1;
     core_loc_conf_of(cf)->handler = handler;
     return NGX_CONF_OK;
 }

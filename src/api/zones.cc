@@ -1,4 +1,4 @@
-// The JSON of the calls zones and health.
+// The JSON of the calls zones, history and health.
 #include "api/zones.h"
 
 #include <jansson.h>
@@ -9,6 +9,7 @@
 #include "configuration/configuration.h"
 #include "nginx/clock.h"
 #include "nginx/collections.h"
+#include "nginx/history_timer.h"
 #include "nginx/shared_state.h"
 #include "request/counters.h"
 
@@ -78,6 +79,7 @@ void put_settings(const Zone& zone, json_t* object) {
 void put_counters(const Zone& zone, json_t* object) {
     if (zone.table != nullptr) {
         put(object, "keys", number_of(zone.table->clients()));
+        put(object, "slots", number_of(zone.table->slots()));
         put(object, "evictions", number_of(zone.table->evictions()));
     }
     if (zone.table != nullptr && zone.sync != 0) {
@@ -202,13 +204,84 @@ std::string print_instance() {
     return {reinterpret_cast<char*>(text), static_cast<std::size_t>(ngx_sprintf(text, "%016xL", id) - text)};
 }
 
+// A time with milliseconds.
+json_t* time_of(Micros time) { return json_seconds(time / 1000 * 1000); }
+
+void put_instance(json_t* object) {
+    put(object, "instance", text_of(print_instance()));
+    put(object, "time", time_of(wall_clock()));
+}
+
+json_t* zone_history_object(const Zone& zone) {
+    json_t* times = json_array();
+    json_t* counts[kZoneCounters] = {json_array(), json_array(), json_array(), json_array()};
+    for (const ZoneHistory::Moment& moment : zone_history(zone)) {
+        json_array_append_new(times, time_of(moment.time));
+        for (unsigned i = 0; i < kZoneCounters; i++) {
+            json_array_append_new(counts[i], number_of(moment.counts[i]));
+        }
+    }
+    json_t* object = json_object();
+    put(object, "zone", text_of(view(zone.name)));
+    put(object, "times", times);
+    put(object, "allowed", counts[kCountAllowed]);
+    put(object, "rejected", counts[kCountRejected]);
+    put(object, "delayed", counts[kCountDelayed]);
+    put(object, "errors", counts[kCountErrors]);
+    return object;
+}
+
+json_t* redis_history_object(const RedisServer& server) {
+    json_t* times = json_array();
+    json_t* round_trips = json_array();
+    for (const RedisHistory::Moment& moment : redis_history(server)) {
+        json_array_append_new(times, time_of(moment.time));
+        json_t* counts = json_array();
+        for (const std::uint64_t count : moment.counts) {
+            json_array_append_new(counts, number_of(count));
+        }
+        json_array_append_new(round_trips, counts);
+    }
+    json_t* object = json_object();
+    put(object, "redis", text_of(view(server.name)));
+    put(object, "times", times);
+    put(object, "roundTripCounts", round_trips);
+    return object;
+}
+
+// The servers that a zone uses, each described by `describe`.
+template <class Describe>
+json_t* describe_servers(const ngx_http_rate_limit_main_conf_t& conf, Describe describe) {
+    json_t* list = json_array();
+    for (const RedisServer* server : pointers<RedisServer>(conf.servers)) {
+        bool closed = false;
+        if (is_used(conf, server, &closed)) {
+            json_array_append_new(list, describe(*server));
+        }
+    }
+    return list;
+}
+
 }  // namespace
+
+Json describe_history(ngx_http_request_t* r) {
+    const ngx_http_rate_limit_main_conf_t& conf = *main_conf_of(r);
+    json_t* object = json_object();
+    put_instance(object);
+    json_t* list = json_array();
+    for (const Zone* zone : pointers<Zone>(conf.zones)) {
+        json_array_append_new(list, zone_history_object(*zone));
+    }
+    put(object, "zones", list);
+    put(object, "redis", describe_servers(conf, redis_history_object));
+    return Json(object);
+}
 
 Json describe_zones(ngx_http_request_t* r) {
     const ngx_http_rate_limit_main_conf_t& conf = *main_conf_of(r);
     json_t* object = json_object();
-    put(object, "instance", text_of(print_instance()));
-    put(object, "time", json_seconds(wall_clock() / 1000 * 1000));
+    put_instance(object);
+    put(object, "host", text_of(view(const_cast<ngx_cycle_t*>(ngx_cycle)->hostname)));
     put(object, "write", json_boolean(api_settings(r).write));
     put(object, "keys", json_boolean(api_settings(r).keys));
     json_t* list = json_array();
@@ -216,14 +289,7 @@ Json describe_zones(ngx_http_request_t* r) {
         json_array_append_new(list, zone_object(zone));
     }
     put(object, "zones", list);
-    list = json_array();
-    for (const RedisServer* server : pointers<RedisServer>(conf.servers)) {
-        bool closed = false;
-        if (is_used(conf, server, &closed)) {
-            json_array_append_new(list, redis_object(*server));
-        }
-    }
-    put(object, "redis", list);
+    put(object, "redis", describe_servers(conf, redis_object));
     return Json(object);
 }
 

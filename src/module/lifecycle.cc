@@ -3,6 +3,7 @@
 #include "handlers/settle.h"
 #include "handlers/shadow.h"
 #include "nginx/background.h"
+#include "nginx/history_timer.h"
 #include "request/headers.h"
 #include "request/response_reader.h"
 #include "request/variables.h"
@@ -25,6 +26,14 @@ bool add_handler(ngx_conf_t* cf, ngx_http_phases phase, ngx_http_handler_pt hand
         *added = handler;
     }
     return added != nullptr;
+}
+
+// Null for a cycle without an http block.
+ngx_http_rate_limit_main_conf_t* conf_of(const ngx_cycle_t* cycle) {
+    return cycle->conf_ctx != nullptr
+               ? static_cast<ngx_http_rate_limit_main_conf_t*>(
+                     ngx_http_cycle_get_module_main_conf(cycle, ngx_http_rate_limit_module))
+               : nullptr;
 }
 
 }  // namespace
@@ -51,7 +60,9 @@ ngx_int_t ngx_http_rate_limit_init(ngx_conf_t* cf) {
 ngx_int_t ngx_http_rate_limit_init_module(ngx_cycle_t* cycle) {
     if (ngx_process == NGX_PROCESS_SINGLE) {
         // Without workers, this process would continue the background tasks of zones that are gone.
-        rate_limit::stop_background(const_cast<ngx_cycle_t*>(ngx_cycle));
+        auto* old_cycle = const_cast<ngx_cycle_t*>(ngx_cycle);
+        rate_limit::stop_background(old_cycle);
+        rate_limit::stop_history(conf_of(old_cycle));
     }
     rate_limit::zone_replace_memory(cycle);
     return NGX_OK;
@@ -59,8 +70,7 @@ ngx_int_t ngx_http_rate_limit_init_module(ngx_cycle_t* cycle) {
 
 // In each worker, before it accepts connections.
 ngx_int_t ngx_http_rate_limit_init_process(ngx_cycle_t* cycle) {
-    auto* conf = static_cast<ngx_http_rate_limit_main_conf_t*>(
-        ngx_http_cycle_get_module_main_conf(cycle, ngx_http_rate_limit_module));
+    auto* conf = conf_of(cycle);
     const bool serves = ngx_process == NGX_PROCESS_WORKER || ngx_process == NGX_PROCESS_SINGLE;
     if (conf == nullptr || !serves) {
         return NGX_OK;
@@ -68,18 +78,19 @@ ngx_int_t ngx_http_rate_limit_init_process(ngx_cycle_t* cycle) {
     if (!rate_limit::start_background(conf)) {
         return NGX_ERROR;
     }
+    rate_limit::start_history(conf);
     rate_limit::open_redis(conf);
     return NGX_OK;
 }
 
 // In each worker, before it exits. nginx reports sockets that are still open then.
 void ngx_http_rate_limit_exit_process(ngx_cycle_t* cycle) {
-    auto* conf = static_cast<ngx_http_rate_limit_main_conf_t*>(
-        ngx_http_cycle_get_module_main_conf(cycle, ngx_http_rate_limit_module));
+    auto* conf = conf_of(cycle);
     if (conf == nullptr) {
         return;
     }
     rate_limit::stop_background(cycle);
+    rate_limit::stop_history(conf);
     rate_limit::end_shadows();
     rate_limit::close_redis(conf);
 }

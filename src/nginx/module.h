@@ -22,10 +22,12 @@ typedef struct {
     void         *body_statistics;   /* a BodyStatistics in shared memory; NULL without body variables */
     ngx_flag_t    has_jwt_keys;      /* the configuration has rate_limit_jwt_key */
     ngx_flag_t    observed;          /* some location shows counters */
+    ngx_flag_t    shows_history;     /* some location shows the history of zones */
     ngx_flag_t    has_precontent;    /* some limit has phase=precontent */
     ngx_flag_t    has_settle;        /* some limit has settle= */
 
     ngx_connection_t  *watch;        /* of a worker with background tasks; see background.cc */
+    void         *history_timer;     /* a HistoryTimer of this worker; NULL if no location shows the history */
 } ngx_http_rate_limit_main_conf_t;
 
 

@@ -32,4 +32,17 @@ ZoneTotals ZoneStatistics::read() const {
     return totals;
 }
 
+ZoneHistory::Moment ZoneStatistics::read_moment(Micros now) const {
+    ZoneHistory::Moment moment = {now, {}};
+    for (const Stripe& stripe : stripes_) {
+        moment.counts[kCountAllowed] += load(stripe.requests[0]);
+        moment.counts[kCountRejected] += load(stripe.requests[1]);
+        moment.counts[kCountDelayed] += load(stripe.delayed);
+        for (const Counter& reason : stripe.reasons) {
+            moment.counts[kCountErrors] += load(reason);
+        }
+    }
+    return moment;
+}
+
 }  // namespace rate_limit

@@ -11,6 +11,7 @@
 
 #include "core/time.h"
 #include "statistics/decided_by.h"
+#include "statistics/history.h"
 
 namespace rate_limit {
 
@@ -85,6 +86,17 @@ struct ZoneTotals {
     std::uint64_t settled[kSettledResults];  // charges that were corrected, by Settled
 };
 
+// The counters of a zone that its history has.
+enum ZoneCounter : std::uint8_t {
+    kCountAllowed,
+    kCountRejected,
+    kCountDelayed,
+    kCountErrors,  // requests that the fallback decided, or nothing did
+};
+constexpr unsigned kZoneCounters = 4;
+
+using ZoneHistory = History<kZoneCounters>;
+
 // Created in memory that is all zero.
 class ZoneStatistics {
   public:
@@ -115,6 +127,9 @@ class ZoneStatistics {
     }
 
     ZoneTotals read() const;
+
+    // The totals for the history, at this time.
+    ZoneHistory::Moment read_moment(Micros now) const;
 
   private:
     struct alignas(64) Stripe {

@@ -60,6 +60,14 @@ RedisTotals RedisStatistics::read() const {
     return totals;
 }
 
+RedisHistory::Moment RedisStatistics::read_moment(Micros now) const {
+    RedisHistory::Moment moment = {now, {}};
+    for (const Stripe& stripe : stripes_) {
+        add_all(stripe.round_trips, moment.counts);
+    }
+    return moment;
+}
+
 unsigned RedisStatistics::open_breakers(const Process& process) const {
     return static_cast<unsigned>(std::count_if(open_, open_ + kProcesses, [&](const auto& entry) {
         const std::uint32_t seen = entry.load(std::memory_order_relaxed);

@@ -26,6 +26,9 @@ struct RedisTotals {
     bool is_native;        // whether a native command has decided the last call
 };
 
+// The round trips that took up to each of kTimeBoundsMicros, and above all of them.
+using RedisHistory = History<kTimeBounds + 1>;
+
 // Created in memory that is all zero. `stripe` is any number; processes with different numbers do not
 // contend.
 class RedisStatistics {
@@ -40,6 +43,9 @@ class RedisStatistics {
     void count_opened(unsigned stripe) { add(&at(stripe).opened); }
 
     RedisTotals read() const;
+
+    // The totals for the history, at this time.
+    RedisHistory::Moment read_moment(Micros now) const;
 
     // How many running processes have an open breaker.
     unsigned open_breakers(const Process& process) const;

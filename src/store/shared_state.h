@@ -21,14 +21,16 @@ struct ZoneSharedState {
     Reminder bad_rate;     // the same of rate=$variable
     Reminder bad_settle;   // the same of settle=$variable
     EmptyKeys empty_keys;  // of the first requests since the start or the last reload
+    ZoneHistory history;
 };
 
 struct RedisSharedState {
     explicit RedisSharedState(std::uint64_t instance) : membership(instance) {}
 
+    RedisStatistics statistics;
     Membership membership;
     FleetChangesState changes;
-    RedisStatistics statistics;
+    RedisHistory history;
 };
 
 }  // namespace rate_limit
