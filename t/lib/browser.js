@@ -1,22 +1,32 @@
-// A headless Chromium that executes commands, one line of JSON each, from standard input, and prints a line as the
-// result of each. Browser.pm is the other side.
+// A headless Chromium and a headless Firefox for commands: one line of JSON each from standard input. Prints a line as
+// the result of each. Browser.pm is the other side.
 'use strict';
 
-const { chromium } = require('playwright-core');
+const { readFileSync } = require('fs');
+const { chromium, firefox } = require('playwright-core');
 const { createInterface } = require('readline');
 
 const pages = [];
-let browser;
+const browsers = {};    // by name, once one was used
 
-async function launch() {
-    return chromium.launch({
+const launchers = {
+    chromium: () => chromium.launch({
         executablePath: process.env.RL_CHROMIUM || '/usr/bin/chromium',
         // Chromium must not connect to other machines.
         args: ['--disable-gpu', '--disable-dev-shm-usage', '--disable-lcd-text',
             '--host-resolver-rules=MAP *.test 127.0.0.1 , MAP * ~NOTFOUND , EXCLUDE 127.0.0.1'],
         timeout: 120000,
-    });
-}
+    }),
+    // Debian's Firefox, by WebDriver BiDi.
+    firefox: () => firefox.launch({
+        channel: 'moz-firefox',
+        executablePath: process.env.RL_FIREFOX || '/usr/bin/firefox-esr',
+        // Firefox must not connect to other machines: all but 127.0.0.1 goes to a proxy that does not exist.
+        firefoxUserPrefs: { 'network.proxy.type': 1, 'network.proxy.http': '127.0.0.1', 'network.proxy.http_port': 9,
+            'network.proxy.ssl': '127.0.0.1', 'network.proxy.ssl_port': 9 },
+        timeout: 120000,
+    }),
+};
 
 // Records unwanted events of a page for `problems`, and failed requests for `failures`.
 function watch(page, origin, problems, failures) {
@@ -47,9 +57,9 @@ function hurry() {
 }
 
 const operations = {
-    async open({ url, options }) {
-        browser ??= await launch();
-        const context = await browser.newContext(options);
+    async open({ url, options: { browser = 'chromium', ...options } }) {
+        browsers[browser] ??= await launchers[browser]();
+        const context = await browsers[browser].newContext(options);
         context.setDefaultTimeout(60000);
         if (process.env.RL_BUILD) {
             await context.addInitScript(hurry);
@@ -67,6 +77,14 @@ const operations = {
     locator: ({ page, selector, method, values }) => pages[page].page.locator(selector)[method](...values),
     // The text of a function and its only argument.
     evaluate: ({ page, code, value }) => pages[page].page.evaluate(`(${code})(${JSON.stringify(value ?? null)})`),
+    // What axe-core finds against accessibility: each rule, and the elements that break it.
+    async barriers({ page }) {
+        await pages[page].page.evaluate(readFileSync(require.resolve('axe-core/axe.min.js'), 'utf8'));
+        const { violations, passes } = await pages[page].page.evaluate('axe.run()');
+        const names = nodes => nodes.map(({ target }) => target.join(' ')).join(', ');
+        const found = violations.map(({ id, help, nodes }) => `${id} (${help}): ${names(nodes)}`);
+        return passes.length === 0 ? ['axe-core has checked nothing'] : found;
+    },
     problems: ({ page }) => pages[page].problems.splice(0),
     failures: ({ page }) => pages[page].failures.splice(0),
     close: ({ page }) => pages[page].context.close(),
@@ -89,7 +107,7 @@ async function serve() {
         }
         process.stdout.write(`${JSON.stringify(answer)}\n`);
     }
-    await browser?.close();
+    await Promise.all(Object.values(browsers).map(browser => browser.close()));
 }
 
 serve();

@@ -1,4 +1,4 @@
-# Pages in a headless Chromium. Each test program uses one browser, which starts at the first call.
+# Pages in a headless Chromium or Firefox. A test program uses one browser of each kind, which starts at the first call.
 #
 #   use lib 't/lib';
 #   use RateLimit::Browser qw(open_page);
@@ -9,7 +9,7 @@
 #
 # FUNCTIONS
 #   open_page($url, %options)   a page with its own cookies and size. Options are those of Playwright's newContext;
-#                               viewport may be [width, height]
+#                               viewport may be [width, height]; browser => 'firefox' is for Firefox
 #
 # METHODS
 #   status, url                 of the answer; the address after redirects
@@ -25,6 +25,7 @@
 #   evaluate($function, $value) what a function in JavaScript returns
 #   problems                    unwanted events since the last call: errors and warnings on the console
 #                               (also those of its Content-Security-Policy), dialogs, requests to other origins
+#   barriers                    what axe-core finds against accessibility on the page as it is
 #   failures                    the requests since the last call that got no response, and why
 #   close
 package RateLimit::Browser;
@@ -109,6 +110,11 @@ sub evaluate {
 sub problems {
     my ($self) = @_;
     return @{ ask(operation => 'problems', page => $self->{page}) };
+}
+
+sub barriers {
+    my ($self) = @_;
+    return @{ ask(operation => 'barriers', page => $self->{page}) };
 }
 
 sub failures {
