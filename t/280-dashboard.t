@@ -187,13 +187,15 @@ subtest 'a rate that is changed on the page takes effect, and can be undone' => 
         is ask($zone, 'changer'), 429, "$zone: a client is over its limit";
         is $page->visible('#rate-return'), 0, 'there is no live rate to undo';
         $page->do('#rate-input', 'fill', '50r/h');
-        $page->do('text=Change rate', 'click');
+        $page->do('#rate-form [type=submit]', 'click');
+        $page->do('#confirm-yes', 'click') if $zone eq 'api';    # of the fleet
         wait_for('the answer', sub { $page->text('#rate-said') eq 'The rate is now 50r/h.' });
         wait_for('the new rate to hold', sub { ask($zone, 'changer') == 200 });
         pass 'the same client is admitted';
         wait_for('the new rate to be shown', sub { $page->text(zone($zone) . ' [data-value=rate]') eq '50r/h' });
         is $page->visible(zone($zone) . ' [data-value=live]'), 1, 'the rate is shown as a live rate';
         $page->do('#rate-return', 'click');
+        $page->do('#confirm-yes', 'click') if $zone eq 'api';
         my $configured = $zone eq 'api' ? '3r/d' : '2r/d';
         wait_for('the old rate to be shown', sub { $page->text(zone($zone) . ' [data-value=rate]') eq $configured });
         wait_for('the old rate to hold', sub { ask($zone, 'changer') == 429 });
@@ -244,22 +246,22 @@ subtest 'a client is reset, after a confirmation' => sub {
     ok has_focus($page, 'td button'), 'the focus is back';
     $page->press('Enter');
     $page->do('#confirm-yes', 'click');
-    wait_for('the answer', sub { $page->text('#reset-said') eq 'greedy was reset.' });
+    wait_for('the answer', sub { $page->text('#client-said') eq 'greedy was reset.' });
     is ask('login', 'greedy'), 200, 'the client is admitted';
     ask('login', 'other') for 1 .. 3;
-    $page->do('#reset-input', 'fill', 'other');
-    $page->do('text=Reset client', 'click');
+    $page->do('#client-input', 'fill', 'other');
+    $page->do('#client-reset', 'click');
     $page->do('#confirm-yes', 'click');
-    wait_for('the answer', sub { $page->text('#reset-said') eq 'other was reset.' });
+    wait_for('the answer', sub { $page->text('#client-said') eq 'other was reset.' });
     is ask('login', 'other'), 200, 'a client that was typed by hand is reset';
     is_deeply [ $page->problems ], [], 'the browser reports no problem';
     for my $zone (qw(login api)) {
         my $other = look('/limits/', $zone);
-        $other->do('#reset-input', 'fill', 'stranger');
-        $other->do('text=Reset client', 'click');
+        $other->do('#client-input', 'fill', 'stranger');
+        $other->do('#client-reset', 'click');
         $other->do('#confirm-yes', 'click');
-        wait_for('the answer', sub { $other->text('#reset-said') ne '' });
-        like $other->text('#reset-said'), qr/stranger was not reset: nothing is stored of client "stranger" in zone "$zone".* \(404\)/,
+        wait_for('the answer', sub { $other->text('#client-said') ne '' });
+        like $other->text('#client-said'), qr/stranger was not reset: nothing is stored of client "stranger" in zone "$zone".* \(404\)/,
             "$zone: an unknown client is not reset";
         $other->close;
     }
@@ -281,7 +283,7 @@ subtest 'hostile keys are text' => sub {
     $page->do(qq(role=button[name="Reset $hostile[0]"]), 'click');
     like $page->text('#confirm'), qr/\Q$hostile[0]\E/, 'the confirmation shows the key as text';
     $page->do('#confirm-yes', 'click');
-    wait_for('the answer', sub { $page->text('#reset-said') eq "$hostile[0] was reset." });
+    wait_for('the answer', sub { $page->text('#client-said') eq "$hostile[0] was reset." });
     is ask('login', $hostile[0]), 200, 'the client of this key was reset';
     is_deeply [ $page->problems ], [], 'the browser reports no problem, and no external request';
     $page->close;
@@ -332,7 +334,7 @@ subtest 'a keyboard is enough' => sub {
 subtest 'without write=on there are no controls' => sub {
     my $page = look('/look/', 'login');
     wait_for('the clients', sub { rejections($page, 'changer') });
-    is $page->visible('form, input, #limited button'), 0, 'no forms';
+    is $page->visible('#rate-form, #client-reset, #limited td button'), 0, 'no forms that change anything';
     my $status = $page->evaluate('async () => (await fetch("zones/login", { method: "PATCH", body: "{\"rate\":\"off\"}",
         headers: { "Content-Type": "application/json" } })).status');
     is $status, 403, 'the API below refuses writes';

@@ -7,6 +7,7 @@ const SHOWN = 120;  // seconds that a chart shows
 
 const whole = new Intl.NumberFormat('en', { maximumFractionDigits: 0 });
 const tenths = new Intl.NumberFormat('en', { minimumFractionDigits: 1, maximumFractionDigits: 1 });
+const percent = new Intl.NumberFormat('en', { style: 'percent', maximumFractionDigits: 0 });
 const three = new Intl.NumberFormat('en', { maximumSignificantDigits: 3 });
 
 function perSecond(rate) {
@@ -20,7 +21,15 @@ function duration(seconds) {
     if (seconds < 0.001) {
         return `${three.format(seconds * 1e6)} µs`;
     }
-    return seconds < 1 ? `${three.format(seconds * 1e3)} ms` : `${three.format(seconds)} s`;
+    const [unit, length] = [['h', 3600], ['min', 60], ['s', 1], ['ms', 0.001]]
+        .find(([, length]) => seconds >= (length > 1 ? 2 : 1) * length);
+    return `${three.format(seconds / length)} ${unit}`;
+}
+
+// The short name of the browser's time zone, as it is at a time.
+function timeZone(time) {
+    const parts = new Intl.DateTimeFormat('en-GB', { timeZoneName: 'short' }).formatToParts(new Date(time * 1000));
+    return parts.find(part => part.type === 'timeZoneName').value;
 }
 
 function clock(time) {

@@ -5,8 +5,12 @@
 
 const EVERY = 1000;         // milliseconds between two calls
 const PATIENCE = 5000;      // milliseconds to wait for an answer
-const RECENT = 10;          // seconds that a percentile or a mean covers
+const RECENT = 10;          // seconds that a percentile or a row of the table covers
+const SMOOTH = 5;           // seconds that a number covers
+const SHORTEST = 0.5;       // seconds of a sample; a shorter one would show a single request as a peak
+const GAP = 3000;           // milliseconds without an answer after which the page asks for the history
 const SERIES = ['allowed', 'rejected', 'delayed'];
+const COUNTED = [...SERIES, 'errors'];
 
 const zones = new Map();    // by name: the data and the elements of a zone
 const servers = new Map();  // by name: the data and the elements of a Redis
@@ -18,6 +22,8 @@ let paused = false;
 let asking = false;
 let timer = 0;
 let answers = 0;
+let answered = -Infinity;   // when the last answer came
+let order = [];             // the names of the zones, as they are sorted
 
 // ELEMENTS
 
@@ -65,8 +71,10 @@ function counters(zone) {
     return { allowed, rejected, delayed, errors: sum(Object.values(zone.errors ?? {})) };
 }
 
-function remember(known, time, begunAnew) {
-    const counts = counters(known.zone);
+function remember(known, counts, time, begunAnew) {
+    if (known.counts && time < known.time + SHORTEST && !begunAnew) {
+        return;
+    }
     if (known.counts && time > known.time) {
         const sample = rates(known.counts, counts, time - known.time, begunAnew);
         known.samples.push({ from: known.time, to: time, ...sample });
@@ -76,33 +84,70 @@ function remember(known, time, begunAnew) {
     known.time = time;
 }
 
-// The samples that a histogram has gained since the oldest of its recent states.
-function recent(known, name) {
-    const [first, now] = [known.states[0][name], known.states.at(-1)[name]];
-    const counts = now.counts.map((count, i) => count - first.counts[i]);
-    return { counts, bounds: now.le, sum: now.sum - first.sum, count: now.count - first.count };
+// Replaces the samples of a zone by what nginx has recorded.
+function recall(known, past) {
+    known.samples = [];
+    known.counts = null;
+    past.times.forEach((time, i) => {
+        remember(known, Object.fromEntries(COUNTED.map(name => [name, past[name][i]])), time, false);
+    });
 }
 
-function rememberServer(known, time, begunAnew) {
-    const { roundTripSeconds: trip, batchSize: batch } = known.server;
-    if (!trip || !batch) {
+// The mean of the last seconds; null if nothing is known of them.
+function mean(samples, name, since, until = Infinity) {
+    const some = samples.filter(sample => sample.to > since && sample.to <= until && sample[name] !== null);
+    const seconds = sum(some.map(sample => sample.to - sample.from));
+    return seconds === 0 ? null : sum(some.map(sample => sample[name] * (sample.to - sample.from))) / seconds;
+}
+
+// The values that a histogram has gained in its last states.
+function recent(states) {
+    const [first, now] = [states[0], states.at(-1)];
+    const counts = now.counts.map((count, i) => count - first.counts[i]);
+    return { counts, sum: now.sum - first.sum, seconds: now.time - first.time };
+}
+
+// Adds a state of a histogram to those of the last seconds.
+function push(states, state) {
+    if (sum(state.counts) < sum(states.at(-1)?.counts ?? [])) {
+        states.length = 0;
+    }
+    states.push(state);
+    while (states.length > 2 && states[0].time < state.time - RECENT) {
+        states.shift();
+    }
+}
+
+// Remembers how long round trips took, up to a time.
+function rememberTrips(known, counts, time) {
+    const before = known.trips.at(-1)?.time;
+    if (time < before + SHORTEST) {
         return;
     }
-    const before = known.states.at(-1);
-    if (begunAnew || before && (trip.count < before.trip.count || batch.count < before.batch.count)) {
-        known.states = [];
-    }
-    known.states.push({ time, trip, batch });
-    while (known.states.length > 2 && known.states[0].time < time - RECENT) {
-        known.states.shift();
-    }
-    const { counts, bounds } = recent(known, 'trip');
-    known.p99 = quantile(0.99, bounds, counts);
-    if (before) {
-        const p99 = known.p99 === Infinity ? bounds.at(-1) : known.p99;
-        known.samples.push({ from: before.time, to: time, p99 });
+    push(known.trips, { time, counts });
+    known.p99 = quantile(0.99, known.bounds, recent(known.trips).counts);
+    if (before !== undefined) {
+        const p99 = known.p99 === Infinity ? known.bounds.at(-1) : known.p99;
+        known.samples.push({ from: before, to: time, p99 });
     }
     known.samples = known.samples.filter(sample => sample.to > time - SHOWN - RECENT && sample.from < time);
+}
+
+function rememberServer(known, time, begunAnew, past) {
+    const { roundTripSeconds: trip, batchSize: batch } = known.server;
+    known.bounds = trip.le;
+    if (begunAnew || past) {
+        known.trips = [];
+    }
+    if (begunAnew) {
+        known.batches = [];
+    }
+    if (past) {
+        known.samples = [];
+        past.times.forEach((at, i) => rememberTrips(known, past.roundTripCounts[i], at));
+    }
+    rememberTrips(known, trip.counts, time);
+    push(known.batches, { time, counts: batch.counts, sum: batch.sum });
 }
 
 // DISPLAY
@@ -115,19 +160,28 @@ function storeOf(zone) {
     return words.join(', ');
 }
 
+// The share of its memory that a zone uses; null for a zone without clients in memory.
+function fullness(zone) {
+    return zone.slots ? zone.keys / zone.slots : null;
+}
+
 function showZone(known, redraw) {
-    const { zone, root, samples } = known;
-    const sample = samples.at(-1);
+    const { zone, root, samples, now } = known;
     say(place(root, 'zone'), zone.zone);
     say(place(root, 'rate'), zone.rate);
     show(place(root, 'live'), zone.live);
     say(place(root, 'store'), storeOf(zone));
     for (const name of SERIES) {
-        say(place(root, name), perSecond(sample?.[name]));
+        say(place(root, name), perSecond(now[name]));
     }
     const undecided = place(root, 'undecided');
-    show(undecided, sample?.errors > 0);
-    say(undecided, `⚠ Redis did not decide ${perSecond(sample?.errors)} per second`);
+    show(undecided, now.errors > 0);
+    say(undecided, `⚠ Redis did not decide ${perSecond(now.errors)} per second`);
+    const full = fullness(zone);
+    const meter = root.querySelector('meter');
+    show(meter.parentElement, full !== null);
+    meter.value = full ?? 0;
+    say(place(root, 'full'), `${full > 0 && full < 0.01 ? '<1%' : percent.format(full ?? 0)} full`);
     if (redraw) {
         const svg = root.querySelector('.spark');
         chart(svg, samples, SERIES, last.time);
@@ -152,12 +206,10 @@ function showServer(known, redraw) {
     const errors = place(root, 'errors');
     show(errors, list(server.errors) !== '');
     say(errors.lastElementChild, list(server.errors));
-    if (known.states.length > 0) {
-        const [trip, batch] = [recent(known, 'trip'), recent(known, 'batch')];
-        const seconds = known.states.at(-1).time - known.states[0].time;
-        say(place(root, 'batch'), batch.count === 0 ? '– idle' : tenths.format(batch.sum / batch.count));
-        say(place(root, 'calls'), perSecond(seconds > 0 ? trip.count / seconds : null));
-    }
+    const [trips, batches] = [recent(known.trips), recent(known.batches)];
+    const calls = sum(batches.counts);
+    say(place(root, 'batch'), calls === 0 ? '– idle' : tenths.format(batches.sum / calls));
+    say(place(root, 'calls'), perSecond(trips.seconds > 0 ? sum(trips.counts) / trips.seconds : null));
     if (redraw) {
         const svg = root.querySelector('.spark');
         chart(svg, samples, ['p99'], last.time, { unit: duration });
@@ -165,8 +217,13 @@ function showServer(known, redraw) {
     }
 }
 
-// Puts an element for each thing into a container, in their order, and removes the elements of other things.
-function arrange(folder, known, things, nameOf, begin) {
+// Compares two names; numbers in them are compared by their values.
+function compare(a, b) {
+    return a.localeCompare(b, 'en', { numeric: true });
+}
+
+// Begins what is new among the things, and ends what is gone.
+function keep(known, things, nameOf, begin) {
     const names = new Set(things.map(nameOf));
     for (const [name, { root }] of known) {
         if (!names.has(name)) {
@@ -174,33 +231,81 @@ function arrange(folder, known, things, nameOf, begin) {
             known.delete(name);
         }
     }
-    things.forEach((thing, i) => {
-        const name = nameOf(thing);
+    for (const name of names) {
         if (!known.has(name)) {
             known.set(name, begin(name));
         }
-        const { root } = known.get(name);
+    }
+}
+
+// Puts elements into a container, in this order. An element that is there already does not move.
+function arrange(folder, elements) {
+    elements.forEach((root, i) => {
         if (folder.children[i] !== root) {
             folder.insertBefore(root, folder.children[i] ?? null);
         }
     });
 }
 
+// Sorts the zones, and hides those that the filter excludes. The order stays while somebody is about to use a zone,
+// unless `now` demands it.
+function arrangeZones(now = false) {
+    const folder = element('zone-list');
+    const by = element('zone-sort').value;
+    const changed = order.length !== zones.size || order.some(name => !zones.has(name));
+    if (now || changed || !folder.matches(':hover, :focus-within')) {
+        const rank = known => (by === 'full' ? fullness(known.zone) : known.now[by]) ?? -1;
+        order = last.zones.map(zone => zone.zone);
+        if (by !== '') {
+            order.sort((a, b) => by === 'name' ? compare(a, b) : rank(zones.get(b)) - rank(zones.get(a)));
+        }
+    }
+    arrange(folder, order.map(name => zones.get(name).root));
+    const words = element('zone-filter').value.toLowerCase().split(' ');
+    let shown = 0;
+    for (const { zone, root } of zones.values()) {
+        const text = `${zone.zone} ${zone.key} ${zone.algorithm} ${storeOf(zone)}`.toLowerCase();
+        show(root, words.every(word => text.includes(word)));
+        shown += root.hidden ? 0 : 1;
+    }
+    const some = shown === 0 ? 'No such zone.' : `${shown} of ${zones.size} zones`;
+    say(element('shown'), shown === zones.size ? '' : some);
+}
+
+function showTotals() {
+    const all = [...zones.values()];
+    const values = Object.fromEntries(COUNTED.map(name => {
+        const known = all.map(({ now }) => now[name]).filter(value => value !== null);
+        return [name, perSecond(known.length ? sum(known) : null)];
+    }));
+    values.keys = whole.format(sum(all.map(({ zone }) => zone.keys ?? 0)));
+    values.rejecting = `${all.filter(({ now }) => now.rejected > 0).length} of ${all.length}`;
+    for (const [name, value] of Object.entries(values)) {
+        say(document.querySelector(`[data-total="${name}"]`), value);
+    }
+}
+
 function beginZone(name) {
     const root = copy('zone-template');
     root.dataset.zone = name;
     root.querySelector('h3 button').addEventListener('click', () => openZone(open === name ? null : name));
-    return { root, samples: [], counts: null, time: 0 };
+    return { root, samples: [], counts: null, time: 0, now: {} };
 }
 
 function beginServer(name) {
     const root = copy('server-template');
     root.dataset.redis = name;
     root.querySelector('h3').textContent = name;
-    return { root, samples: [], states: [], p99: null };
+    return { root, samples: [], trips: [], batches: [], p99: null };
 }
 
-function showAll(answer) {
+// The instance that has answered: its host, and the version of the module if it tells.
+function sourceOf({ host, instance, version, time }) {
+    const words = [host, version && `version ${version}`, `instance ${instance}`, `${clock(time)} ${timeZone(time)}`];
+    return words.filter(Boolean).join(', ');
+}
+
+function showAll(answer, past) {
     const begunAnew = last !== null && (last.instance !== answer.instance || answer.time < last.time);
     if (begunAnew) {
         const when = clock(answer.time);
@@ -209,251 +314,41 @@ function showAll(answer) {
     last = answer;
     const redraw = !calm.matches || answers % 5 === 0;
     answers++;
-    arrange(element('server-list'), servers, answer.redis ?? [], server => server.redis, beginServer);
+    keep(servers, answer.redis ?? [], server => server.redis, beginServer);
+    arrange(element('server-list'), [...servers.values()].map(({ root }) => root));
+    const recorded = past?.instance === answer.instance ? past : { zones: [], redis: [] };
     for (const server of answer.redis ?? []) {
         const known = servers.get(server.redis);
         known.server = server;
-        rememberServer(known, answer.time, begunAnew);
+        rememberServer(known, answer.time, begunAnew, recorded.redis.find(other => other.redis === server.redis));
         showServer(known, redraw);
     }
     show(element('servers'), servers.size > 0);
-    arrange(element('zone-list'), zones, answer.zones, zone => zone.zone, beginZone);
+    keep(zones, answer.zones, zone => zone.zone, beginZone);
     for (const zone of answer.zones) {
         const known = zones.get(zone.zone);
         known.zone = zone;
-        remember(known, answer.time, begunAnew);
-        showZone(known, redraw);
+        const own = recorded.zones.find(other => other.zone === zone.zone);
+        if (own !== undefined) {
+            recall(known, own);
+        }
+        remember(known, counters(zone), answer.time, begunAnew);
+        const now = COUNTED.map(name => [name, mean(known.samples, name, answer.time - SMOOTH)]);
+        known.now = Object.fromEntries(now);
     }
-    say(element('source'), `instance ${answer.instance}, ${clock(answer.time)}`);
+    arrangeZones();
+    zones.forEach(known => showZone(known, redraw));
+    showTotals();
+    say(element('source'), sourceOf(answer));
+    document.title = answer.host ? `Rate limits of ${answer.host}` : 'Rate limits';
     say(element('empty'), 'The configuration has no rate_limit_zone.');
-    show(element('empty'), zones.size === 0);
+    for (const [id, shown] of [['empty', zones.size === 0], ['totals', zones.size > 0], ['tools', zones.size > 1]]) {
+        show(element(id), shown);
+    }
     if (open !== null && !zones.has(open)) {
         openZone(null);
     }
     showPanel(redraw);
-}
-
-// THE OPEN ZONE
-
-function openZone(name) {
-    for (const [other, { root }] of zones) {
-        root.querySelector('h3 button').setAttribute('aria-expanded', String(other === name));
-    }
-    element('panel')?.remove();
-    open = name;
-    history.replaceState(null, '', name === null ? location.pathname : `#${encodeURIComponent(name)}`);
-    if (name === null) {
-        return;
-    }
-    const panel = copy('panel-template');
-    zones.get(name).root.append(panel);
-    zones.get(name).root.querySelector('h3 button').setAttribute('aria-controls', 'panel');
-    element('panel-title').textContent = `Zone ${name}`;
-    element('table-button').addEventListener('click', toggleTable);
-    element('rate-form').addEventListener('submit', event => {
-        event.preventDefault();
-        changeRate(name, element('rate-input').value.trim());
-    });
-    element('rate-return').addEventListener('click', () => changeRate(name, null));
-    element('reset-form').addEventListener('submit', event => {
-        event.preventDefault();
-        confirmReset(name, element('reset-input').value);
-    });
-    showPanel(true);
-    ask();
-}
-
-function toggleTable() {
-    const table = element('history');
-    show(table, table.hidden);
-    element('table-button').setAttribute('aria-expanded', String(!table.hidden));
-    say(element('table-button'), table.hidden ? 'Show as a table' : 'Hide the table');
-    showPanel(false);
-}
-
-function facts(zone) {
-    const words = [['key', zone.key], ['algorithm', zone.algorithm]];
-    const add = (name, value, text = value => whole.format(value)) => {
-        if (value !== undefined) {
-            words.push([name, text(value)]);
-        }
-    };
-    const asIs = value => value;
-    add('configured rate', zone.configuredRate, asIs);
-    add('burst', zone.burst);
-    add('capacity', zone.capacity);
-    add('buckets', zone.buckets);
-    add('least interval', zone.minIntervalSeconds, duration);
-    add('counts requests', zone.count, asIs);
-    words.push(['store', storeOf(zone)]);
-    add('on error', zone.onError, asIs);
-    add('deny cache', zone.denyCacheSeconds, value => value === 0 ? 'off' : duration(value));
-    add('clients in memory', zone.keys);
-    add('evictions', zone.evictions);
-    add('sync overshoot', zone.syncOvershoot);
-    add('requests', zone.requests, list);
-    add('dry run', zone.dryRun, list);
-    add('decided by', zone.stores, list);
-    add('errors', zone.errors, errors => list(errors) || 'none');
-    add('shadow', zone.shadow, list);
-    return words;
-}
-
-function showFacts(zone) {
-    const parent = element('facts');
-    const words = facts(zone);
-    if (parent.children.length !== words.length) {
-        parent.replaceChildren(...words.map(() => {
-            const row = make('div', '');
-            row.append(make('dt', ''), make('dd', ''));
-            return row;
-        }));
-    }
-    words.forEach(([name, value], i) => {
-        say(parent.children[i].firstElementChild, name);
-        say(parent.children[i].lastElementChild, value);
-    });
-}
-
-// Rows of ten seconds each, the latest first.
-function showTable(samples) {
-    const rows = [];
-    for (let until = last.time; until > last.time - SHOWN; until -= RECENT) {
-        const some = samples.filter(sample => sample.to > until - RECENT && sample.to <= until && sample.allowed !== null);
-        const seconds = sum(some.map(sample => sample.to - sample.from));
-        const row = make('tr', '');
-        const mean = name => seconds === 0 ? null : sum(some.map(sample => sample[name] * (sample.to - sample.from))) / seconds;
-        row.append(make('td', clock(until)), ...SERIES.map(name => make('td', perSecond(mean(name)))));
-        rows.push(row);
-    }
-    element('history').querySelector('tbody').replaceChildren(...rows);
-}
-
-function showPanel(redraw) {
-    if (open === null) {
-        return;
-    }
-    const { zone, samples } = zones.get(open);
-    const panel = element('panel');
-    for (const part of panel.querySelectorAll('.write')) {
-        show(part, last.write);
-    }
-    const input = element('rate-input');
-    if (input.value === input.dataset.shown) {  // nobody has written another
-        input.value = zone.rate;
-        input.dataset.shown = zone.rate;
-    }
-    const back = element('rate-return');
-    if (!zone.live && document.activeElement === back) {
-        input.focus();
-    }
-    show(back, zone.live);
-    say(back, `Return to the configured rate, ${zone.configuredRate}`);
-    showFacts(zone);
-    if (!element('history').hidden) {
-        showTable(samples);
-    }
-    if (redraw) {
-        const svg = panel.querySelector('.chart');
-        chart(svg, samples, SERIES, last.time, { full: true });
-        svg.setAttribute('aria-label', describe(samples, SERIES, perSecond));
-    }
-}
-
-// Reuses the elements of rows, so that a button keeps the focus. A row that moves loses the focus, and it is set again.
-function showLimited(limited) {
-    const table = element('limited');
-    const body = table.tBodies[0];
-    const focused = body.contains(document.activeElement) ? document.activeElement : null;
-    const rows = new Map([...body.rows].map(row => [row.dataset.key, row]));
-    const none = limited === undefined ? 'Keys are hidden here (keys=off).' : 'Nobody was rejected.';
-    say(element('limited-none'), limited?.length ? '' : none);
-    show(table, limited?.length > 0);
-    const wanted = (limited ?? []).map(({ key, rejected, error }) => {
-        const row = rows.get(key) ?? beginLimited(key);
-        say(row.cells[1], error > 0 ? `${whole.format(rejected - error)} to ${whole.format(rejected)}` : whole.format(rejected));
-        show(row.cells[2], last.write);
-        return row;
-    });
-    wanted.forEach((row, i) => {
-        if (body.rows[i] !== row) {
-            body.insertBefore(row, body.rows[i] ?? null);
-        }
-    });
-    while (body.rows.length > wanted.length) {
-        body.rows[wanted.length].remove();
-    }
-    if (focused !== document.activeElement && focused?.isConnected) {
-        focused.focus();
-    }
-}
-
-function beginLimited(key) {
-    const row = make('tr', '');
-    row.dataset.key = key;
-    const button = make('button', 'Reset');
-    button.type = 'button';
-    button.setAttribute('aria-label', `Reset ${key}`);
-    const zone = open;
-    button.addEventListener('click', () => confirmReset(zone, key));
-    const cell = make('td', '');
-    cell.append(button);
-    row.append(make('td', key, 'key'), make('td', ''), cell);
-    return row;
-}
-
-// CHANGES
-
-async function changeRate(zone, rate) {
-    const said = element('rate-said');
-    const input = element('rate-input');
-    const path = `zones/${encodeURIComponent(zone)}`;
-    try {
-        const answer = rate === null ? await call('DELETE', path) : await call('PATCH', path, { rate });
-        const now = answer?.rate ?? rate ?? zones.get(zone).zone.configuredRate;
-        input.removeAttribute('aria-invalid');
-        input.value = now;
-        input.dataset.shown = now;
-        mood(said, `The rate is now ${now}.`, true);
-    } catch (error) {
-        input.setAttribute('aria-invalid', String(rate !== null));
-        mood(said, `Not changed: ${error.message}`, false);
-    }
-    ask();
-}
-
-function confirmReset(zone, key) {
-    const said = element('reset-said');
-    if (key === '') {
-        mood(said, 'Not reset: which client?', false);
-        element('reset-input').focus();
-        return;
-    }
-    const dialog = element('confirm');
-    dialog.dataset.zone = zone;
-    dialog.dataset.key = key;
-    say(element('confirm-text'),
-        `In zone ${zone}, all that ${key} has used is forgotten. Its next requests are those of a new client.`);
-    dialog.showModal();
-    element('confirm-no').focus();
-}
-
-async function reset() {
-    const { zone, key } = element('confirm').dataset;
-    element('confirm').close();
-    let text;
-    let good = true;
-    try {
-        await call('DELETE', `reset?zone=${encodeURIComponent(zone)}&key=${encodeURIComponent(key)}`);
-        text = `${key} was reset.`;
-    } catch (error) {
-        text = `${key} was not reset: ${error.message}`;
-        good = false;
-    }
-    if (open === zone) {
-        mood(element('reset-said'), text, good);
-    }
-    ask();
 }
 
 // THE API
@@ -502,7 +397,9 @@ async function ask() {
     clearTimeout(timer);
     const began = performance.now();
     try {
-        showAll(await call('GET', 'zones'));
+        const past = began > answered + GAP ? await call('GET', 'history') : null;
+        showAll(await call('GET', 'zones'), past);
+        answered = performance.now();
         if (open !== null) {
             const zone = open;
             const detail = await call('GET', `zones/${encodeURIComponent(zone)}`);
@@ -545,8 +442,14 @@ function redrawAll() {
 }
 
 element('pause').addEventListener('click', pause);
-element('confirm-yes').addEventListener('click', reset);
+element('confirm-yes').addEventListener('click', () => {
+    element('confirm').close();
+    action();
+});
 element('confirm-no').addEventListener('click', () => element('confirm').close());
+element('tools').addEventListener('submit', event => event.preventDefault());
+element('zone-filter').addEventListener('input', () => arrangeZones());
+element('zone-sort').addEventListener('input', () => arrangeZones(true));
 document.addEventListener('visibilitychange', askOrRest);
 addEventListener('resize', redrawAll);
 
