@@ -118,7 +118,7 @@ my @more = (
     [ POST => 'check?zone=login&key=192.0.2.7' ], [ POST => 'check?zone=tiers&key=a&rate=off' ],
     [ GET => 'remaining?zone=api&key=b' ], [ GET => 'zones' ], [ GET => 'zones/none' ],
     [ POST => 'check?zone=api&key=b' ], [ POST => 'charge?zone=api&key=b&amount=1' ],
-    [ DELETE => 'reset?zone=login&key=192.0.2.7' ], [ GET => 'health' ],
+    [ DELETE => 'reset?zone=login&key=192.0.2.7' ], [ GET => 'health' ], [ GET => 'history' ],
 );
 for (@more) {
     my ($method, $path) = @{$_};
