@@ -5,29 +5,10 @@
 #include <new>
 
 #include "core/arithmetic.h"
+#include "memory/policy_mark.h"
 
 namespace rate_limit {
 namespace {
-
-constexpr std::uint64_t kOdd = 0x9e3779b97f4a7c15;
-
-std::uint64_t mix(std::uint64_t sum, std::uint64_t word) {
-    sum = (sum ^ word) * kOdd;
-    return sum ^ (sum >> 29);
-}
-
-// A mark of 32 bits, different for policies that decide differently.
-std::uint64_t mark_of(const Policy& policy) {
-    std::uint64_t mark = mix(policy.burst, policy.capacity << 7 | policy.buckets);
-    mark = mix(mark, static_cast<std::uint64_t>(policy.min_interval));
-    mark = mix(mark, policy.delay << 8 | static_cast<std::uint64_t>(policy.algorithm));
-    mark = mix(mark, policy.ceiling << 1 | (policy.align_first ? 1U : 0U));
-    for (std::uint32_t i = 0; i < policy.rates.size; i++) {
-        mark = mix(mark, policy.rates.rates[i].count);
-        mark = mix(mark, static_cast<std::uint64_t>(policy.rates.rates[i].period));
-    }
-    return mark >> 32;
-}
 
 constexpr std::uint64_t kMostExcess = 0xffffffff;  // 1/1000 requests; only for the log
 
@@ -62,7 +43,7 @@ Denials::Entry* Denials::entries() const {
 }
 
 std::uint64_t Denials::sum_of(const Copy& copy, std::uint64_t cost) {
-    std::uint64_t sum = mix(kOdd, cost);
+    std::uint64_t sum = mix(kMixOdd, cost);
     for (unsigned i = 0; i < kSum; i++) {
         sum = mix(sum, copy.words[i]);
     }
@@ -94,7 +75,7 @@ bool Denials::find(std::uint64_t client, const Policy& policy, std::uint64_t cos
         }
         Copy copy;
         if (!load(ways[way], cost, &copy) || copy.words[kClient] != client ||
-            (copy.words[kPolicy] & 0xffffffff) != mark_of(policy) ||
+            (copy.words[kPolicy] & 0xffffffff) != policy_mark(policy) ||
             static_cast<Micros>(copy.words[kUntil]) <= now) {
             continue;
         }
@@ -119,7 +100,7 @@ void Denials::remember(std::uint64_t client, const Policy& policy, std::uint64_t
     const Micros wait = decision.retry_after == kNever ? most : decision.retry_after;
     Copy copy = {};
     copy.words[kClient] = client;
-    copy.words[kPolicy] = mark_of(policy) | (std::min(decision.excess_milli, kMostExcess) << 32);
+    copy.words[kPolicy] = policy_mark(policy) | (std::min(decision.excess_milli, kMostExcess) << 32);
     copy.words[kUntil] = static_cast<std::uint64_t>(now + std::min(wait, most));
     copy.words[kReset] = static_cast<std::uint64_t>(now + decision.reset_after);
     copy.words[kRetry] = static_cast<std::uint64_t>(now + wait);
