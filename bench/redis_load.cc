@@ -267,7 +267,7 @@ void Load::on_done(Question* question) {
 void Load::ask(Wave* wave) {
     wave->open = options_.batch;
     for (std::size_t i = 0; i < options_.batch; i++) {
-        wave->limits[i] = {&zone_, &policy_, next_name(), 1, nullptr, false, false, {}, {}, {}, 0, false};
+        wave->limits[i] = {&zone_, &policy_, next_name(), 1, nullptr, false, false, {}, {}, {}, 0, false, 0};
         wave->questions[i] = {};
         wave->questions[i].limits = &wave->limits[i];
         wave->questions[i].indices[0] = 0;

@@ -20,6 +20,7 @@ my $nginx = start_nginx(
         . "rate_limit_zone \$http_x_client zone=memory:1m rate=3r/d;\n"
         . "rate_limit_zone \$http_x_client zone=shared:1m rate=3r/d redis=main on_error=local;\n"
         . "rate_limit_zone \$http_x_client zone=synced:1m rate=\$http_x_rate redis=main sync=50ms;\n"
+        . "rate_limit_zone \$http_x_client zone=leased:1m rate=3r/d redis=main lease=1;\n"
         . "rate_limit_zone \$http_x_client zone=candidate:1m rate=1r/d;\n"
         . "rate_limit_zone \$http_x_client zone=settled:1m rate=1r/d;\n"
         . "rate_limit_response \$number json:number;\n",

@@ -70,6 +70,10 @@ void put_settings(const Zone& zone, json_t* object) {
     if (zone.sync != 0) {
         put(object, "syncSeconds", json_seconds(static_cast<Micros>(zone.sync) * 1000));
     }
+    if (needs_leases(zone)) {
+        const std::string amount = std::to_string(zone.lease.amount);
+        put(object, "lease", text_of(amount + (zone.lease.is_percent ? "%" : "")));
+    }
     if (asks_redis(zone)) {
         put(object, "onError", json_string(on_error_name(zone.on_error)));
         put(object, "denyCacheSeconds", json_seconds(zone.deny_for));
@@ -85,6 +89,14 @@ void put_counters(const Zone& zone, json_t* object) {
     if (zone.table != nullptr && zone.sync != 0) {
         put(object, "syncOvershoot", number_of(zone.table->overshoot()));
         put(object, "syncLost", number_of(zone.table->lost()));
+    }
+    if (zone.leases != nullptr) {
+        const LeaseTotals leases = zone.leases->totals();
+        json_t* sums = json_object();
+        put(sums, "asks", number_of(leases.asks));
+        put(sums, "leased", number_of(leases.leased));
+        put(sums, "returned", number_of(leases.returned));
+        put(object, "leases", sums);
     }
     const ZoneTotals totals = zone_totals(zone);
     json_t* requests = json_object();
@@ -106,10 +118,12 @@ void put_counters(const Zone& zone, json_t* object) {
         put(object, "shadow", shadow);
     }
     json_t* stores = json_object();
-    for (const DecidedBy decided_by :
-         {DecidedBy::kMemory, DecidedBy::kRedis, DecidedBy::kCache, DecidedBy::kFallback}) {
-        put(stores, decided_by_name(decided_by),
-            number_of(totals.decided_by[static_cast<unsigned>(decided_by)]));
+    for (const DecidedBy decided_by : {DecidedBy::kMemory, DecidedBy::kRedis, DecidedBy::kCache,
+                                       DecidedBy::kFallback, DecidedBy::kLease}) {
+        if (decided_by != DecidedBy::kLease || zone.leases != nullptr) {
+            put(stores, decided_by_name(decided_by),
+                number_of(totals.decided_by[static_cast<unsigned>(decided_by)]));
+        }
     }
     put(object, "stores", stores);
     json_t* errors = json_object();

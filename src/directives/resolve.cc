@@ -65,6 +65,12 @@ bool resolve_limit(ngx_conf_t* cf, const ngx_http_rate_limit_main_conf_t& conf, 
     }
     if (takes<kTakesDelay>(limit->policy.algorithm)) {
         limit->policy.delay = limit->has_delay ? limit->delay : 0;
+        if (limit->zone->lease.amount != 0 && limit->policy.delay != kNoDelay) {
+            return refuse_at(cf, directive_of(*limit), *limit,
+                             "zone \"%V\" has \"lease=\" and requires \"nodelay\": a request that takes its "
+                             "quota from a lease does not know its place in the queue",
+                             &limit->zone_name);
+        }
     }
     limit->single = is_single(limit->policy, limit->zone->layout);
     return true;

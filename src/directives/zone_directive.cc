@@ -28,6 +28,7 @@ struct ZoneReader : DirectiveReader {
     char* check_algorithm() const;
     char* check_variable_rate() const;
     char* check_sync() const;
+    char* check_lease() const;
     char* check_memory_zone() const;
     char* check_redis_zone() const;
     char* check_size() const;
@@ -116,6 +117,19 @@ Parsed read_sync(ZoneReader* reader, const OptionValue& value) {
     return parsed;
 }
 
+// A number, or a percentage of the limit.
+Parsed read_lease(ZoneReader* reader, const OptionValue& value) {
+    std::string_view text = view(value.text);
+    LeaseSize& lease = reader->zone->lease;
+    lease.is_percent = !text.empty() && text.back() == '%';
+    if (lease.is_percent) {
+        text.remove_suffix(1);
+    }
+    const std::uint64_t most = lease.is_percent ? 100 : value.most;
+    return parse_number(text, most, &lease.amount) && lease.amount >= value.least ? Parsed::kOk
+                                                                                  : Parsed::kInvalid;
+}
+
 Parsed read_min_interval(ZoneReader* reader, const OptionValue& value) {
     std::uint64_t milliseconds = 0;
     const Parsed parsed = value.read_milliseconds(&milliseconds);
@@ -153,6 +167,8 @@ constexpr Option<ZoneReader> kZoneOptions[] = {
     {"redis", "NAME", "the state is in the Redis with this name", "a name of rate_limit_redis", read_redis},
     {"sync", "TIME", "requests are decided from shared memory and never wait for Redis",
      "a time from 10ms to 1h", read_sync, 10, kHourMilliseconds},
+    {"lease", "N|N%", "most requests of a client that an instance takes from Redis in advance",
+     "a number from %uL to %uL, or a percentage of the limit from 1%% to 100%%", read_lease, 1, kMaxCount},
     {"on_error", "open|closed|local", "the fallback for a request whose limit cannot be decided",
      "open, closed or local", read_on_error},
     {"deny_cache", "TIME|off", "maximum time for which shared memory remembers a rejection",
@@ -285,9 +301,26 @@ char* ZoneReader::check_sync() const {
     return nullptr;
 }
 
+// Refuses what a zone with lease= cannot have.
+char* ZoneReader::check_lease() const {
+    const ngx_str_t lease = given("lease");
+    const ngx_str_t sync = given("sync");
+    if (sync.len != 0) {
+        return refuse(cf, cmd,
+                      "\"%V\" cannot be used with \"%V\": sync= decides all requests in shared memory, "
+                      "without leases",
+                      &lease, &sync);
+    }
+    const char* objection = lease_objection(zone->policy);
+    if (objection != nullptr) {
+        return refuse(cf, cmd, "\"%V\" cannot be used: %s", &lease, objection);
+    }
+    return nullptr;
+}
+
 // Refuses what only a zone in Redis can have.
 char* ZoneReader::check_memory_zone() const {
-    for (const char* option : {"sync", "deny_cache"}) {
+    for (const char* option : {"sync", "lease", "deny_cache"}) {
         const ngx_str_t word = given(option);
         if (word.len != 0) {
             return refuse(cf, cmd, "\"%V\" requires \"redis=\"", &word);
@@ -304,6 +337,11 @@ char* ZoneReader::check_memory_zone() const {
 char* ZoneReader::check_redis_zone() const {
     if (is_given("sync")) {
         if (char* wrong = check_sync()) {
+            return wrong;
+        }
+    }
+    if (is_given("lease")) {
+        if (char* wrong = check_lease()) {
             return wrong;
         }
     }

@@ -233,6 +233,8 @@ bool may_be_decided_by(const Zone& zone, unsigned decided_by) {
             return zone.denials != nullptr;
         case DecidedBy::kFallback:
             return asks_redis(zone) && zone.on_error == OnError::kLocal;
+        case DecidedBy::kLease:
+            return zone.leases != nullptr;
         default:
             return false;
     }
@@ -274,6 +276,21 @@ void print_tables(const std::vector<ReadZone>& zones, std::string* text) {
         "rate_limiter_sync_lost_total", "counter",
         "Requests that were never reported to Redis, because their client was evicted before.",
         [](const ReadZone& zone) { return zone.owner->table->lost(); }, is_synced);
+}
+
+void print_leases(const std::vector<ReadZone>& zones, std::string* text) {
+    const auto has_leases = [](const Zone& zone) { return zone.leases != nullptr; };
+    const Printer<ReadZone> printer("zone", zones, text);
+    printer.print(
+        "rate_limiter_lease_asks_total", "counter", "Calls that asked Redis for a portion of a quota.",
+        [](const ReadZone& zone) { return zone.owner->leases->totals().asks; }, has_leases);
+    printer.print(
+        "rate_limiter_lease_units_total", "counter", "Requests that Redis has granted in advance.",
+        [](const ReadZone& zone) { return zone.owner->leases->totals().leased; }, has_leases);
+    printer.print(
+        "rate_limiter_lease_returned_total", "counter",
+        "Requests that were granted in advance, not used, and given back to Redis.",
+        [](const ReadZone& zone) { return zone.owner->leases->totals().returned; }, has_leases);
 }
 
 void print_bodies(const ngx_http_rate_limit_main_conf_t& conf, std::string* text) {
@@ -339,6 +356,7 @@ std::string print_metrics(const ngx_http_rate_limit_main_conf_t& conf) {
     print_shadows(zones, &text);
     print_decisions(zones, &text);
     print_tables(zones, &text);
+    print_leases(zones, &text);
     print_bodies(conf, &text);
     const std::vector<ReadServer> servers = read_all<RedisServer, RedisTotals>(conf.servers, redis_totals);
     print_health(servers, &text);

@@ -28,6 +28,9 @@ bool forget_client(const FleetZone& zone, std::string_view client, const Process
     if (zone.denials != nullptr) {
         zone.denials->forget(zone.denials->hash(client));
     }
+    if (zone.leases != nullptr) {
+        zone.leases->forget(zone.leases->hash(client), process);
+    }
     return zone.table != nullptr && zone.table->forget(zone.table->hash(client), process);
 }
 

@@ -6,6 +6,7 @@
 
 #include "algorithms/state_layout.h"
 #include "core/policy.h"
+#include "lease/leases.h"
 #include "memory/denials.h"
 #include "memory/live_rate.h"
 #include "memory/process.h"
@@ -22,6 +23,7 @@ struct FleetZone {
     LiveRate* live = nullptr;
     Table* table = nullptr;      // null if the zone has none
     Denials* denials = nullptr;  // null if the zone has none
+    Leases* leases = nullptr;    // null if the zone has none
 };
 
 // The rate of a zone before and after a change, as text.

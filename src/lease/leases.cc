@@ -294,6 +294,7 @@ void Leases::forget(std::uint64_t client, const Process& process) {
 
 bool Leases::next_idle(std::uint64_t* from, std::uint64_t most, bool all, const Process& process,
                        IdleLease* idle) {
+    *from = *from < sets_ ? *from : 0;
     for (std::uint64_t looked = 0; looked < most; looked++) {
         Set* set = set_at(*from);
         for (unsigned way = 0; way < kWays; way++) {
@@ -305,6 +306,7 @@ bool Leases::next_idle(std::uint64_t* from, std::uint64_t most, bool all, const 
             const Portion& portion = entry->portions[0];
             const bool unused = all || now >= portion.ends || is_idle(*entry, now, kLeaseIdle);
             idle->rest = unused ? take_rest(entry) : LeaseRest();
+            idle->portion = portion.id;
             if (idle->rest.amount != 0) {
                 idle->client = entry->client.load(std::memory_order_relaxed);
                 idle->rates = entry->rates;

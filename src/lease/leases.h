@@ -45,6 +45,7 @@ struct LeaseTake {
 // Units that an idle client holds, with what is needed to give them back.
 struct IdleLease {
     LeaseRest rest;
+    std::uint32_t portion;  // of the units, for put_back()
     std::uint64_t client;
     RateList rates;
     std::size_t name_size;

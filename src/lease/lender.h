@@ -34,8 +34,11 @@ class Lender {
     // Asks for a portion. No call waits for the answer.
     virtual void ask(const LeaseClient& client, const LeaseAsk& ask) = 0;
 
-    // Gives units back to their window.
-    virtual void give_back(const LeaseClient& client, const LeaseRest& rest) = 0;
+    // Gives units back to their window. False if Redis is not connected.
+    virtual bool give_back(const LeaseClient& client, const LeaseRest& rest) = 0;
+
+    // The process is about to exit: it asks for nothing more, and gives back what it gets.
+    virtual void end() = 0;
 };
 
 }  // namespace rate_limit

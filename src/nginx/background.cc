@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "fleet/sync_sender.h"
+#include "lending/lease_keeper.h"
 #include "nginx/clock.h"
 #include "nginx/event_loop.h"
 
@@ -119,16 +120,29 @@ bool start_servers(ngx_http_rate_limit_main_conf_t* conf) {
     return true;
 }
 
+// Starts to give back what idle clients of a zone have leased.
+void keep_leases(Zone* zone) {
+    Background* work = background_of(zone->redis);
+    zone_connect(zone);
+    work->tasks.emplace_back(LeaseKeeper::make(zone, zone->policy, kBetweenWorkers * ngx_worker,
+                                               work->router.get(), nginx_loop(), this_process()));
+}
+
 bool start_zones(ngx_http_rate_limit_main_conf_t* conf) {
     auto** zones = static_cast<Zone**>(conf->zones.elts);
     for (ngx_uint_t i = 0; i < conf->zones.nelts; i++) {
-        if (!needs_unsent_counts(*zones[i])) {
+        if (!needs_unsent_counts(*zones[i]) && !needs_leases(*zones[i])) {
             continue;
         }
         if (!watch_for_end(conf)) {
             return false;
         }
-        start_background(zones[i]);
+        if (needs_unsent_counts(*zones[i])) {
+            start_background(zones[i]);
+        }
+        if (needs_leases(*zones[i])) {
+            keep_leases(zones[i]);
+        }
     }
     return true;
 }
@@ -160,7 +174,8 @@ FleetZone fleet_zone(const Zone& zone) {
             zone.layout,
             &zone.shared->live,
             zone.table,
-            zone.denials};
+            zone.denials,
+            zone.leases};
 }
 
 redis::Router* background_router(RedisServer* server) { return background_of(server)->router.get(); }

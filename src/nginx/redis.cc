@@ -39,6 +39,7 @@ void debug_reply([[maybe_unused]] std::size_t groups, [[maybe_unused]] redis::Er
 
 RedisServer::~RedisServer() {
     stop_background(this);
+    lenders.clear();
     delete batcher;
     if (settings.tls != nullptr) {
         redis::free_tls(settings.tls);
@@ -98,8 +99,10 @@ void open_redis(ngx_http_rate_limit_main_conf_t* conf) {
 void close_redis(ngx_http_rate_limit_main_conf_t* conf) {
     for (Zone* zone : pointers<Zone>(conf->zones)) {
         zone->batcher = zone->corrector = nullptr;
+        zone->lender = nullptr;
     }
     for (RedisServer* server : pointers<RedisServer>(conf->servers)) {
+        server->lenders.clear();
         delete server->batcher;
         server->batcher = nullptr;
     }

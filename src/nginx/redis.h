@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "connection/connection.h"
+#include "lending/redis_lender.h"
 #include "nginx/module.h"
 #include "store/check_batcher.h"
 #include "store/shared_state.h"
@@ -39,8 +40,9 @@ struct RedisServer {
     bool counts_instances = false;          // a zone has on_error=local, which needs the number of instances
     bool observed = false;                  // calls for requests are counted
     std::unique_ptr<RedisCounter> counter;  // of each worker; null without a batcher
-    Background* work = nullptr;             // background tasks of each worker; null if there are none
-    Micros look_denied = 0;  // when Redis last refused this worker the permission to look up a client
+    std::vector<std::unique_ptr<RedisLender>> lenders;  // of each worker: one for each zone with leases
+    Background* work = nullptr;  // background tasks of each worker; null if there are none
+    Micros look_denied = 0;      // when Redis last refused this worker the permission to look up a client
 
     // Null unless counts_instances.
     Membership* membership() const { return counts_instances ? &shared->membership : nullptr; }

@@ -77,12 +77,19 @@ std::size_t denials_share(const Zone& zone, std::size_t size) {
     return needs_table(zone) ? ngx_align(std::max(size / kPart, Denials::least_size()), kLine) : size;
 }
 
-// Creates the table and the denials in all pages of a zone's memory that nginx's slab allocator leaves.
+// How much of a zone's memory is for leases.
+std::size_t leases_share(const Zone& zone, std::size_t size) {
+    constexpr std::size_t kPart = 4;
+    return needs_leases(zone) ? ngx_align(std::max(size / kPart, Leases::least_size()), kLine) : 0;
+}
+
+// Creates the table, the denials and the leases in all pages of a zone's memory that nginx's slab allocator
+// leaves.
 ngx_int_t make_memory(Zone* zone) {
     auto* pool = reinterpret_cast<ngx_slab_pool_t*>(zone->shm->shm.addr);
-    const std::size_t size = pool->pfree << ngx_pagesize_shift;
+    std::size_t size = pool->pfree << ngx_pagesize_shift;
     auto* memory = static_cast<char*>(ngx_slab_alloc(pool, size));
-    HashKey keys[2] = {};
+    HashKey keys[3] = {};
     if (memory == nullptr || getentropy(keys, sizeof(keys)) != 0) {
         ngx_log_error(NGX_LOG_EMERG, zone->shm->shm.log, ngx_errno, "cannot set up rate_limit_zone \"%V\"",
                       &zone->name);
@@ -91,6 +98,12 @@ ngx_int_t make_memory(Zone* zone) {
 #if (NGX_DEBUG_MALLOC)
     ngx_memzero(memory, size);
 #endif
+    const std::size_t leased = std::min(leases_share(*zone, size), size);
+    if (needs_leases(*zone)) {
+        zone->leases = Leases::create(memory, leased, keys[2]);
+    }
+    memory += leased;
+    size -= leased;
     const std::size_t share = std::min(denials_share(*zone, size), size);
     if (needs_denials(*zone)) {
         zone->denials = Denials::create(memory, share, keys[0]);
@@ -100,7 +113,7 @@ ngx_int_t make_memory(Zone* zone) {
             Table::create(memory + share, size - share, zone->layout, keys[1], needs_unsent_counts(*zone));
     }
     if ((zone->denials == nullptr && needs_denials(*zone)) ||
-        (zone->table == nullptr && needs_table(*zone))) {
+        (zone->leases == nullptr && needs_leases(*zone)) || (zone->table == nullptr && needs_table(*zone))) {
         ngx_log_error(NGX_LOG_EMERG, zone->shm->shm.log, 0,
                       "rate_limit_zone \"%V\" is too small: it needs %uz bytes", &zone->name,
                       zone_least_size(*zone));
@@ -120,6 +133,7 @@ ngx_int_t init_memory(ngx_shm_zone_t* shm, void* data) {
     if (old_zone != nullptr && old_zone->shm->shm.addr == shm->shm.addr) {
         zone->table = old_zone->table;
         zone->denials = old_zone->denials;
+        zone->leases = old_zone->leases;
         return NGX_OK;
     }
     if (make_memory(zone) != NGX_OK) {
@@ -150,6 +164,9 @@ std::size_t zone_least_size(const Zone& zone) {
     if (needs_denials(zone)) {
         need = std::max(need + Denials::least_size() + kLine, need + need / 3 + kLine);
     }
+    if (needs_leases(zone)) {
+        need = std::max(need + Leases::least_size() + kLine, need + need / 3 + kLine);
+    }
     const std::size_t pages = need / ngx_pagesize + 1;
     const std::size_t entries = (pages * sizeof(ngx_slab_page_t)) / ngx_pagesize + 1;
     return std::max<std::size_t>((pages + entries + 2) * ngx_pagesize, 8 * ngx_pagesize);
@@ -172,9 +189,9 @@ void zone_plan_memory(Zone* zone) {
     }
     const Zone& old = *zone_of(running);
     const bool had_unsent_counts = old.table != nullptr && old.table->has_unsent_counts();
-    const bool same_parts = (old.table != nullptr) == needs_table(*zone) &&
-                            had_unsent_counts == needs_unsent_counts(*zone) &&
-                            (old.denials != nullptr) == needs_denials(*zone);
+    const bool same_parts =
+        (old.table != nullptr) == needs_table(*zone) && had_unsent_counts == needs_unsent_counts(*zone) &&
+        (old.denials != nullptr) == needs_denials(*zone) && (old.leases != nullptr) == needs_leases(*zone);
     if (same_parts && (old.table == nullptr || old.table->layout() == zone->layout)) {
         return;
     }
@@ -185,6 +202,11 @@ void zone_plan_memory(Zone* zone) {
 
 void zone_connect(Zone* zone) {
     zone->batcher = redis_batcher(zone->redis);
+    if (needs_leases(*zone) && zone->lender == nullptr) {
+        auto& lenders = zone->redis->lenders;
+        lenders.push_back(std::make_unique<RedisLender>(zone, this_process(), wall_clock));
+        zone->lender = lenders.back().get();
+    }
     zone->membership = zone->redis->membership();
 }
 

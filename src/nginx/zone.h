@@ -81,11 +81,12 @@ inline bool zone_key(ngx_http_request_t* r, Zone& zone, ngx_str_t* key) {
 // Whether Redis decides each request of a zone.
 inline bool asks_redis(const Zone& zone) { return zone.redis_name.len != 0 && zone.sync == 0; }
 
-// Whether the memory of a zone holds a table of clients, unsent counts for Redis in this table, and denials
-// by Redis.
+// Whether the memory of a zone holds a table of clients, unsent counts for Redis in this table, denials by
+// Redis, and leases.
 inline bool needs_table(const Zone& zone) { return !asks_redis(zone) || zone.on_error == OnError::kLocal; }
 inline bool needs_unsent_counts(const Zone& zone) { return zone.redis_name.len != 0 && needs_table(zone); }
 inline bool needs_denials(const Zone& zone) { return asks_redis(zone) && zone.deny_for != 0; }
+inline bool needs_leases(const Zone& zone) { return zone.lease.amount != 0; }
 
 // The smallest size of a zone's memory that zone= accepts, in bytes.
 std::size_t zone_least_size(const Zone& zone);

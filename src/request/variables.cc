@@ -52,7 +52,7 @@ ngx_int_t get_zone(ngx_http_request_t* r, ngx_http_variable_value_t* value, uint
 }
 
 ngx_int_t get_store(ngx_http_request_t* r, ngx_http_variable_value_t* value, uintptr_t) {
-    constexpr const char* kNames[] = {"fallback", "memory", "redis", "cache", "fallback"};
+    constexpr const char* kNames[kDeciders] = {"fallback", "memory", "redis", "cache", "fallback", "lease"};
     const RequestState* state = request_state(r);
     const Limit* limit = binding_limit(state);
     if (limit != nullptr) {

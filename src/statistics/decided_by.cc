@@ -4,7 +4,7 @@
 namespace rate_limit {
 
 const char* decided_by_name(DecidedBy decided_by) {
-    static constexpr const char* kNames[kDeciders] = {"", "memory", "redis", "cache", "fallback"};
+    static constexpr const char* kNames[kDeciders] = {"", "memory", "redis", "cache", "fallback", "lease"};
     return kNames[static_cast<unsigned>(decided_by)];
 }
 

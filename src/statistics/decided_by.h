@@ -11,8 +11,9 @@ enum class DecidedBy : std::uint8_t {
     kRedis,
     kCache,
     kFallback,  // memory, because Redis does not answer
+    kLease,     // memory, by units that Redis has granted before
 };
-constexpr unsigned kDeciders = 5;
+constexpr unsigned kDeciders = 6;
 
 // One word for variables, metrics and the API; empty for kNobody.
 const char* decided_by_name(DecidedBy decided_by);

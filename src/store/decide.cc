@@ -5,6 +5,7 @@
 #include <new>
 
 #include "store/deny_cache.h"
+#include "store/take_lease.h"
 
 namespace rate_limit {
 namespace {
@@ -95,6 +96,13 @@ RequestOutcome decide_remote(Limit* limit, const Process& process, Micros (*wall
     limit->charged = false;
     if (find_denial(limit, now)) {
         return {Progress::kRejected, redis::Error::kNone, now, process.clock, nullptr};
+    }
+    if (limit->zone->lender != nullptr) {
+        const LeaseUse use = take_lease(limit, now, process);
+        if (use != LeaseUse::kNone) {
+            return {use == LeaseUse::kTaken ? Progress::kAdmitted : Progress::kRejected, redis::Error::kNone,
+                    now, process.clock, nullptr};
+        }
     }
     return start_check(limit, 1, now, process, wall, waiter, data);
 }

@@ -6,6 +6,7 @@
 
 #include "algorithms/check.h"
 #include "fleet/heartbeat.h"
+#include "lease/leases.h"
 #include "memory/denials.h"
 #include "memory/table.h"
 #include "statistics/decided_by.h"
@@ -29,6 +30,9 @@ struct StoreZone {
     Denials* denials;              // null if rejections by Redis are not remembered
     Micros deny_for;               // the longest time that a rejection is remembered
     OnError on_error;
+    LeaseSize lease = {};      // lease=
+    Leases* leases = nullptr;  // null unless the zone has lease=
+    Lender* lender = nullptr;  // null unless the zone has lease= and is connected
 };
 
 // One limit of a request. `client` and `policy` must live until decide() returns, or until its RequestCheck
@@ -44,10 +48,11 @@ struct Limit {
 
     // Set by decide().
     DecidedBy decided_by;
-    Reason reason;      // why the fallback or nobody decided
-    Decision decision;  // not set if nobody decided
-    Micros decided_at;  // time of day, by Redis's clock if Redis decided; not set if nobody decided
-    bool charged;       // the request is admitted, and refund() has not given it back
+    Reason reason;          // why the fallback or nobody decided
+    Decision decision;      // not set if nobody decided
+    Micros decided_at;      // time of day, by Redis's clock if Redis decided; not set if nobody decided
+    bool charged;           // the request is admitted, and refund() has not given it back
+    std::uint32_t portion;  // of the lease that was charged, if a lease decided
 };
 
 }  // namespace rate_limit

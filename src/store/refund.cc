@@ -5,6 +5,7 @@
 
 #include "store/check_batcher.h"
 #include "store/deny_cache.h"
+#include "store/take_lease.h"
 
 namespace rate_limit {
 namespace {
@@ -70,7 +71,13 @@ void refund_some(Limit* limits, std::size_t count, const Process& process, Micro
         if (!is_due(limit)) {
             continue;
         }
-        if (limit.decided_by == DecidedBy::kRedis) {
+        if (limit.decided_by == DecidedBy::kLease) {
+            // Units of a bucket that have ended have drained from Redis, or will.
+            if (!return_to_lease(limit, limit.cost, process) && !is_bucket(limit.policy->algorithm)) {
+                remote[remotes++] = static_cast<std::uint8_t>(i);
+            }
+            forget_denial(limit);
+        } else if (limit.decided_by == DecidedBy::kRedis) {
             remote[remotes++] = static_cast<std::uint8_t>(i);
             forget_denial(limit);
         } else {
@@ -96,7 +103,11 @@ bool settle(Limit* limit, std::uint64_t actual, const Process& process, Micros (
     if (!charged || actual == cost) {
         return true;
     }
-    if (limit->decided_by != DecidedBy::kRedis) {
+    const bool leased = limit->decided_by == DecidedBy::kLease;
+    if (leased && actual < cost && return_to_lease(*limit, cost - actual, process)) {
+        return true;
+    }
+    if (!leased && limit->decided_by != DecidedBy::kRedis) {
         return actual < cost ? give_back_in_memory(*limit, cost - actual, false, wall(), process)
                              : overdraw_in_memory(*limit, actual - cost, wall(), process);
     }

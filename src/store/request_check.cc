@@ -7,6 +7,7 @@
 
 #include "core/arithmetic.h"
 #include "store/deny_cache.h"
+#include "store/take_lease.h"
 
 namespace rate_limit {
 
@@ -45,6 +46,7 @@ RequestCheck::RequestCheck(Limit* limits, std::size_t count, const Process& proc
         slots_[i] = zone.batcher != nullptr ? zone.batcher->slot_of(limits_[i]) : redis::Slot{0};
         order_[i] = static_cast<std::uint8_t>(i);
         has_tables_ = has_tables_ || zone.table != nullptr;
+        has_leases_ = has_leases_ || zone.lender != nullptr;
         scattered_ = scattered_ || !together(i, 0);
     }
     if (scattered_) {
@@ -173,10 +175,10 @@ void RequestCheck::copy_decisions(const MemoryLimits& memory, Micros now) {
     }
 }
 
-// Checks the limits in memory without charging them, and asks Redis unless one of them rejects.
+// Checks the limits in memory without charging them, and continues unless one of them rejects.
 Progress RequestCheck::look_at_memory() {
     if (!has_tables_) {
-        return ask_next();
+        return take_leases();
     }
     MemoryLimits memory;
     gather_memory(count_, &memory);
@@ -187,6 +189,22 @@ Progress RequestCheck::look_at_memory() {
             copy_decisions(memory, now);
             count_rejection();
             return Progress::kRejected;
+        }
+    }
+    return take_leases();
+}
+
+// Charges the limits that have a lease, and asks Redis unless one of them rejects. The only limit of a
+// request was tried before.
+Progress RequestCheck::take_leases() {
+    for (std::size_t i = 0; i < count_ && has_leases_ && count_ > 1; i++) {
+        if (limits_[i].zone->lender == nullptr) {
+            continue;
+        }
+        const LeaseUse use = take_lease(&limits_[i], started_at_, process_);
+        tried_[i] = use != LeaseUse::kNone;
+        if (use == LeaseUse::kDry) {
+            return reject();
         }
     }
     return ask_next();

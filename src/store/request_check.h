@@ -79,6 +79,7 @@ class RequestCheck {
     void gather_memory(std::size_t end, MemoryLimits* memory) const;
     void copy_decisions(const MemoryLimits& memory, Micros now);
     Progress look_at_memory();
+    Progress take_leases();
     std::size_t next_position() const;
     void choose(std::size_t position);
     Progress ask_next();
@@ -107,6 +108,7 @@ class RequestCheck {
     Micros started_at_ = 0;            // by the process's clock
     bool waited_ = false;              // for a reply of Redis
     bool has_tables_ = false;          // a zone has a table
+    bool has_leases_ = false;          // a zone leases units
     bool scattered_ = false;           // its limits differ in batcher or slot
     bool tried_[kMaxLimits] = {};      // its Redis was asked or is unavailable
     bool in_memory_[kMaxLimits] = {};  // its table was asked; it may have had no free slot

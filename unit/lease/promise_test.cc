@@ -170,6 +170,37 @@ void test_with_even_load_nearly_the_whole_limit_is_admitted(void**) {
     }
 }
 
+// A limit of 50,000 requests a second, and one and a half times as many requests, each to a random instance.
+void test_from_one_to_a_thousand_instances_nearly_the_whole_limit_is_admitted(void**) {
+    Policy policy;
+    policy.rates = rates_of("50000r/s");
+    for (const std::size_t instances : {1, 10, 100, 1000}) {
+        Fleet fleet(policy, {2, true}, instances, 7, 500);
+        Client exact(policy);
+        std::uint64_t possible = 0;
+        double due = 0;
+        const Micros start = fleet.now();
+        for (std::size_t i = 0; due < static_cast<double>(kSecond); i++) {
+            due += 1e6 / 75'000;
+            fleet.pass(std::max<Micros>(start + static_cast<Micros>(due) - fleet.now(), 0));
+            fleet.request(fleet.random(instances - 1), 1, false);
+            possible += exact.request(fleet.now()).allowed ? 1 : 0;
+            for (std::size_t j = 0; i % 2000 == 0 && j < instances; j++) {
+                fleet.keep(j, false);
+            }
+        }
+        fleet.pass(kSecond);
+        const std::uint64_t admitted = fleet.counts.leased + fleet.counts.decided;
+        print_message("%zu instances: %llu of %llu, %llu by leases, %llu asks\n", instances,
+                      static_cast<unsigned long long>(admitted), static_cast<unsigned long long>(possible),
+                      static_cast<unsigned long long>(fleet.counts.leased),
+                      static_cast<unsigned long long>(fleet.counts.asks));
+        assert_true(admitted * 100 >= possible * 98);
+        assert_true(is_kept(policy, fleet.uses, {}));
+        assert_true(fleet.counts.asks < 200 * instances);
+    }
+}
+
 }  // namespace
 }  // namespace rate_limit
 
@@ -178,6 +209,7 @@ int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(test_no_trace_admits_more_than_the_promise),
         cmocka_unit_test(test_with_even_load_nearly_the_whole_limit_is_admitted),
+        cmocka_unit_test(test_from_one_to_a_thousand_instances_nearly_the_whole_limit_is_admitted),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -67,8 +67,8 @@ void test_nothing_is_decided_without_memory_for_a_check(void**) {
     zone.label = "api";
     zone.layout = layout_of(kPolicy);
     zone.batcher = scene.first.get();
-    Limit limit = {&zone, &kPolicy,          "alice", 1,  nullptr, false,
-                   false, DecidedBy::kCache, kNoSlot, {}, 0,       true};
+    Limit limit = {&zone,   &kPolicy, "alice", 1,    nullptr, false, false, DecidedBy::kCache,
+                   kNoSlot, {},       0,       true, 0};
     const RequestOutcome outcome = decide(
         &limit, 1, kProcess, [] { return wall_clock; },
         {[](void*, std::size_t) -> void* { return nullptr; }, nullptr}, nullptr);

@@ -41,8 +41,19 @@ struct TestQuestion {
         zones.push_back({});
         zones.back().label = texts.back().zone;
         zones.back().layout = layout;
-        limits.push_back(
-            {&zones.back(), &policy, texts.back().client, cost, nullptr, false, false, {}, {}, {}, 0, false});
+        limits.push_back({&zones.back(),
+                          &policy,
+                          texts.back().client,
+                          cost,
+                          nullptr,
+                          false,
+                          false,
+                          {},
+                          {},
+                          {},
+                          0,
+                          false,
+                          0});
         question.limits = limits.data();
         question.indices[question.count] = static_cast<std::uint8_t>(question.count);
         question.count++;

@@ -61,7 +61,8 @@ class Request {
                                kNoSlot,
                                {},
                                0,
-                               true});
+                               true,
+                               0});
         }
         outcome_ = decide(
             limits_.data(), limits_.size(), kProcess, [] { return wall_clock; },

@@ -23,8 +23,8 @@ void test_the_slot_of_a_limit_is_that_of_its_key(void**) {
             const std::size_t start = bulk.find("\r\n") + 2;
             StoreZone store_zone = {};
             store_zone.label = zone;
-            const Limit limit = {&store_zone, &kPolicy, client, 1,  nullptr, false,
-                                 false,       {},       {},     {}, 0,       false};
+            const Limit limit = {&store_zone, &kPolicy, client, 1, nullptr, false, false,
+                                 {},          {},       {},     0, false,   0};
             assert_int_equal(scene.batcher->slot_of(limit),
                              redis::slot_of(bulk.substr(start, bulk.size() - start - 2)));
         }
@@ -36,9 +36,9 @@ void test_without_sharding_all_limits_have_the_same_slot(void**) {
     StoreZone zone = {};
     zone.label = "api";
     for (const char* client : {"alice", "bob", "carol"}) {
-        assert_int_equal(
-            scene.first->slot_of({&zone, &kPolicy, client, 1, nullptr, false, false, {}, {}, {}, 0, false}),
-            0);
+        assert_int_equal(scene.first->slot_of(
+                             {&zone, &kPolicy, client, 1, nullptr, false, false, {}, {}, {}, 0, false, 0}),
+                         0);
     }
 }
 

@@ -33,8 +33,8 @@ void test_a_call_that_a_node_cannot_serve_is_retried_as_one_call_per_group(void*
     StoreZone zone = {};
     zone.label = "api";
     zone.layout = layout_of(kPolicy);
-    const Limit limits[] = {{&zone, &kPolicy, names[4], 7, nullptr, false, false, {}, {}, {}, 0, false},
-                            {&zone, &kPolicy, names[5], 9, nullptr, false, false, {}, {}, {}, 0, false}};
+    const Limit limits[] = {{&zone, &kPolicy, names[4], 7, nullptr, false, false, {}, {}, {}, 0, false, 0},
+                            {&zone, &kPolicy, names[5], 9, nullptr, false, false, {}, {}, {}, 0, false, 0}};
     const std::uint8_t refunded = 1;
     std::deque<Request> requests;
     for (unsigned i = 0; i < 4; i++) {

@@ -157,6 +157,9 @@ function storeOf(zone) {
     if (zone.syncSeconds) {
         words.push(`synchronised every ${duration(zone.syncSeconds)}`);
     }
+    if (zone.lease) {
+        words.push(`leased by up to ${zone.lease}`);
+    }
     return words.join(', ');
 }
 

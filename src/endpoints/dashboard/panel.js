@@ -71,6 +71,7 @@ function facts(zone) {
     add('clients in memory', zone.keys, keys => `${whole.format(keys)} of ${whole.format(zone.slots)}`);
     add('evictions', zone.evictions);
     add('sync overshoot', zone.syncOvershoot);
+    add('leases', zone.leases, list);
     add('requests', zone.requests, list);
     add('dry run', zone.dryRun, list);
     add('decided by', zone.stores, list);
