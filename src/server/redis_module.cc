@@ -209,7 +209,7 @@ class UndeclaredKeys final : public Keys {
         failed_ = false;
         repeated_ = positions.find(names, count);
         for (std::size_t i = 0; i < count; i++) {
-            entries_[i] = {nullptr, nullptr, 0, false};
+            entries_[i] = {nullptr, false};
         }
         bool readable = true;
         for (std::size_t i = 0; i < count && readable; i++) {
@@ -220,20 +220,18 @@ class UndeclaredKeys final : public Keys {
 
     void close() {
         for (std::size_t i = 0; i < count_; i++) {
-            if (entries_[i].reply != nullptr) {
-                RedisModule_FreeCallReply(entries_[i].reply);
-            }
-            RedisModule_Free(entries_[i].written);
+            forget(&entries_[i]);
         }
     }
 
-    // Whether a key could not be written.
+    // Whether a key could not be written, or not read again. Nothing has been written after that.
     bool failed() const { return failed_; }
 
     std::string_view value(std::size_t position) override {
-        const Entry& from = entry(position);
-        if (from.written != nullptr) {
-            return {from.written, from.size};
+        Entry& from = entry(position);
+        if (from.stale) {
+            from.stale = false;
+            failed_ = !read(repeated_ ? positions[position] : position) || failed_;
         }
         std::size_t size = 0;
         const char* at =
@@ -244,19 +242,21 @@ class UndeclaredKeys final : public Keys {
     }
 
     void write(std::size_t position, std::string_view value, Micros expires) override {
+        if (failed_) {
+            return;
+        }
         RedisModuleString* name = names_[repeated_ ? positions[position] : position];
         finish(expires == kKeepExpiry
                    ? RedisModule_Call(context_, "SET", "!CEsbc", name, value.data(), value.size(), "KEEPTTL")
                    : RedisModule_Call(context_, "SET", "!CEsbcl", name, value.data(), value.size(), "PXAT",
                                       to_millis(expires)));
-        Entry& to = entry(position);
-        forget(&to);
-        to.written = static_cast<char*>(RedisModule_TryAlloc(value.size() + 1));
-        failed_ = failed_ || to.written == nullptr;
-        to.size = to.written != nullptr ? value.copy(to.written, value.size()) : 0;
+        forget(&entry(position));
     }
 
     void remove(std::size_t position) override {
+        if (failed_) {
+            return;
+        }
         finish(RedisModule_Call(context_, "DEL", "!CEs", names_[repeated_ ? positions[position] : position]));
         forget(&entry(position));
     }
@@ -266,9 +266,7 @@ class UndeclaredKeys final : public Keys {
   private:
     struct Entry {
         RedisModuleCallReply* reply;  // of GET
-        char* written;                // the value since the first write
-        std::size_t size;
-        bool changed;
+        bool stale;                   // written since GET
     };
 
     Entry& entry(std::size_t position) { return entries_[repeated_ ? positions[position] : position]; }
@@ -287,12 +285,10 @@ class UndeclaredKeys final : public Keys {
     }
 
     static void forget(Entry* entry) {
-        RedisModule_Free(entry->written);
-        entry->written = nullptr;
         if (entry->reply != nullptr) {
             RedisModule_FreeCallReply(entry->reply);
         }
-        entry->reply = nullptr;
+        *entry = {nullptr, true};
     }
 
     void finish(RedisModuleCallReply* reply) {

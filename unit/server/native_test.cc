@@ -9,6 +9,7 @@
 #include <random>
 
 #include "lua/differential.h"
+#include "protocol/pack.h"
 
 namespace rate_limit {
 namespace {
@@ -213,6 +214,33 @@ void test_a_key_that_holds_no_string_is_replaced(void**) {
     compare(simple_call("b"));
 }
 
+// The second check of a key starts from what the first has written. If nothing can be written, the call is
+// refused.
+void test_a_key_that_is_not_declared_may_occur_twice(void**) {
+    host = std::make_unique<NativeHost>(server_programs()[0]);
+    Connection& connection = host->connection();
+    declared = false;
+    TimedCall call = simple_call("a");
+    call.groups[0].limits[0].cost = 6;
+    call.groups.push_back(call.groups[0]);
+    const auto words = native_words(call);
+    compare(call);
+    declared = true;
+    connection.call({"FLUSHALL"});
+    const std::string both = text_of(*connection.call(words));
+    assert_true((bytes_at(both, 8, 1) & kDecisionAllowed) != 0);
+    const std::size_t second = 8 + packed_size(kDecisionFormat);
+    assert_true((bytes_at(both, second, 1) & kDecisionAllowed) == 0);
+
+    connection.call({"FLUSHALL"});
+    connection.call({"ACL", "SETUSER", "user", "on", ">x", "~*", "+@all", "-set"});
+    connection.call({"AUTH", "user", "x"});
+    connection.send(words);
+    const Reply refused = connection.take();
+    assert_int_equal(refused->type, REDIS_REPLY_ERROR);
+    assert_int_equal(connection.call({"EXISTS", "a"})->integer, 0);
+}
+
 // A reply has room for the longest value of an algorithm, and the client's key may hold anything.
 void test_a_value_that_no_algorithm_has_written_is_not_reported(void**) {
     host = std::make_unique<NativeHost>(server_programs()[0]);
@@ -307,6 +335,7 @@ int main() {
         cmocka_unit_test_teardown(test_a_command_does_in_valkey_what_the_script_does, stop_host),
         cmocka_unit_test_teardown(test_keys_that_are_not_declared_make_no_difference, stop_host),
         cmocka_unit_test_teardown(test_a_key_that_holds_no_string_is_replaced, stop_host),
+        cmocka_unit_test_teardown(test_a_key_that_is_not_declared_may_occur_twice, stop_host),
         cmocka_unit_test_teardown(test_a_value_that_no_algorithm_has_written_is_not_reported, stop_host),
         cmocka_unit_test_teardown(test_wrong_arguments_get_an_error, stop_host),
         cmocka_unit_test_teardown(test_no_keys_show_that_the_commands_are_there, stop_host),
