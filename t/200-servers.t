@@ -174,6 +174,14 @@ subtest 'two servers of a cluster redirect a client to each other' => sub {
     is $nodes[1]->command('GET', 'foo'), undef, 'the other server answers';
 };
 
+subtest 'the server replicates' => sub {
+    my $server  = start_redis();
+    my $replica = start_redis(replicaof => $server);
+    $server->command('SET', "key$_", $_) for 1 .. 100;
+    $server->await_replicas($replica);
+    is $replica->command('DBSIZE'), 100, 'await_replicas waits for all writes';
+};
+
 subtest 'the scripted server sends the given answers' => sub {
     my $fake = start_fake(
         replies => {

@@ -217,7 +217,7 @@ subtest 'MOVED: a replica takes over' => sub {
     my $old     = $masters[2];
     my @names   = map { client_of($old) } 1 .. 5;
     is ask($nginx, $_, 2), '200 redis, 200 redis', 'before' for @names;
-    $old->command('WAIT', 1, 5000);
+    $old->await_replicas($cluster->replicas($old));
     my $new = $cluster->failover($old);
     is ask($nginx, $_, 2), '200 redis, 429 redis', 'the count continues' for @names;
     is $cluster->failover($new)->port, $old->port, 'a failover back';

@@ -59,7 +59,7 @@ subtest 'a replica without the module continues exactly' => sub {
     my $nginx   = start_native($redis, 5);
     ask($nginx, $_, 'a', 3) for @algorithms;
     ok is_native($nginx), 'the module decides';
-    $redis->command('WAIT', 1, 10_000);
+    $redis->await_replicas($replica);
     is $replica->commandstats('ratelimit.check'), 0, 'the replica gets no command of the module';
     for my $zone (@algorithms) {
         my $key = key_of($zone, 'a');

@@ -44,7 +44,7 @@ my ($call) = grep { $_->{words}[0] eq 'RATELIMIT.SYNC' } $monitor->commands;
 my ($policies, $entries) = @{ $call->{words} }[ -4, -3 ];
 my @twice = ('rate_limit:twice') x 2;
 $redis->command('RATELIMIT.SYNC', 3, @twice, 'rate_limit:guard', $policies, substr($entries, 0, 8) x 2, 1, 0);
-$redis->command('WAIT', 1, 10_000);
+$redis->await_replicas($replica);
 cmp_ok $redis->command('PEXPIRETIME', $twice[0]), '>', 0, 'a client that a call has twice expires';
 for my $ask (qw(GET PEXPIRETIME)) {
     is $replica->command($ask, $twice[0]), $redis->command($ask, $twice[0]), "$ask: the same in a replica";

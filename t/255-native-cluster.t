@@ -70,7 +70,7 @@ for my $path (qw(/alone /together)) {
         my $old     = ($cluster->masters)[2];
         my @clients = $cluster->clients_of($old, 5);
         is ask($path, $_, 2), '200 200', 'before' for @clients;
-        $old->command('WAIT', 1, 10_000);
+        $old->await_replicas($cluster->replicas($old));
         my $new = $cluster->failover($old);
         is ask($path, $_, 2), '200 429', 'the new master continues the count' for @clients;
         ok wait_for('the module', sub { ask($path, $clients[0], 1); is_native($nginx) }), 'by the module';

@@ -44,6 +44,7 @@
 #   kill                        SIGKILL, and waits for the end
 #   stop                        ends the server gracefully
 #   restart(%changes)           stop, unless it has ended, and start on the same port; changes are options
+#   await_replicas(@replicas)   waits until these replicas have all that was written before
 #   meet($other)                joins two servers with `cluster` into one cluster, and waits until both agree
 #   log                         its log so far
 #   wait_for_log($pattern)      waits until the log matches; returns what the pattern captured, or 1
@@ -205,6 +206,14 @@ sub join_cluster {
     $self->command('CLUSTER', 'ADDSLOTSRANGE', @ranges);
     wait_for('the cluster', sub { $self->command('CLUSTER', 'INFO') =~ /^cluster_state:ok/ })
         if $self->{options}{ready} // 1;
+    return;
+}
+
+# WAIT does not help: it waits for the writes of its own connection only.
+sub await_replicas {
+    my ($self, @replicas) = @_;
+    my $end = $self->info('master_repl_offset');
+    wait_for('replicas', sub { !grep { ($_->info('slave_repl_offset') || 0) < $end } @replicas });
     return;
 }
 
