@@ -14,6 +14,7 @@ T ?= unit/*/*_test.cc t/*.t
 
 tests = $(wildcard $(T))
 units = $(filter unit/%,$(tests))
+redis_tests = $(shell grep -lE 'start_(redis|cluster|sentinels)' t/*.t)
 long = $(shell grep -l RL_LONG t/*.t unit/*/*_test.cc)
 
 # Several runs of make may use one checkout: set-up and builds take a lock. Long-running programs are started with exec,
@@ -26,8 +27,8 @@ run_tests = scripts/test --build build --unit build/unit --nginx "$(NGINX)" \
     --module $(CURDIR)/build/ngx_http_rate_limit_module.so
 build_units := $(MAKE) --no-print-directory -s -j$(shell nproc) -f scripts/unit.mk
 
-.PHONY: all redis-module install setup run test test-long tests check-steady unit lint format sanitize coverage \
-    fuzz bench bench-core bench-check timelines simulate accuracy algorithms screenshots compare-simulation \
+.PHONY: all redis-module install setup run test test-long test-native tests check-steady unit lint format sanitize \
+    coverage fuzz bench bench-core bench-check timelines simulate accuracy algorithms screenshots compare-simulation \
     check-builds matrix test-static test-clang clean help
 
 all: ## build the module for the installed nginx, or for the source tree NGINX_SRC=
@@ -61,6 +62,12 @@ test-long: ## run the longer versions of the tests that have one
 	@$(locked) scripts/redis-module
 	@$(locked) $(build_units) $(patsubst unit/%.cc,build/unit/%,$(filter unit/%,$(long)))
 	@RL_LONG=1 exec $(run_tests) $(long)
+
+test-native: ## run the tests of t/ that start a Redis, with the native module loaded in each; T= as for test
+	@$(locked) scripts/setup test
+	@$(locked) scripts/module "$(NGINX_SRC)"
+	@$(locked) scripts/redis-module
+	@RL_NATIVE=1 exec $(run_tests) $(if $(filter file,$(origin T)),$(redis_tests),$(tests))
 
 tests: ## list the test files, each with what it shows; WRITE=1 writes the lists of t/README.md and unit/README.md
 	@scripts/list-tests $(if $(WRITE),--write)

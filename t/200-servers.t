@@ -6,6 +6,7 @@ use lib 't/lib';
 use IO::Socket::INET;
 use RateLimit qw(slurp);
 use RateLimit::FakeRedis qw(start_fake raw in_turn after_ms bytewise cut hang_up silence);
+use RateLimit::Proxy qw(start_proxy);
 use RateLimit::RESP qw(encode_command encode_reply take);
 use RateLimit::Redis qw(start_redis tls_files);
 use Test::More;
@@ -172,6 +173,31 @@ subtest 'two servers of a cluster redirect a client to each other' => sub {
     my ($moved) = error_of($nodes[0]->connect(plain => 1), 'GET', 'foo') =~ /^MOVED 12182 127\.0\.0\.1:(\d+)/;
     is $moved, $nodes[1]->port, 'MOVED';
     is $nodes[1]->command('GET', 'foo'), undef, 'the other server answers';
+};
+
+subtest 'RL_NATIVE=1 adds the native module, whose calls count as EVALSHA' => sub {
+    local $ENV{RL_NATIVE} = 1;
+    my $acl    = 'user on >x ~* +evalsha';
+    my $server = start_redis(acl => $acl);
+    is scalar @{ $server->command('MODULE', 'LIST') }, 1, 'the module is there';
+    my $monitor = $server->monitor;
+    my $client  = $server->connect(plain => 1);
+    $client->command('AUTH', 'user', 'x');
+    $client->command('RATELIMIT.CHECK', 0, '', '');
+    $client->send('RATELIMIT.CHECK', 1, 'key', '', '');
+    like $client->receive, qr/^ERR the number of keys/, 'a user of the script may use it';
+    my @words = map { $_->{words} } grep { $_->{words}[0] =~ /^(?:evalsha|ratelimit)/i } $monitor->commands;
+    is_deeply \@words, [ [ 'RATELIMIT.CHECK', 0, '', '' ], [ 'EVALSHA', 'ratelimit.check', 1, 'key', '', '' ] ],
+        'MONITOR shows a call as EVALSHA, and the question for the module as it is';
+    is $server->commandstats('evalsha'), 2, 'commandstats counts both';
+    my $proxy   = start_proxy($server);
+    my $through = RateLimit::RESP->new(port => $proxy->port);
+    $proxy->lose_calls('EVALSHA', 1);
+    $through->send('RATELIMIT.CHECK', 1, 'key', '', '');
+    $proxy->wait_until_happened(1);
+    is scalar(my @ports = $proxy->callers('EVALSHA')), 1, 'a proxy intercepts a call of the module';
+    my $other = start_redis(native => 0);
+    is scalar @{ $other->command('MODULE', 'LIST') }, 0, 'a server of a test may be without it';
 };
 
 subtest 'the server replicates' => sub {

@@ -31,7 +31,7 @@ SERVER
 
 # Answers of a real server to a check, mutated at random, from a scripted server.
 subtest 'no answer crashes a worker' => sub {
-    my $server = start_redis();
+    my $server = start_redis(native => 0);    # the test repeats a call of the script
     my $nginx  = start_nginx(configuration($server->url, 'timeout=5s connect_timeout=5s'));
     $nginx->get('/open', 'X-Client' => 'asks');
     my $monitor = $server->monitor;

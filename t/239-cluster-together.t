@@ -112,7 +112,8 @@ for my $kind (qw(redis valkey)) {
         is calls($here), '0/10' . ', 1/1' x 9, 'one call for all clients, then one for each';
         is calls($there), '1/1', 'the moved client at the new node';
         my @written = grep { $_->{client} eq 'lua' && $_->{words}[0] =~ /^(?:set|del)$/i } $here->commands;
-        is scalar(@written), 9, 'the failed call wrote nothing';
+        # The module writes the key of the other calls, which declare it, without a command.
+        is scalar(@written), $ENV{RL_NATIVE} ? 0 : 9, 'the failed call wrote nothing';
         is remaining($nginx, @clients), join(' ', ($limit - 1) x 10), 'each client is charged once';
 
         # The worker does not know yet that the slot has moved.

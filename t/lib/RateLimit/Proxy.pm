@@ -18,6 +18,7 @@
 #   happened                    how many commands were affected since the last lose_… or hold_…
 #   wait_until_happened($count) waits until there are $count
 #   callers($name)              the ports from which commands of this name came, in their order
+# With RL_NATIVE=1, a call of the native module is named EVALSHA: see RateLimit::Redis.
 package RateLimit::Proxy;
 use strict;
 use warnings;
@@ -148,8 +149,9 @@ sub from_client {
     while (my $command = take(\$pair->{calls})) {
         my $bytes = substr $before, 0, length($before) - length $pair->{calls}, '';
         $self->read_order;
-        print { $self->{calls} } "${$command}->[0] $pair->{port}\n";
-        my $fate = $self->{count} > 0 && uc ${$command}->[0] eq $self->{name} ? $self->{what} : 'none';
+        my $name = name_of(@{ ${$command} });
+        print { $self->{calls} } "$name $pair->{port}\n";
+        my $fate = $self->{count} > 0 && $name eq $self->{name} ? $self->{what} : 'none';
         if ($fate ne 'none') {
             $self->{count}--;
             $self->note_done if $fate eq 'call';
@@ -159,6 +161,11 @@ sub from_client {
         send_all($pair->{server}, $bytes) or return 0;
     }
     return 1;
+}
+
+sub name_of {
+    my ($name, $keys) = @_;
+    return $ENV{RL_NATIVE} && $name =~ /^RATELIMIT[.]/i && $keys ne '0' ? 'EVALSHA' : uc $name;
 }
 
 sub from_server {

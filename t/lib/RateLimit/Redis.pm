@@ -21,8 +21,17 @@
 #   cluster     1 (all slots are its own), or slots, as '0-8191'; see meet
 #   clock       1: a clock that the test may set; see clock. 'stopped': a frozen clock; see advance
 #   ahead       initial seconds by which such a clock is ahead (0)
+#   native      0: does not load the native module, whatever RL_NATIVE says
 #   ready       0: wait only until it listens, not until it has loaded its data or, two seconds after its start, joins
 #               a cluster
+#
+# RL_NATIVE
+#   With RL_NATIVE=1 in the environment, each server loads the native module, build/rate_limit.so, and nginx decides by it.
+#   Tests count and intercept calls of the script, EVALSHA, so a call of the module counts as one: commandstats('evalsha')
+#   includes both commands of the module, MONITORS show `EVALSHA ratelimit.check N …` for `RATELIMIT.CHECK N …`, the
+#   module's own calls have the client 'lua', and a user with +evalsha may call both commands. nginx's question for the
+#   module, a call without keys, is shown as it is, but counted. RateLimit::Native clears the variable, because its tests
+#   choose the servers that have the module.
 #
 # METHODS
 #   port, dir, pid, socket      socket is a Unix socket, which every server has
@@ -59,9 +68,11 @@ use strict;
 use warnings;
 
 use Carp qw(croak);
+use Cwd qw(abs_path);
 use Digest::MD5 qw(md5_hex);
 use Exporter qw(import);
 use File::Path qw(make_path);
+use List::Util qw(sum0);
 use POSIX qw(:sys_wait_h);
 use RateLimit qw(slurp wait_for);
 use RateLimit::Certificates qw(tls_files);
@@ -122,7 +133,12 @@ sub configuration {
         ($is{tls} ? 'tls-port ' : 'port ') . $self->{port},
         qq(user $control on ">$secret" allkeys allchannels allcommands),
     );
-    push @lines, map {"user $_"} grep {/\S/} split /\n/, $is{acl} // '';
+    my $users = $is{acl} // '';
+    if ($self->uses_native) {
+        push @lines, 'loadmodule ' . (abs_path('build/rate_limit.so') // croak 'build/rate_limit.so is missing: make redis-module');
+        $users =~ s/\+evalsha\b/+evalsha +ratelimit.check +ratelimit.sync/g;
+    }
+    push @lines, map {"user $_"} grep {/\S/} split /\n/, $users;
     push @lines, qq(requirepass "$is{password}")               if defined $is{password};
     push @lines, "maxmemory $is{maxmemory}", 'maxmemory-policy noeviction' if defined $is{maxmemory};
     push @lines, 'port 0' if $is{tls};
@@ -142,6 +158,12 @@ sub configuration {
             'cluster-require-full-coverage no';
     }
     return join "\n", @lines, $is{config} // '', '';
+}
+
+# Whether RL_NATIVE gives this server the native module.
+sub uses_native {
+    my ($self) = @_;
+    return $ENV{RL_NATIVE} && ($self->{options}{native} // 1);
 }
 
 sub binary {
@@ -291,8 +313,9 @@ sub info {
 
 sub commandstats {
     my ($self, $name) = @_;
-    my ($calls) = $self->info('cmdstat_' . lc $name) =~ /calls=(\d+)/;
-    return $calls // 0;
+    my @names = lc $name;
+    push @names, qw(ratelimit.check ratelimit.sync) if $names[0] eq 'evalsha' && $self->uses_native;
+    return sum0(map { $self->info("cmdstat_$_") =~ /calls=(\d+)/ } @names);
 }
 
 sub client_lines {
@@ -507,7 +530,10 @@ sub collect {
         $before = length $connection->{in};
         $connection->more or last;
     }
+    my $native = $self->{server}->uses_native;
     while (my $line = RateLimit::RESP::take(\$connection->{in})) {
+        ${$line} =~ s/ \?:0\] / lua] / if $native;
+        ${$line} =~ s/ "RATELIMIT\.(CHECK|SYNC)" (?!"0" "" ""$)/ "EVALSHA" "ratelimit.\L$1" / if $native;
         push @{ $self->{lines} }, ${$line};
     }
     return;

@@ -275,6 +275,8 @@ sub launch {
     return;
 }
 
+sub uses_native { return 0 }
+
 sub configuration {
     my ($self) = @_;
     my %is     = %{ $self->{options} };
