@@ -91,7 +91,7 @@ cmp_ok $shown, '>=', 30, 'all examples of the page were found';
 
 # What the source of the dashboard calls: METHOD and the beginning of a path.
 sub dashboard {
-    my $source = slurp('src/endpoints/dashboard/page.js');
+    my $source = join '', map { slurp($_) } glob 'src/endpoints/dashboard/*.js';
     my ($path) = $source =~ /const path = `([^`]*)`/ or die "no path\n";
     my @found;
     while ($source =~ /\bcall\('(\w+)', (?:'([^']*)'|`([^`]*)`|(path))/g) {
