@@ -17,6 +17,12 @@ $NGX_OBJS/rate_limit/protocol/script_text.h: $ngx_addon_dir/scripts/embed $ngx_a
     `echo $ngx_addon_dir/lua/*`
 	$ngx_addon_dir/scripts/embed lua \$@
 
+$NGX_OBJS/addon/module/lifecycle.o $NGX_OBJS/addon/api/zones.o $NGX_OBJS/addon/endpoints/metrics.o: \\
+    $NGX_OBJS/rate_limit/core/version_text.h
+
+$NGX_OBJS/rate_limit/core/version_text.h: $ngx_addon_dir/scripts/embed $ngx_addon_dir/VERSION
+	$ngx_addon_dir/scripts/embed version \$@
+
 $NGX_OBJS/addon/endpoints/dashboard.o: $NGX_OBJS/rate_limit/endpoints/dashboard_text.h
 
 $NGX_OBJS/rate_limit/endpoints/dashboard_text.h: $ngx_addon_dir/scripts/embed `echo $ngx_addon_dir/src/endpoints/dashboard/*`

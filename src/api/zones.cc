@@ -7,6 +7,7 @@
 #include "api/api.h"
 #include "api/arguments.h"
 #include "configuration/configuration.h"
+#include "core/version_text.h"
 #include "nginx/clock.h"
 #include "nginx/collections.h"
 #include "nginx/history_timer.h"
@@ -294,6 +295,7 @@ Json describe_history(ngx_http_request_t* r) {
 Json describe_zones(ngx_http_request_t* r) {
     const ngx_http_rate_limit_main_conf_t& conf = *main_conf_of(r);
     json_t* object = json_object();
+    put(object, "version", text_of(kVersion));
     put_instance(object);
     put(object, "host", text_of(view(const_cast<ngx_cycle_t*>(ngx_cycle)->hostname)));
     put(object, "write", json_boolean(api_settings(r).write));

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "configuration/configuration.h"
+#include "core/version_text.h"
 #include "nginx/collections.h"
 #include "request/counters.h"
 #include "statistics/body_statistics.h"
@@ -347,8 +348,15 @@ void print_calls(const std::vector<ReadServer>& servers, std::string* text) {
         [](const ReadServer& server) -> const auto& { return server.totals.batches; }, print_integer);
 }
 
+void print_build(std::string* text) {
+    Metric build(text, "rate_limiter_build_info", "gauge",
+                 "Always 1. The version of the module, and of the nginx that it was built for.");
+    build.add({{"version", kVersion}, {"nginx", NGINX_VERSION}}, 1);
+}
+
 std::string print_metrics(const ngx_http_rate_limit_main_conf_t& conf) {
     std::string text;
+    print_build(&text);
     const std::vector<ReadZone> zones = read_all<Zone, ZoneTotals>(conf.zones, zone_totals);
     print_requests(zones, &text);
     print_bypasses(zones, &text);
@@ -361,7 +369,7 @@ std::string print_metrics(const ngx_http_rate_limit_main_conf_t& conf) {
     const std::vector<ReadServer> servers = read_all<RedisServer, RedisTotals>(conf.servers, redis_totals);
     print_health(servers, &text);
     print_calls(servers, &text);
-    return text.empty() ? "\n" : text;  // nginx does not send an empty body
+    return text;
 }
 
 ngx_int_t send_metrics(ngx_http_request_t* r) {

@@ -1,4 +1,5 @@
 // The hooks of the module's life cycle, in the order in which nginx calls them.
+#include "core/version_text.h"
 #include "handlers/access.h"
 #include "handlers/settle.h"
 #include "handlers/shadow.h"
@@ -65,6 +66,9 @@ ngx_int_t ngx_http_rate_limit_init_module(ngx_cycle_t* cycle) {
         rate_limit::stop_history(conf_of(old_cycle));
     }
     rate_limit::zone_replace_memory(cycle);
+    if (ngx_test_config == 0) {
+        ngx_log_error(NGX_LOG_NOTICE, cycle->log, 0, "%s", rate_limit::kNameAndVersion);
+    }
     return NGX_OK;
 }
 

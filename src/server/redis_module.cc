@@ -11,6 +11,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "core/version_text.h"
 #include "server/check_command.h"
 #include "server/keys.h"
 #include "server/sync_command.h"
@@ -451,7 +452,7 @@ bool add_command(RedisModuleCtx* context, const char* name, RedisModuleCmdFunc r
 extern "C" [[gnu::visibility("default")]] int RedisModule_OnLoad(RedisModuleCtx* context, RedisModuleString**,
                                                                  int) {
     using namespace rate_limit;
-    if (RedisModule_Init(context, "ratelimit", 1, REDISMODULE_APIVER_1) != REDISMODULE_OK) {
+    if (RedisModule_Init(context, "ratelimit", kVersionNumber, REDISMODULE_APIVER_1) != REDISMODULE_OK) {
         return REDISMODULE_ERR;
     }
     if (RedisModule_SetCommandInfo == nullptr || RedisModule_TryAlloc == nullptr) {
@@ -463,5 +464,8 @@ extern "C" [[gnu::visibility("default")]] int RedisModule_OnLoad(RedisModuleCtx*
                                    "Decides and charges requests of ngx_http_rate_limit_module", -4) &&
                        add_command(context, "ratelimit.sync", sync,
                                    "Charges requests that ngx_http_rate_limit_module has admitted", -7);
+    if (added) {
+        RedisModule_Log(context, "notice", "rate_limit.so of %s", kNameAndVersion);
+    }
     return added ? REDISMODULE_OK : REDISMODULE_ERR;
 }
