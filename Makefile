@@ -27,8 +27,8 @@ run_tests = scripts/test --build build --unit build/unit --nginx "$(NGINX)" \
     --module $(CURDIR)/build/ngx_http_rate_limit_module.so
 build_units := $(MAKE) --no-print-directory -s -j$(shell nproc) -f scripts/unit.mk
 
-.PHONY: all redis-module install dist setup run test test-long test-native tests check-steady unit lint format sanitize \
-    coverage fuzz bench bench-core bench-check timelines simulate accuracy algorithms screenshots \
+.PHONY: all redis-module install uninstall dist setup run test test-long test-native tests check-steady unit lint format \
+    sanitize coverage fuzz bench bench-core bench-check timelines simulate accuracy algorithms screenshots \
     compare-simulation check-builds matrix test-static test-clang clean help
 
 all: ## build the module for the installed nginx, or for the source tree NGINX_SRC=
@@ -41,6 +41,9 @@ redis-module: ## build build/rate_limit.so, the module for Redis and Valkey
 
 install: all ## install the module into the modules folder of NGINX=, below DESTDIR= if specified
 	@scripts/install "$(NGINX)" "$(DESTDIR)"
+
+uninstall: ## remove what `make install` has installed
+	@scripts/install --uninstall "$(NGINX)" "$(DESTDIR)"
 
 dist: ## write the source archive of the last commit to build/dist
 	@scripts/dist
