@@ -27,9 +27,10 @@ run_tests = scripts/test --build build --unit build/unit --nginx "$(NGINX)" \
     --module $(CURDIR)/build/ngx_http_rate_limit_module.so
 build_units := $(MAKE) --no-print-directory -s -j$(shell nproc) -f scripts/unit.mk
 
-.PHONY: all redis-module install uninstall dist setup run test test-long test-native tests check-steady unit lint format \
-    sanitize coverage fuzz bench bench-core bench-check timelines simulate accuracy algorithms screenshots \
-    compare-simulation check-builds matrix test-static test-clang clean help
+.PHONY: all redis-module install uninstall dist deb test-package apt-repository setup run test test-long \
+    tests check-steady unit lint format sanitize coverage fuzz bench bench-core bench-check timelines \
+    simulate accuracy algorithms screenshots compare-simulation check-builds matrix test-static test-clang \
+    clean help
 
 all: ## build the module for the installed nginx, or for the source tree NGINX_SRC=
 	@$(locked) scripts/setup build
@@ -47,6 +48,18 @@ uninstall: ## remove what `make install` has installed
 
 dist: ## write the source archive of the last commit to build/dist
 	@scripts/dist
+
+deb: ## build the Debian packages of the last commit for this machine's release, in build/deb
+	@$(locked) scripts/setup deb
+	@$(locked) scripts/package
+
+test-package: ## build and test the Debian packages in bare Debians; SUITE='trixie bookworm testing'; requires root
+	@$(locked) scripts/setup matrix
+	@exec scripts/test-package $(SUITE)
+
+apt-repository: ## sign the packages in build/deb with KEY=, as repositories for apt in build/apt-repository
+	@$(locked) scripts/setup apt-repository
+	@exec scripts/apt-repository "$(KEY)"
 
 setup: ## install the packages that all targets need
 	@$(locked) scripts/setup all

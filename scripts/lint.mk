@@ -11,7 +11,7 @@ headers := $(wildcard src/*/*.h)
 shared := $(addprefix src/,$(shell sed -n 's/^\#include "\(.*\)"/\1/p' src/module/*.c))
 formatted := $(filter-out $(shared),$(wildcard \
     $(foreach folder,src/* unit unit/* bench bench/*,$(folder)/*.cc $(folder)/*.h)))
-shell := $(shell grep -lE -d skip '^\#!.*\b(ba)?sh$$' .ci/* scripts/* bench/*)
+shell := $(shell grep -lE -d skip '^\#!.*\b(ba)?sh$$' .ci/* scripts/* bench/* debian/tests/*) debian/tests/nginx
 perl := $(shell grep -lE -d skip '^\#!.*\bperl$$' scripts/* bench/*) \
     $(wildcard t/*.t t/lib/*.pm t/lib/*/*.pm bench/lib/*/*/*.pm)
 lua := $(wildcard lua/*)
