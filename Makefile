@@ -28,7 +28,7 @@ run_tests = scripts/test --build build --unit build/unit --nginx "$(NGINX)" \
 build_units := $(MAKE) --no-print-directory -s -j$(shell nproc) -f scripts/unit.mk
 
 .PHONY: all redis-module install uninstall dist deb test-package apt-repository setup run test test-long \
-    tests check-steady unit lint format sanitize coverage fuzz bench bench-core bench-check timelines \
+    test-native tests check-steady unit lint format sanitize coverage fuzz bench bench-core bench-check timelines \
     simulate accuracy algorithms screenshots compare-simulation check-builds matrix test-static test-clang \
     clean help
 
