@@ -119,7 +119,7 @@ subtest 'metrics' => sub {
     for my $line (split /\n/, $answer->{body}, -1) {
         if    ($line =~ /^# HELP (\w+) \S.*$/)                    { push @wrong, $line if $help{$1}++ || $type{$1} }
         elsif ($line =~ /^# TYPE (\w+) (?:counter|gauge|histogram)$/) { push @wrong, $line if $type{$1}++ || !$help{$1} }
-        elsif ($line =~ /^(\w+?)(?:_bucket|_sum|_count)?\{(?:zone="(?:synced|plain|memory)"|redis="fleet")(?:,\w+="[^"]*")*\} [\d.]+$/) {
+        elsif ($line =~ /^(\w+?)(?:_bucket|_sum|_count)?\{(?:zone="(?:synced|plain|memory)"|redis="fleet"|version="[\d.]+")(?:,\w+="[^"]*")*\} [\d.]+$/) {
             push @wrong, $line if !$type{$1};
         }
         elsif ($line ne '')                                         { push @wrong, $line }
