@@ -87,6 +87,7 @@ my %contestants = (
     memory_observed => { title => 'ours: memory with metrics', ours('memory', $ample), kind => 'observed' },
     redis   => { title => 'ours: Redis',             ours('redis', "$ample redis=%r") },
     sync    => { title => 'ours: sync=100ms', ours('redis', "$ample redis=%r sync=100ms"), settle => 0.15 },
+    lease   => { title => 'ours: lease=10000', ours('redis', "$ample redis=%r lease=10000"), settle => 0.15 },
     cluster => { title => 'ours: Cluster of 3',      ours('cluster', "$ample redis=%r") },
     native  => {
         title => 'ours: Redis, native', ours('redis', "$ample redis=%r"),

@@ -147,6 +147,7 @@ sub figures {
         pace_p99_added    => $get->('pace_5000', 'redis',  'p99_added_ms'),
         pace_redis_ratio  => $get->('pace_5000', 'redis',  'redis_ratio', 'openresty'),
         pace_native_ratio => $get->('pace_5000', 'native', 'redis_ratio', 'openresty'),
+        lease_added       => $get->('one_key', 'lease', 'added_us', 'memory'),
         redis_p99_8       => $get->('connections_8', 'redis', 'p99_ms'),
         redis_p99_8_ratio => $get->('connections_8', 'redis', 'p99_ratio', 'openresty'),
         one_cpu_redis_cpu   => $get->('one_cpu',   'redis', 'redis_us'),
