@@ -286,8 +286,8 @@ Moment Load::now() const {
         redis_cpu += process.cpu_seconds();
     }
     std::set<const redis::Client*> clients;
-    for (unsigned slot = 0; slot < redis::kSlots; slot++) {
-        clients.insert(batcher_->router().client_of(static_cast<redis::Slot>(slot)));
+    for (unsigned slot = 0; slot < redis::kHashSlots; slot++) {
+        clients.insert(batcher_->router().client_of(static_cast<redis::HashSlot>(slot)));
     }
     std::uint64_t calls = 0;
     for (const redis::Client* client : clients) {

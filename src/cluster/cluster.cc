@@ -154,7 +154,7 @@ struct Cluster::Node {
     Member* member = nullptr;        // the endpoint of the client, which owns it
     unsigned slots = 0;              // how many slots it has
     bool probes = false;             // settings.probe is set
-    Slot probed = 0;                 // the slot of the key of the probe, if `probes`
+    HashSlot probed = 0;             // the slot of the key of the probe, if `probes`
 };
 
 Cluster::Cluster(const Settings& settings, const std::vector<Seed>& seeds, Loop* loop)
@@ -165,7 +165,7 @@ Cluster::Cluster(const Settings& settings, const std::vector<Seed>& seeds, Loop*
       timer_(loop->make_timer([](void* self) { static_cast<Cluster*>(self)->on_timer(); }, this, false)),
       node_loop_(std::make_unique<NodeLoop>(loop)) {
     topology_settings_.script = {};
-    topology_settings_.most_elements = kSlots;
+    topology_settings_.most_elements = kHashSlots;
     topology_settings_.most_reply = kMapReply;
     topology_.reset(new Topology(topology_settings_, loop, this));
     auto placeholder = std::make_unique<Placeholder>(this);
@@ -181,7 +181,7 @@ Cluster::~Cluster() {
     delete timer_;
 }
 
-Client* Cluster::client_of(Slot slot) {
+Client* Cluster::client_of(HashSlot slot) {
     if (!known()) {
         refresh(0);
         return placeholder_.get();
@@ -347,7 +347,7 @@ void Cluster::set_probes() {
     }
     for (unsigned number = 0; missing != 0 && number < kMostTags; number++) {
         const std::string tag = std::to_string(number);
-        const Slot slot = slot_of(tag);
+        const HashSlot slot = hash_slot_of(tag);
         Node* node = owners_[slot] != kNoNode ? nodes_[owners_[slot]].get() : nullptr;
         if (node != nullptr && !node->probes) {
             node->probes = true;
@@ -425,14 +425,14 @@ Client* Cluster::redirect(const Client& from, Error error, std::string_view text
     // MOVED 3999 127.0.0.1:6381
     const std::size_t first = text.find(' ');
     const std::size_t second = first == std::string_view::npos ? first : text.find(' ', first + 1);
-    unsigned slot = kSlots;
+    unsigned slot = kHashSlots;
     std::string host;
     std::uint16_t port = 0;
     if (second == std::string_view::npos) {
         return nullptr;
     }
     const auto parsed = std::from_chars(text.data() + first + 1, text.data() + second, slot);
-    if (parsed.ptr != text.data() + second || slot >= kSlots ||
+    if (parsed.ptr != text.data() + second || slot >= kHashSlots ||
         !split_host_port(text.substr(second + 1), &host, &port)) {
         return nullptr;
     }

@@ -34,7 +34,7 @@ class Cluster final : public Router, private Topology::Owner, private Redirector
     Cluster& operator=(const Cluster&) = delete;
 
     bool sharded() const override { return true; }
-    Client* client_of(Slot slot) override;
+    Client* client_of(HashSlot slot) override;
     void open() override;
     bool opening() const override;
 
@@ -88,8 +88,8 @@ class Cluster final : public Router, private Topology::Owner, private Redirector
     std::vector<std::unique_ptr<Node>> nodes_;                // null for an index in free_
     std::vector<std::uint16_t> free_;                         // indices in nodes_
     std::unordered_map<std::string, std::uint16_t> indices_;  // in nodes_, by address_key()
-    std::size_t unlisted_ = 0;                  // nodes without slots, which only redirections have named
-    std::array<std::uint16_t, kSlots> owners_;  // indices in nodes_, or kNoNode
+    std::size_t unlisted_ = 0;                      // nodes without slots, which only redirections have named
+    std::array<std::uint16_t, kHashSlots> owners_;  // indices in nodes_, or kNoNode
 };
 
 }  // namespace rate_limit::redis

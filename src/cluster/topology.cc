@@ -17,8 +17,8 @@ bool is_integer(const redisReply& reply, long long most) {
 
 // Reads [first, last, [host, port, ...], replicas...]. An empty host means the node that has answered.
 bool read_range(const redisReply& reply, const Endpoint::Target& asked, SlotRange* range) {
-    if (reply.type != REDIS_REPLY_ARRAY || reply.elements < 3 || !is_integer(*reply.element[0], kSlots - 1) ||
-        !is_integer(*reply.element[1], kSlots - 1)) {
+    if (reply.type != REDIS_REPLY_ARRAY || reply.elements < 3 ||
+        !is_integer(*reply.element[0], kHashSlots - 1) || !is_integer(*reply.element[1], kHashSlots - 1)) {
         return false;
     }
     const redisReply& master = *reply.element[2];
@@ -31,8 +31,8 @@ bool read_range(const redisReply& reply, const Endpoint::Target& asked, SlotRang
               : host.type != REDIS_REPLY_STRING && host.type != REDIS_REPLY_NIL) {
         return false;
     }
-    range->first = static_cast<Slot>(reply.element[0]->integer);
-    range->last = static_cast<Slot>(reply.element[1]->integer);
+    range->first = static_cast<HashSlot>(reply.element[0]->integer);
+    range->last = static_cast<HashSlot>(reply.element[1]->integer);
     range->port = static_cast<std::uint16_t>(master.element[1]->integer);
     range->host = named ? std::string(host.str, host.len) : asked.address;
     range->name = named ? range->host : asked.name;

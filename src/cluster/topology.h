@@ -10,14 +10,14 @@
 #include "connection/connection.h"
 #include "connection/endpoint.h"
 #include "connection/loop.h"
-#include "redis/slots.h"
+#include "redis/hash_slot.h"
 
 namespace rate_limit::redis {
 
 // Consecutive slots of one master.
 struct SlotRange {
-    Slot first;
-    Slot last;         // inclusive
+    HashSlot first;
+    HashSlot last;     // inclusive
     std::string host;  // a numeric address or a name
     std::uint16_t port;
     std::string name;  // in the certificate of a TLS server

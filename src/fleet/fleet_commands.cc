@@ -21,7 +21,7 @@ FleetCommand client_command(std::string_view script, std::string_view prefix, st
                             Algorithm algorithm, std::string_view client) {
     redis::Buffer key;
     append_key_text(prefix, zone, algorithm, client, &key);
-    return {redis::format_eval(script, {key.view()}, {}), redis::slot_of(key.view())};
+    return {redis::format_eval(script, {key.view()}, {}), redis::hash_slot_of(key.view())};
 }
 
 }  // namespace
@@ -71,17 +71,17 @@ FleetCommand correct_client(std::string_view prefix, std::string_view zone, cons
     }
     redis::append_bulk({policies, encode_policy(policy, layout, policies)}, &command);
     redis::append_bulk({groups, static_cast<std::size_t>(at - groups)}, &command);
-    return {std::string(command.view()), redis::slot_of(key.view())};
+    return {std::string(command.view()), redis::hash_slot_of(key.view())};
 }
 
 FleetCommand announce_reset(std::string_view prefix, bool sharded, std::uint64_t instance,
                             std::string_view zone, std::string_view client) {
     const std::string key = resets_key(prefix, sharded);
     const std::string member = print_id(instance) + " " + std::string(zone) + " " + std::string(client);
-    return {redis::format_eval(kAnnounceResetScript, {key}, {member}), redis::slot_of(key)};
+    return {redis::format_eval(kAnnounceResetScript, {key}, {member}), redis::hash_slot_of(key)};
 }
 
-redis::Slot changes_slot(std::string_view prefix) { return redis::slot_of(rates_key(prefix)); }
+redis::HashSlot changes_slot(std::string_view prefix) { return redis::hash_slot_of(rates_key(prefix)); }
 
 bool send_command(const FleetCommand& command, redis::Router* router, redis::Call::Answer answer,
                   void* self) {

@@ -20,7 +20,7 @@ namespace rate_limit {
 // A whole command in RESP, and the slot of its keys. Its reply is a string.
 struct FleetCommand {
     std::string command;
-    redis::Slot slot;
+    redis::HashSlot slot;
 };
 
 // Reads the rates of zones, and the resets after the moment `since`, in microseconds of Redis's clock; 0
@@ -51,7 +51,7 @@ FleetCommand announce_reset(std::string_view prefix, bool sharded, std::uint64_t
                             std::string_view zone, std::string_view client);
 
 // The slot of the rates and, in Cluster, of the resets.
-redis::Slot changes_slot(std::string_view prefix);
+redis::HashSlot changes_slot(std::string_view prefix);
 
 // Sends a command to the server that has its slot. False if no server is available for it; then `answer` is
 // never called. Otherwise `self` must live until `answer` is called.

@@ -41,7 +41,7 @@ Heartbeat::Heartbeat(Membership* membership, std::string_view prefix, redis::Rou
     : PeriodicTask(&membership->leader(), kEvery, router, loop, process),
       membership_(membership),
       key_(std::string(prefix) + "instances"),
-      slot_(redis::slot_of(key_)) {}
+      slot_(redis::hash_slot_of(key_)) {}
 
 Heartbeat* Heartbeat::make(Membership* membership, std::string_view prefix, redis::Router* router,
                            redis::Loop* loop, const Process& process, redis::Milliseconds after) {

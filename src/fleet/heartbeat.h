@@ -73,7 +73,7 @@ class Heartbeat final : public PeriodicTask {
 
     Membership* membership_;
     std::string key_;
-    redis::Slot slot_;        // of the key
+    redis::HashSlot slot_;    // of the key
     bool in_flight_ = false;  // a call is
     unsigned calls_ = 0;
     unsigned fewer_ = 0;  // replies in a row that named fewer instances than are known

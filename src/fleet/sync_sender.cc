@@ -98,13 +98,13 @@ void SyncSender::send_batches() {
     }
 }
 
-redis::Slot SyncSender::slot_of(std::string_view client) const {
+redis::HashSlot SyncSender::hash_slot_of(std::string_view client) const {
     if (!router()->sharded()) {
         return 0;
     }
     redis::Buffer key;
     append_key_text(options_.prefix, options_.zone, policy_->algorithm, client, &key);
-    return redis::slot_of(key.view());
+    return redis::hash_slot_of(key.view());
 }
 
 // In Cluster, the guard is in the slot of the only client.
@@ -159,7 +159,7 @@ void SyncSender::append_entries(const SyncBatch& batch, redis::Buffer* policies,
 
 bool SyncSender::send(Sent* sent) {
     const SyncBatch& batch = sent->batch;
-    sent->slot = slot_of(batch.entries[0].name());
+    sent->slot = hash_slot_of(batch.entries[0].name());
     sent->sent_at = wall_();
     redis::Client* client = router()->client_of(sent->slot);
     redis::Call* call = client != nullptr && client->available() ? client->make_call() : nullptr;

@@ -38,7 +38,7 @@ class SyncSender final : public PeriodicTask {
     struct Sent {
         SyncSender* sync_sender = nullptr;
         SyncBatch batch;
-        redis::Slot slot = 0;
+        redis::HashSlot slot = 0;
         Micros sent_at = 0;
     };
 
@@ -59,7 +59,7 @@ class SyncSender final : public PeriodicTask {
     bool apply_reply(const Sent& sent, std::string_view reply);
     void set_clock(Micros sent_at, Micros time) const;
     Micros now() const;
-    redis::Slot slot_of(std::string_view client) const;
+    redis::HashSlot hash_slot_of(std::string_view client) const;
 
     Table* table_;
     const Policy* policy_;

@@ -90,7 +90,7 @@ bool RedisLender::send(Asked* asked) {
     asked->limit.cost = asked->ask.amount;
     asked->sent_at = process_->clock();
     zone_->leases->count_ask();
-    return batcher->available(batcher->slot_of(asked->limit)) && batcher->ask(&asked->question);
+    return batcher->available(batcher->hash_slot_of(asked->limit)) && batcher->ask(&asked->question);
 }
 
 void RedisLender::on_answer(Question* question) {
@@ -185,7 +185,7 @@ bool RedisLender::give_back(const LeaseClient& client, const LeaseRest& rest) {
     limit.is_short = true;
     limit.cost = rest.amount;
     CheckBatcher* batcher = zone_->batcher;
-    if (!batcher->connected(batcher->slot_of(limit)) ||
+    if (!batcher->connected(batcher->hash_slot_of(limit)) ||
         !batcher->give_back(limit, rest.amount, rest.charged_at, false)) {
         return false;
     }

@@ -31,8 +31,8 @@ class Call {
     // after the callback has returned.
     using Answer = void (*)(void* self, Error error, std::string_view reply);
 
-    Buffer command;  // complete, in RESP
-    Slot slot = 0;   // of its keys
+    Buffer command;     // complete, in RESP
+    HashSlot slot = 0;  // of its keys
     // The native command that takes the same arguments as EVALSHA after the digest; empty if there is none.
     // The text is static.
     std::string_view native;
@@ -95,7 +95,7 @@ class Client final : public Router, private Connector::Owner {
     Client& operator=(const Client&) = delete;
 
     bool sharded() const override { return false; }
-    Client* client_of(Slot) override { return this; }
+    Client* client_of(HashSlot) override { return this; }
     void open() override { connector_.open(); }
     bool opening() const override { return connector_.opening(); }
 

@@ -1,7 +1,7 @@
 // The interface that finds the client for a key: one server, or the nodes of a cluster.
 #pragma once
 
-#include "redis/slots.h"
+#include "redis/hash_slot.h"
 
 namespace rate_limit::redis {
 
@@ -16,7 +16,7 @@ class Router {
     virtual bool sharded() const = 0;
 
     // The client for a slot; null if no node has the slot. Valid until the next turn of the loop.
-    virtual Client* client_of(Slot slot) = 0;
+    virtual Client* client_of(HashSlot slot) = 0;
 
     // Starts to connect before the first call.
     virtual void open() {}

@@ -21,7 +21,7 @@ struct Waiting {
 struct CheckBatcher::Batch {
     CheckBatcher* batcher = nullptr;
     Node* node = nullptr;           // where the keys are; null if all keys are of `client`
-    redis::Slot slot = 0;           // of the first key
+    redis::HashSlot slot = 0;       // of the first key
     redis::Milliseconds since = 0;  // when the first check was added, or the first group if there is none
     redis::Buffer client;           // only set if there is no node
     std::size_t groups = 0;

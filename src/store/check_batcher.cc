@@ -143,19 +143,19 @@ Waiting* CheckBatcher::make_waiting() {
     return new (std::nothrow) Waiting;
 }
 
-redis::Slot CheckBatcher::slot_of_key(const Limit& limit) {
+redis::HashSlot CheckBatcher::hash_slot_of_key(const Limit& limit) {
     key_.clear();
     add_key(limit, &key_);
     std::string_view word = key_.view();
-    return key_.failed() ? redis::Slot{0} : redis::slot_of(take_word(&word));
+    return key_.failed() ? redis::HashSlot{0} : redis::hash_slot_of(take_word(&word));
 }
 
-bool CheckBatcher::available(redis::Slot slot) const {
+bool CheckBatcher::available(redis::HashSlot slot) const {
     const redis::Client* client = router_->client_of(slot);
     return client != nullptr && client->available();
 }
 
-bool CheckBatcher::connected(redis::Slot slot) const {
+bool CheckBatcher::connected(redis::HashSlot slot) const {
     const redis::Client* client = router_->client_of(slot);
     return client != nullptr && client->connected();
 }
@@ -187,7 +187,7 @@ CheckBatcher::Batch* CheckBatcher::batch_for(const Limit& limit) {
     if (whole_ != nullptr) {
         return batch_of_node(whole_, 0);
     }
-    const redis::Slot slot = slot_of(limit);
+    const redis::HashSlot slot = hash_slot_of(limit);
     const redis::Client* client = router_->client_of(slot);
     // Until the slot map is loaded, every slot maps to one placeholder client that is not connected.
     Node* node = client != nullptr && client->connected() ? node_of(client) : nullptr;
@@ -195,7 +195,7 @@ CheckBatcher::Batch* CheckBatcher::batch_for(const Limit& limit) {
     return together ? batch_of_node(node, slot) : batch_of_client(limit.client, slot);
 }
 
-CheckBatcher::Batch* CheckBatcher::batch_of_node(Node* node, redis::Slot slot) {
+CheckBatcher::Batch* CheckBatcher::batch_of_node(Node* node, redis::HashSlot slot) {
     if (node->open != nullptr) {
         return node->open;
     }
@@ -213,7 +213,7 @@ CheckBatcher::Batch* CheckBatcher::batch_of_node(Node* node, redis::Slot slot) {
 
 // Batches only the groups of one client: while a slot migrates, a call whose keys are on two nodes fails, and
 // must not fail the checks of other clients.
-CheckBatcher::Batch* CheckBatcher::batch_of_client(std::string_view client, redis::Slot slot) {
+CheckBatcher::Batch* CheckBatcher::batch_of_client(std::string_view client, redis::HashSlot slot) {
     Batch*& list = open_[slot % kLists];
     for (Batch* batch = list; batch != nullptr; batch = batch->next) {
         if (batch->slot == slot && batch->client.view() == client) {
@@ -323,13 +323,13 @@ void CheckBatcher::hand_over(Question* question, Question* copy) {
 
 void CheckBatcher::count(const Limit& limit) {
     constexpr std::uint8_t kFirst = 0;
-    if (available(slot_of(limit))) {
+    if (available(hash_slot_of(limit))) {
         add(&limit, &kFirst, 1, kDecide, nullptr, nullptr);
     }
 }
 
 void CheckBatcher::undo(const Limit* limits, const std::uint8_t* indices, std::size_t count) {
-    if (available(slot_of(limits[indices[0]]))) {
+    if (available(hash_slot_of(limits[indices[0]]))) {
         add(limits, indices, count, kUndoRequest, nullptr, nullptr);
     }
 }
@@ -338,14 +338,15 @@ bool CheckBatcher::settle(const Limit& limit, std::uint64_t actual) {
     constexpr std::uint8_t kFirst = 0;
     const bool less = actual < limit.cost;
     const std::uint64_t amount = less ? limit.cost - actual : actual - limit.cost;
-    return available(slot_of(limit)) && add(&limit, &kFirst, 1, less ? kUndo : kOverdraw, &amount, nullptr);
+    return available(hash_slot_of(limit)) &&
+           add(&limit, &kFirst, 1, less ? kUndo : kOverdraw, &amount, nullptr);
 }
 
 bool CheckBatcher::give_back(const Limit& limit, std::uint64_t amount, Micros charged_at, bool whole) {
     constexpr std::uint8_t kFirst = 0;
     Limit charged = limit;
     charged.decided_at = charged_at;
-    return available(slot_of(limit)) &&
+    return available(hash_slot_of(limit)) &&
            add(&charged, &kFirst, 1, whole ? kUndoRequest : kUndo, &amount, nullptr);
 }
 
@@ -507,7 +508,7 @@ void CheckBatcher::send_split(Batch* batch) {
         one->group_texts.append(groups.substr(0, size));
         groups.remove_prefix(size);
         const std::string_view before = keys;
-        one->slot = redis::slot_of(take_word(&keys));
+        one->slot = redis::hash_slot_of(take_word(&keys));
         for (std::size_t i = 1; i < waiting->limits; i++) {
             take_word(&keys);
         }

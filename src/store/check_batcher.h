@@ -58,14 +58,16 @@ class CheckBatcher {
 
     // The slot of a limit's key; always 0 if the router is not sharded. All limits of a question must have
     // the same slot.
-    redis::Slot slot_of(const Limit& limit) { return sharded_ ? slot_of_key(limit) : redis::Slot{0}; }
+    redis::HashSlot hash_slot_of(const Limit& limit) {
+        return sharded_ ? hash_slot_of_key(limit) : redis::HashSlot{0};
+    }
 
     // False if calls for this slot would fail at once: it has no server, or its breaker is open.
-    bool available(redis::Slot slot) const;
+    bool available(redis::HashSlot slot) const;
 
     // Whether a call for this slot would be written to a connection that exists. Otherwise the call waits for
     // a connection, and fails if there is none in time.
-    bool connected(redis::Slot slot) const;
+    bool connected(redis::HashSlot slot) const;
 
     // Decides the question's limits, and charges all of them or none. False if memory is exhausted.
     bool ask(Question* question);
@@ -106,13 +108,13 @@ class CheckBatcher {
     bool add(const Limit* limits, const std::uint8_t* indices, std::size_t count, GroupKind kind,
              const std::uint64_t* amount, Question* question);
     void complete(Batch* batch);
-    redis::Slot slot_of_key(const Limit& limit);
+    redis::HashSlot hash_slot_of_key(const Limit& limit);
     void add_key(const Limit& limit, redis::Buffer* buffer) {
         keys_.append(limit.zone->label, limit.policy->algorithm, limit.client, limit.is_short, buffer);
     }
     Batch* batch_for(const Limit& limit);
-    Batch* batch_of_node(Node* node, redis::Slot slot);
-    Batch* batch_of_client(std::string_view client, redis::Slot slot);
+    Batch* batch_of_node(Node* node, redis::HashSlot slot);
+    Batch* batch_of_client(std::string_view client, redis::HashSlot slot);
     Node* node_of(const redis::Client* client);
     void close(Batch* batch);
     void flush();

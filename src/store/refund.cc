@@ -51,10 +51,10 @@ void mark_refunded(Limit* limit) {
 void refund_in_redis(Limit* limits, std::uint8_t* due, std::size_t count) {
     while (count != 0) {
         CheckBatcher* batcher = limits[due[0]].zone->batcher;
-        const redis::Slot slot = batcher->slot_of(limits[due[0]]);
+        const redis::HashSlot slot = batcher->hash_slot_of(limits[due[0]]);
         std::uint8_t* const end = due + count;
         std::uint8_t* const rest = std::partition(due, end, [&](std::uint8_t i) {
-            return limits[i].zone->batcher == batcher && batcher->slot_of(limits[i]) == slot;
+            return limits[i].zone->batcher == batcher && batcher->hash_slot_of(limits[i]) == slot;
         });
         batcher->undo(limits, due, static_cast<std::size_t>(rest - due));
         count = static_cast<std::size_t>(end - rest);
@@ -119,7 +119,7 @@ bool settle(Limit* limit, std::uint64_t actual, const Process& process, Micros (
         return actual > cost && overdraw_in_memory(*limit, actual - cost, wall(), process);
     };
     // A call that waits for a connection may be lost. The fallback sends its charges until Redis has them.
-    return (!redis->connected(redis->slot_of(*limit)) && fall_back()) || redis->settle(*limit, actual) ||
+    return (!redis->connected(redis->hash_slot_of(*limit)) && fall_back()) || redis->settle(*limit, actual) ||
            fall_back();
 }
 

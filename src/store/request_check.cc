@@ -43,7 +43,7 @@ RequestCheck::RequestCheck(Limit* limits, std::size_t count, const Process& proc
         limits_[i].decided_by = DecidedBy::kNobody;
         limits_[i].reason = kNoReason;
         limits_[i].charged = false;
-        slots_[i] = zone.batcher != nullptr ? zone.batcher->slot_of(limits_[i]) : redis::Slot{0};
+        slots_[i] = zone.batcher != nullptr ? zone.batcher->hash_slot_of(limits_[i]) : redis::HashSlot{0};
         order_[i] = static_cast<std::uint8_t>(i);
         has_tables_ = has_tables_ || zone.table != nullptr;
         has_leases_ = has_leases_ || zone.lender != nullptr;

@@ -101,7 +101,7 @@ class RequestCheck {
     Question question_;
     Gone gone_ = nullptr;
     CheckBatcher* asked_ = nullptr;  // the receiver of the question
-    redis::Slot slots_[kMaxLimits];
+    redis::HashSlot slots_[kMaxLimits];
     std::uint8_t order_[kMaxLimits];  // indices of the limits, in the order of charging
     Progress progress_ = Progress::kWaiting;
     redis::Error error_ = redis::Error::kNone;

@@ -30,7 +30,7 @@ void test_the_first_calls_wait_for_the_map_and_go_to_their_nodes(void**) {
     left.map = array({left.range(0, 8191), right.range(8192, 16383)});
     TestCluster cluster(&loop, {seed_of(left)});
     for (unsigned i = 0; i < 64; i++) {
-        cluster.send(static_cast<Slot>(i * 256), std::to_string(i));
+        cluster.send(static_cast<HashSlot>(i * 256), std::to_string(i));
     }
     assert_true(cluster.await());
     for (const SlotAsked& asked : cluster.all()) {
@@ -103,7 +103,7 @@ void test_calls_for_slots_without_a_node_do_not_affect_other_calls(void**) {
     FakeNode node(&loop);
     node.map = array({node.range(100, 199)});
     TestCluster cluster(&loop, {seed_of(node)});
-    for (const Slot slot : {50, 100, 300, 150, 16383, 199}) {
+    for (const HashSlot slot : {50, 100, 300, 150, 16383, 199}) {
         cluster.send(slot);
     }
     assert_true(cluster.await());
@@ -295,7 +295,7 @@ void test_nodes_with_unanswered_calls_are_not_dropped(void**) {
 }
 
 void test_probes_write_a_key_of_the_node(void**) {
-    for (const Slot border : {1, 8192, 16383}) {
+    for (const HashSlot border : {1, 8192, 16383}) {
         Pair pair(60);
         pair.share(border);
         pair.left.run = [&](const Words&) { return pair.right.moved(kLeft); };
@@ -310,7 +310,7 @@ void test_probes_write_a_key_of_the_node(void**) {
         assert_true(pair.loop.run_until([&] { return pair.left.count("SET") == 1; }));
         for (const Words& command : pair.left.commands) {
             if (command[0] == "SET") {
-                assert_in_range(slot_of(command[1]), 0, border - 1);
+                assert_in_range(hash_slot_of(command[1]), 0, border - 1);
                 assert_int_equal(command[1].find("probe{"), 0);
             }
         }
@@ -329,7 +329,7 @@ void test_a_cluster_may_be_deleted_at_any_time(void**) {
         left.run = [&](const Words& command) { return command[3] == "0" ? right.ask(0) : right.moved(1); };
         right.run = [](const Words& command) { return command[3] == "0" ? "" : echo_back(command); };
         TestCluster cluster(&loop, {seed_of(left)});
-        for (const Slot slot : {0, 1, 2, 9000, 13000, 16383}) {
+        for (const HashSlot slot : {0, 1, 2, 9000, 13000, 16383}) {
             cluster.send(slot, std::to_string(slot));
         }
         for (unsigned i = 0; i < turns; i++) {

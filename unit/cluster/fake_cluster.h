@@ -50,8 +50,10 @@ class FakeNode : public FakeServer {
     std::string range(long long first, long long last) const {
         return redis::range(first, last, host(), port());
     }
-    std::string moved(Slot slot) const { return "-MOVED " + std::to_string(slot) + " " + target() + "\r\n"; }
-    std::string ask(Slot slot) const { return "-ASK " + std::to_string(slot) + " " + target() + "\r\n"; }
+    std::string moved(HashSlot slot) const {
+        return "-MOVED " + std::to_string(slot) + " " + target() + "\r\n";
+    }
+    std::string ask(HashSlot slot) const { return "-ASK " + std::to_string(slot) + " " + target() + "\r\n"; }
 
     std::string map;                 // the reply to CLUSTER SLOTS
     unsigned asked = 0;              // how often CLUSTER SLOTS came
@@ -70,7 +72,7 @@ inline Seed seed_of(const FakeNode& node) { return {node.host(), node.port(), {n
 
 // A call and its result.
 struct SlotAsked {
-    Slot slot = 0;
+    HashSlot slot = 0;
     unsigned answers = 0;
     Error error = Error::kNone;
     std::string reply;
@@ -96,12 +98,12 @@ class TestCluster {
     TestCluster(const TestCluster&) = delete;
     TestCluster& operator=(const TestCluster&) = delete;
 
-    SlotAsked& send(Slot slot, const std::string& text = "x") {
+    SlotAsked& send(HashSlot slot, const std::string& text = "x") {
         return send(slot, {"EVALSHA", sha1_of(kEcho), "0", text});
     }
 
     // Sends a call for a slot that has a client.
-    SlotAsked& send(Slot slot, const Words& words) {
+    SlotAsked& send(HashSlot slot, const Words& words) {
         Client* client = cluster_->client_of(slot);
         assert_non_null(client);
         assert_true(client->available());
@@ -118,7 +120,7 @@ class TestCluster {
         return asked;
     }
 
-    const SlotAsked& ask(Slot slot, const std::string& text = "x") {
+    const SlotAsked& ask(HashSlot slot, const std::string& text = "x") {
         const SlotAsked& asked = send(slot, text);
         assert_true(await());
         return asked;
@@ -134,12 +136,12 @@ class TestCluster {
     }
 
     // Whether a call for the slot would be sent.
-    bool available(Slot slot) const {
+    bool available(HashSlot slot) const {
         const Client* client = cluster_->client_of(slot);
         return client != nullptr && client->available();
     }
 
-    bool await_available(Slot slot, bool is = true, Milliseconds most = 5000) const {
+    bool await_available(HashSlot slot, bool is = true, Milliseconds most = 5000) const {
         return loop_->run_until([&] { return available(slot) == is; }, most);
     }
 
@@ -163,8 +165,8 @@ class TestCluster {
     std::deque<SlotAsked> asked_;
 };
 
-constexpr Slot kLeft = 100;     // a slot of the first of two nodes
-constexpr Slot kRight = 16000;  // and one of the second
+constexpr HashSlot kLeft = 100;     // a slot of the first of two nodes
+constexpr HashSlot kRight = 16000;  // and one of the second
 
 // Two nodes with half of the slots each. The map is loaded, and a call was sent to each node.
 struct Pair {
@@ -177,7 +179,7 @@ struct Pair {
     }
 
     // The left node has all slots below this one.
-    void share(Slot border) {
+    void share(HashSlot border) {
         left.map = right.map = array({left.range(0, border - 1), right.range(border, 16383)});
     }
 

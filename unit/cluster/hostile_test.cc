@@ -65,7 +65,7 @@ void test_each_node_is_probed_with_its_own_key(void**) {
     assert_int_equal(cluster.ask(1).error, Error::kNone);
     assert_int_equal(cluster.ask(kRight).error, Error::kNone);
     for (FakeNode* node : {&left, &right}) {
-        const Slot slot = node == &left ? 1 : kRight;
+        const HashSlot slot = node == &left ? 1 : kRight;
         node->run = [](const Words&) { return "-LOADING wait\r\n"; };
         for (unsigned i = 0; i < 5; i++) {
             assert_int_equal(cluster.ask(slot).error, Error::kLoading);
@@ -74,7 +74,7 @@ void test_each_node_is_probed_with_its_own_key(void**) {
         assert_true(loop.run_until([&] { return node->count("SET") == 1 && cluster.available(slot); }));
         const auto set = std::find_if(node->commands.begin(), node->commands.end(),
                                       [](const Words& words) { return words[0] == "SET"; });
-        assert_int_equal(slot_of((*set)[1]) < 100, node == &left);
+        assert_int_equal(hash_slot_of((*set)[1]) < 100, node == &left);
     }
 }
 

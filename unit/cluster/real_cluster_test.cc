@@ -47,14 +47,14 @@ struct RealPair {
     // A call that writes the client's key, and must be answered.
     const SlotAsked& write(const std::string& key) {
         const SlotAsked& asked = cluster.send(
-            slot_of(key), {"EVAL", "redis.call('SET', KEYS[1], ARGV[1]) return ARGV[1]", "1", key, key});
+            hash_slot_of(key), {"EVAL", "redis.call('SET', KEYS[1], ARGV[1]) return ARGV[1]", "1", key, key});
         assert_true(cluster.await());
         return asked;
     }
 
     // The same by the digest of a script, which must first be loaded into the node.
     const SlotAsked& echo(const std::string& key) {
-        const SlotAsked& asked = cluster.send(slot_of(key), {"EVALSHA", sha1_of(kEcho), "1", key, key});
+        const SlotAsked& asked = cluster.send(hash_slot_of(key), {"EVALSHA", sha1_of(kEcho), "1", key, key});
         assert_true(cluster.await());
         return asked;
     }
@@ -70,7 +70,7 @@ void test_keys_go_to_the_nodes_that_have_their_slots(void**) {
     unsigned left = 0;
     for (unsigned i = 0; i < 200; i++) {
         const std::string key = "zone:{client" + std::to_string(i) + "}";
-        left += slot_of(key) < 8192 ? 1 : 0;
+        left += hash_slot_of(key) < 8192 ? 1 : 0;
         const SlotAsked& asked = pair.write(key);
         assert_int_equal(asked.error, Error::kNone);
         assert_string_equal(asked.reply.c_str(), key.c_str());
@@ -83,7 +83,7 @@ void test_keys_go_to_the_nodes_that_have_their_slots(void**) {
 
 void test_a_slot_may_move_between_calls(void**) {
     RealPair pair;
-    const std::string slot = std::to_string(slot_of("hello"));
+    const std::string slot = std::to_string(hash_slot_of("hello"));
     assert_int_equal(pair.write("x{hello}").error, Error::kNone);
     pair.left.command({"CLUSTER", "SETSLOT", slot, "MIGRATING", pair.right.id});
     pair.right.command({"CLUSTER", "SETSLOT", slot, "IMPORTING", pair.left.id});
@@ -95,7 +95,7 @@ void test_a_slot_may_move_between_calls(void**) {
     pair.right.command({"SCRIPT", "FLUSH"});
     assert_int_equal(pair.echo("z{hello}").error, Error::kNone);
     const SlotAsked& both = pair.cluster.send(
-        slot_of("hello"),
+        hash_slot_of("hello"),
         {"EVAL", "return redis.call('MGET', unpack(KEYS))[1]", "2", "x{hello}", "y{hello}"});
     assert_true(pair.cluster.await());
     assert_int_equal(both.error, Error::kTryAgain);
@@ -114,7 +114,7 @@ void test_a_slot_may_move_between_calls(void**) {
 
 void test_a_slot_without_a_node_is_an_error_until_it_has_one(void**) {
     RealPair pair;
-    const std::string slot = std::to_string(slot_of("hello"));
+    const std::string slot = std::to_string(hash_slot_of("hello"));
     assert_int_equal(pair.write("x{hello}").error, Error::kNone);
     for (const RealNode* node : {&pair.left, &pair.right}) {
         node->command({"CLUSTER", "DELSLOTS", slot});
@@ -131,7 +131,7 @@ void test_a_killed_node_affects_only_its_own_slots(void**) {
     assert_int_equal(pair.write(far).error, Error::kNone);
     assert_int_equal(pair.write(near).error, Error::kNone);
     pair.right.stop();
-    while (pair.cluster.available(slot_of(far))) {
+    while (pair.cluster.available(hash_slot_of(far))) {
         assert_int_not_equal(pair.write(far).error, Error::kNone);
     }
     for (unsigned i = 0; i < 20; i++) {
@@ -140,7 +140,7 @@ void test_a_killed_node_affects_only_its_own_slots(void**) {
     }
     pair.right.start();
     assert_true(pair.loop.run_until(
-        [&] { return pair.cluster.available(slot_of(far)) && pair.write(far).error == Error::kNone; }));
+        [&] { return pair.cluster.available(hash_slot_of(far)) && pair.write(far).error == Error::kNone; }));
 }
 
 void test_a_server_without_cluster_mode_is_not_a_seed(void**) {

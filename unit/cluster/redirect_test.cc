@@ -16,7 +16,7 @@ std::vector<std::string> names(const FakeNode& node) {
     return found;
 }
 
-std::uint64_t errors(const TestCluster& cluster, Slot slot, Error error) {
+std::uint64_t errors(const TestCluster& cluster, HashSlot slot, Error error) {
     return cluster->client_of(slot)->counts().errors[static_cast<unsigned>(error)];
 }
 
@@ -56,7 +56,7 @@ void test_the_map_is_loaded_every_100_ms_at_most_however_many_calls_move(void**)
     pair.left.run = [&](const Words&) { return pair.right.moved(kLeft); };
     const Milliseconds start = pair.loop.now();
     while (pair.loop.now() < start + 450) {
-        for (Slot slot = 0; slot < 20; slot++) {
+        for (HashSlot slot = 0; slot < 20; slot++) {
             assert_int_equal(pair.cluster.send(slot).error, Error::kNone);
         }
         assert_true(pair.cluster.await());

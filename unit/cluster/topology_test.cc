@@ -147,7 +147,7 @@ void test_a_map_may_have_as_many_ranges_as_there_are_slots(void**) {
     FakeNode even(&loop);
     FakeNode odd(&loop);
     std::vector<std::string> ranges;
-    for (unsigned slot = 0; slot < kSlots; slot++) {
+    for (unsigned slot = 0; slot < kHashSlots; slot++) {
         ranges.push_back((slot % 2 == 0 ? even : odd).range(slot, slot));
     }
     even.map = array(ranges);
@@ -155,7 +155,7 @@ void test_a_map_may_have_as_many_ranges_as_there_are_slots(void**) {
     settings.connect_timeout = 5000;
     TestCluster cluster(&loop, {seed_of(even)}, settings);
     for (unsigned slot = 0; slot < 40; slot++) {
-        cluster.send(static_cast<Slot>(slot * 409), std::to_string(slot * 409));
+        cluster.send(static_cast<HashSlot>(slot * 409), std::to_string(slot * 409));
     }
     assert_true(cluster.await());
     assert_int_equal(cluster->nodes(), 2);
@@ -164,9 +164,9 @@ void test_a_map_may_have_as_many_ranges_as_there_are_slots(void**) {
     for (const std::string& call : odd.calls) {
         assert_int_equal(std::stoi(call) % 2, 1);
     }
-    for (unsigned slot = 0; slot < kSlots; slot++) {
-        assert_ptr_equal(cluster->client_of(static_cast<Slot>(slot)),
-                         cluster->client_of(static_cast<Slot>(slot % 2)));
+    for (unsigned slot = 0; slot < kHashSlots; slot++) {
+        assert_ptr_equal(cluster->client_of(static_cast<HashSlot>(slot)),
+                         cluster->client_of(static_cast<HashSlot>(slot % 2)));
     }
 }
 

@@ -160,7 +160,7 @@ void test_without_a_server_an_operation_ends_at_once(void**) {
     class NoServer final : public redis::Router {
       public:
         bool sharded() const override { return true; }
-        redis::Client* client_of(redis::Slot) override { return nullptr; }
+        redis::Client* client_of(redis::HashSlot) override { return nullptr; }
     } router;
     TestZone zone("api");
     zone.use("alice");

@@ -18,7 +18,7 @@ const Process kSecondProcess = made_up_process(2);
 class NoRouter final : public redis::Router {
   public:
     bool sharded() const override { return false; }
-    redis::Client* client_of(redis::Slot) override { return nullptr; }
+    redis::Client* client_of(redis::HashSlot) override { return nullptr; }
 };
 
 NoRouter no_router;

@@ -27,7 +27,7 @@ struct Scene {
     bool deliver() {
         return loop.run_until([&] { return !instance.any(); });
     }
-    bool is_of_first(const std::string& client) const { return redis::slot_of(key_of(client)) % 2 == 0; }
+    bool is_of_first(const std::string& client) const { return redis::hash_slot_of(key_of(client)) % 2 == 0; }
 
     // Gives `count` clients of one server unsent counts.
     void use(bool of_first, unsigned count, const std::string& prefix) const {
@@ -71,9 +71,9 @@ void test_each_client_has_a_call_at_its_own_server_with_a_guard_beside_it(void**
         for (const SeenCall& call : server->calls) {
             assert_int_equal(call.keys.size(), 1);
             assert_int_equal(call.amounts.begin()->second, 2);
-            const redis::Slot slot = redis::slot_of(call.keys[0]);
+            const redis::HashSlot slot = redis::hash_slot_of(call.keys[0]);
             assert_int_equal(slot % 2, server == &scene.first ? 0 : 1);
-            assert_int_equal(redis::slot_of(call.guard), slot);
+            assert_int_equal(redis::hash_slot_of(call.guard), slot);
             assert_int_equal(call.guard.compare(0, 20, "rate_limit:sync:api:"), 0);
             seen[call.keys[0]]++;
         }

@@ -126,12 +126,12 @@ class ShardedRouter final : public redis::Router {
     }
 
     bool sharded() const override { return true; }
-    redis::Client* client_of(redis::Slot slot) override {
+    redis::Client* client_of(redis::HashSlot slot) override {
         const std::size_t part = part_of(slot);
         return part != nobody ? clients_[part].get() : nullptr;
     }
 
-    std::size_t part_of(redis::Slot slot) const { return slot % clients_.size(); }
+    std::size_t part_of(redis::HashSlot slot) const { return slot % clients_.size(); }
 
     std::size_t nobody = ~std::size_t{0};  // this part of the slots has no server
 

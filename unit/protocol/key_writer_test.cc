@@ -54,7 +54,7 @@ void test_every_name_leaves_its_key_a_tag(void**) {
         redis::Buffer keys[2];
         append_key_text("p:", "one", Algorithm::kGcra, client, &keys[0]);
         append_key_text("p:", "another", Algorithm::kSlidingLog, client, &keys[1]);
-        assert_int_equal(redis::slot_of(keys[0].view()), redis::slot_of(keys[1].view()));
+        assert_int_equal(redis::hash_slot_of(keys[0].view()), redis::hash_slot_of(keys[1].view()));
     }
 }
 

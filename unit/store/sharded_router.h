@@ -8,9 +8,9 @@
 
 namespace rate_limit {
 
-constexpr redis::Slot kBorder = 8192;  // the first slot of the right server
+constexpr redis::HashSlot kBorder = 8192;  // the first slot of the right server
 
-inline bool is_left(const std::string& client) { return redis::slot_of(client) < kBorder; }
+inline bool is_left(const std::string& client) { return redis::hash_slot_of(client) < kBorder; }
 
 // The first name from `number` on for which `fits` is true.
 template <class Fits>
@@ -31,7 +31,7 @@ class ShardedRouter final : public redis::Router {
           right_(redis::Client::make(right_settings_, {}, loop)) {}
 
     bool sharded() const override { return true; }
-    redis::Client* client_of(redis::Slot slot) override {
+    redis::Client* client_of(redis::HashSlot slot) override {
         const bool left = slot < kBorder && !all_right;
         return (left ? left_absent : right_absent) ? nullptr : (left ? left_ : right_).get();
     }

@@ -25,8 +25,8 @@ void test_the_slot_of_a_limit_is_that_of_its_key(void**) {
             store_zone.label = zone;
             const Limit limit = {&store_zone, &kPolicy, client, 1, nullptr, false, false,
                                  {},          {},       {},     0, false,   0};
-            assert_int_equal(scene.batcher->slot_of(limit),
-                             redis::slot_of(bulk.substr(start, bulk.size() - start - 2)));
+            assert_int_equal(scene.batcher->hash_slot_of(limit),
+                             redis::hash_slot_of(bulk.substr(start, bulk.size() - start - 2)));
         }
     }
 }
@@ -36,7 +36,7 @@ void test_without_sharding_all_limits_have_the_same_slot(void**) {
     StoreZone zone = {};
     zone.label = "api";
     for (const char* client : {"alice", "bob", "carol"}) {
-        assert_int_equal(scene.first->slot_of(
+        assert_int_equal(scene.first->hash_slot_of(
                              {&zone, &kPolicy, client, 1, nullptr, false, false, {}, {}, {}, 0, false, 0}),
                          0);
     }
@@ -46,11 +46,11 @@ void test_checks_of_one_turn_are_one_call_per_node(void**) {
     SplitScene scene;
     const std::string twin = name_where(
         [&](const std::string& name) {
-            return name != scene.lefty && redis::slot_of(name) == redis::slot_of(scene.lefty);
+            return name != scene.lefty && redis::hash_slot_of(name) == redis::hash_slot_of(scene.lefty);
         },
         1);
     const std::string cousin = name_where([&](const std::string& name) {
-        return is_left(name) && redis::slot_of(name) != redis::slot_of(scene.lefty);
+        return is_left(name) && redis::hash_slot_of(name) != redis::hash_slot_of(scene.lefty);
     });
     const std::string clients[] = {scene.lefty, twin, scene.righty, cousin};
     std::deque<Request> requests;
@@ -179,7 +179,7 @@ void test_the_first_slot_is_refunded_if_the_second_rejects(void**) {
 void test_every_slot_is_refunded_if_a_later_one_rejects(void**) {
     SplitScene scene;
     const std::string other = name_where([&](const std::string& name) {
-        return is_left(name) && redis::slot_of(name) != redis::slot_of(scene.lefty);
+        return is_left(name) && redis::hash_slot_of(name) != redis::hash_slot_of(scene.lefty);
     });
     scene.left.decide = [&](const SeenLimit& limit) {
         return limit.key == key_of(other) ? reject() : admit();

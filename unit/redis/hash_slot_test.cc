@@ -1,5 +1,5 @@
 // The slots of keys are those that Redis computes.
-#include "redis/slots.h"
+#include "redis/hash_slot.h"
 
 #include <random>
 
@@ -23,14 +23,14 @@ unsigned divided(std::string_view text) {
 
 void test_the_check_value_of_the_specification(void**) {
     assert_int_equal(divided("123456789"), 0x31C3);
-    assert_int_equal(slot_of("123456789"), 0x31C3 % kSlots);
+    assert_int_equal(hash_slot_of("123456789"), 0x31C3 % kHashSlots);
 }
 
 void test_known_slots(void**) {
-    assert_int_equal(slot_of(""), 0);
-    assert_int_equal(slot_of("foo"), 12182);
-    assert_int_equal(slot_of("bar"), 5061);
-    assert_int_equal(slot_of("hello"), 866);
+    assert_int_equal(hash_slot_of(""), 0);
+    assert_int_equal(hash_slot_of("foo"), 12182);
+    assert_int_equal(hash_slot_of("bar"), 5061);
+    assert_int_equal(hash_slot_of("hello"), 866);
 }
 
 void test_every_byte_counts(void**) {
@@ -38,7 +38,7 @@ void test_every_byte_counts(void**) {
         const char c = static_cast<char>(byte);
         for (const std::string& text :
              {std::string(1, c), "a" + std::string(1, c), std::string(1, c) + "a"}) {
-            assert_int_equal(slot_of(text), divided(text) % kSlots);
+            assert_int_equal(hash_slot_of(text), divided(text) % kHashSlots);
         }
     }
 }
@@ -59,30 +59,30 @@ void test_the_text_in_the_first_braces_decides(void**) {
         {"a}b{c}d", "c"},
     };
     for (const auto& each : cases) {
-        assert_int_equal(slot_of(each.key), divided(each.hashed) % kSlots);
+        assert_int_equal(hash_slot_of(each.key), divided(each.hashed) % kHashSlots);
     }
 }
 
 void test_with_empty_first_braces_the_whole_key_decides(void**) {
     for (const char* key :
          {"foo{}{bar}", "{}", "{}a", "a{}", "foo{bar", "foo}bar", "{", "}", "}{", "a}{b", "{{"}) {
-        assert_int_equal(slot_of(key), divided(key) % kSlots);
+        assert_int_equal(hash_slot_of(key), divided(key) % kHashSlots);
     }
 }
 
 void test_a_null_byte_does_not_end_a_key(void**) {
     const std::string inside("{a\0b}c", 6);
-    assert_int_equal(slot_of(inside), divided(std::string_view("a\0b", 3)) % kSlots);
+    assert_int_equal(hash_slot_of(inside), divided(std::string_view("a\0b", 3)) % kHashSlots);
     const std::string outside("a\0b", 3);
-    assert_int_equal(slot_of(outside), divided(outside) % kSlots);
-    assert_int_not_equal(slot_of(outside), slot_of("a"));
+    assert_int_equal(hash_slot_of(outside), divided(outside) % kHashSlots);
+    assert_int_not_equal(hash_slot_of(outside), hash_slot_of("a"));
 }
 
 void test_all_zones_of_a_client_share_a_slot(void**) {
-    const Slot slot = slot_of("alice");
+    const HashSlot slot = hash_slot_of("alice");
     for (const char* key :
          {"rate_limit:api:sliding_window:{alice}", "rate_limit:login:gcra:{alice}", "p:{alice}"}) {
-        assert_int_equal(slot_of(key), slot);
+        assert_int_equal(hash_slot_of(key), slot);
     }
 }
 
@@ -98,8 +98,8 @@ void test_a_real_server_computes_the_same_slots(void**) {
             key += kind == 0 ? '{' : kind == 1 ? '}' : static_cast<char>(random() % 256);
         }
         const std::string slot = server.command({"CLUSTER", "KEYSLOT", key});
-        if (slot != std::to_string(slot_of(key))) {
-            fail_msg("number %u: %s, not %u", i, slot.c_str(), slot_of(key));
+        if (slot != std::to_string(hash_slot_of(key))) {
+            fail_msg("number %u: %s, not %u", i, slot.c_str(), hash_slot_of(key));
         }
     }
 }

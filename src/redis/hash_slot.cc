@@ -1,5 +1,5 @@
 // Computes slots: CRC-16 of the key, with the polynomial of XMODEM.
-#include "redis/slots.h"
+#include "redis/hash_slot.h"
 
 #include <array>
 #include <cstddef>
@@ -25,7 +25,7 @@ constexpr std::array<std::uint16_t, 256> kTable = make_table();
 
 }  // namespace
 
-Slot slot_of(std::string_view key) {
+HashSlot hash_slot_of(std::string_view key) {
     const std::size_t open = key.find('{');
     const std::size_t close = open == std::string_view::npos ? open : key.find('}', open + 1);
     if (close != std::string_view::npos && close != open + 1) {
@@ -35,7 +35,7 @@ Slot slot_of(std::string_view key) {
     for (const char c : key) {
         sum = ((sum << 8) & 0xffff) ^ kTable[(sum >> 8) ^ static_cast<unsigned char>(c)];
     }
-    return static_cast<Slot>(sum % kSlots);
+    return static_cast<HashSlot>(sum % kHashSlots);
 }
 
 }  // namespace rate_limit::redis
