@@ -4,12 +4,17 @@
 
 #include <set>
 
-#include "fleet.h"
+#include "client.h"
+#include "simulation/leasing_fleet.h"
 #include "test.h"
 
 namespace rate_limit {
 namespace {
 
+using simulation::LeasingFleet;
+using simulation::Use;
+
+constexpr Micros kStart = kMidnight + 7 * kHour;
 constexpr std::uint64_t kLongest = 4000;  // requests of a trace
 
 struct Case {
@@ -63,11 +68,11 @@ bool is_kept(const Policy& policy, std::vector<Use> uses, const std::set<Micros>
 }
 
 // A random trace.
-Fleet run_trace(const Policy& policy, std::uint64_t seed) {
+LeasingFleet run_trace(const Policy& policy, std::uint64_t seed) {
     std::mt19937_64 random(seed);
     const auto pick = [&](std::uint64_t most) { return random() % (most + 1); };
     const LeaseSize size = pick(1) == 0 ? LeaseSize{1 + pick(60), true} : LeaseSize{2 + pick(100), false};
-    Fleet fleet(policy, size, 1 + pick(4), random(), static_cast<Micros>(pick(2) == 0 ? 20'000 : 1'000));
+    LeasingFleet fleet(policy, size, 1 + pick(4), random(), {0, pick(2) == 0 ? 20'000 : 1'000}, kStart);
     fleet.lossy = true;
     std::uint64_t pace = 100;
     std::uint64_t busy = 0;
@@ -100,7 +105,7 @@ void test_no_trace_admits_more_than_the_promise(void**) {
     for (const Case& one : cases()) {
         std::uint64_t own = 0;
         kept &= rc::check(std::string(one.name) + ": no more than the promise", [&] {
-            const Fleet fleet = run_trace(one.policy, *rc::gen::arbitrary<std::uint64_t>());
+            const LeasingFleet fleet = run_trace(one.policy, *rc::gen::arbitrary<std::uint64_t>());
             RC_ASSERT(is_kept(one.policy, fleet.uses, fleet.redis().windows()));
             own += fleet.counts.leased;
         });
@@ -113,8 +118,8 @@ void test_no_trace_admits_more_than_the_promise(void**) {
 }
 
 // Even load of three instances, at a pace of `times` the limit.
-Fleet run_evenly(const Policy& policy, double times, Micros time) {
-    Fleet fleet(policy, {20, true}, 3, 42, 500);
+LeasingFleet run_evenly(const Policy& policy, double times, Micros time) {
+    LeasingFleet fleet(policy, {20, true}, 3, 42, {0, 500}, kStart);
     double rate = 1e9;
     for (std::uint32_t i = 0; i < policy.rates.size; i++) {
         const Rate& own = policy.rates.rates[i];
@@ -148,11 +153,11 @@ void test_with_even_load_nearly_the_whole_limit_is_admitted(void**) {
         policy.rates = rates_of(one.rates);
         policy.burst = one.more;
         for (const double times : {0.9, 3.0}) {
-            const Fleet fleet = run_evenly(policy, times, kTime);
+            const LeasingFleet fleet = run_evenly(policy, times, kTime);
             Client exact(policy);
             std::uint64_t possible = 0;
             const auto gap = static_cast<Micros>(1e6 / (20000 * times));
-            for (Micros now = kMidnight + 7 * kHour; now < kMidnight + 7 * kHour + kTime;) {
+            for (Micros now = kStart; now < kStart + kTime;) {
                 now += gap;
                 possible += exact.request(now).allowed ? 1 : 0;
             }
@@ -175,7 +180,7 @@ void test_from_one_to_a_thousand_instances_nearly_the_whole_limit_is_admitted(vo
     Policy policy;
     policy.rates = rates_of("50000r/s");
     for (const std::size_t instances : {1, 10, 100, 1000}) {
-        Fleet fleet(policy, {2, true}, instances, 7, 500);
+        LeasingFleet fleet(policy, {2, true}, instances, 7, {0, 500}, kStart);
         Client exact(policy);
         std::uint64_t possible = 0;
         double due = 0;
