@@ -164,7 +164,7 @@ timelines: ## chart a Redis failover, a failed cluster node and moving slots; TI
 	@exec bench/timelines --build build --load build/bench/load --nginx "$(NGINX)" \
 	    --module $(CURDIR)/build/ngx_http_rate_limit_module.so --copy docs/timelines $(TIMELINES)
 
-simulate: ## simulate fleets with sync= and chart how far they are from an exact limit
+simulate: ## simulate fleets with sync= and lease=, and show how far they are from an exact limit
 	@$(locked) scripts/setup simulate
 	@$(locked) $(build_units) OUT=build/bench TEST_FLAGS='-O2 -g' build/bench/simulate
 	@exec bench/simulate --program build/bench/simulate --build build --copy docs/simulation

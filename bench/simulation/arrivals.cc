@@ -22,6 +22,27 @@ double draw_time(Random* random, double mean, double tail) {
     return tail == 0 ? random->exponential(mean) : random->pareto(mean, tail);
 }
 
+// Draws instances by their shares of the load.
+class Instances {
+  public:
+    explicit Instances(const Scenario& scenario) : count_(scenario.instances) {
+        double sum = 0;
+        for (std::uint32_t i = 0; i < count_; i++) {
+            sum += std::pow(static_cast<double>(i + 1), -scenario.uneven);
+            sums_.push_back(sum);
+        }
+    }
+
+    std::uint32_t draw(Random* random) const {
+        const auto found = std::upper_bound(sums_.begin(), sums_.end(), random->uniform() * sums_.back());
+        return std::min(static_cast<std::uint32_t>(found - sums_.begin()), count_ - 1);
+    }
+
+  private:
+    std::uint32_t count_;
+    std::vector<double> sums_;  // of the shares up to each instance
+};
+
 }  // namespace
 
 Random::Random(std::uint64_t seed, std::uint64_t stream) {
@@ -122,9 +143,15 @@ std::vector<Arrival> make_arrivals(const Scenario& scenario) {
     std::sort(arrivals.begin(), arrivals.end(),
               [](const Arrival& a, const Arrival& b) { return a.at < b.at; });
     Random random(scenario.seed, kStreamOfInstances);
+    const Instances instances(scenario);
     for (Arrival& arrival : arrivals) {
-        arrival.instance =
-            scenario.sticky ? arrival.client % scenario.instances : random.below(scenario.instances);
+        if (scenario.sticky) {
+            arrival.instance = arrival.client % scenario.instances;
+        } else if (scenario.turn != 0) {
+            arrival.instance = static_cast<std::uint32_t>(arrival.at / scenario.turn % scenario.instances);
+        } else {
+            arrival.instance = instances.draw(&random);
+        }
     }
     return arrivals;
 }

@@ -33,11 +33,17 @@ bool parse_time(std::string_view text, Micros* time) {
     return false;
 }
 
+bool parse_interval(std::string_view text, Micros* time) { return parse_time(text, time) && *time > 0; }
+
 bool parse_count(std::string_view text, std::uint32_t* count) {
     std::uint64_t value = 0;
     const bool valid = parse_number(text, kMaxCount, &value);
     *count = static_cast<std::uint32_t>(value);
     return valid;
+}
+
+bool parse_instances(std::string_view text, std::uint32_t* count) {
+    return parse_count(text, count) && *count > 0;
 }
 
 template <class T>
@@ -46,7 +52,7 @@ bool parse_list(std::string_view text, bool (*parse)(std::string_view, T*), std:
     for (;;) {
         const std::size_t comma = text.find(',');
         T item;
-        if (!parse(text.substr(0, comma), &item) || item == 0) {
+        if (!parse(text.substr(0, comma), &item)) {
             return false;
         }
         list->push_back(item);
@@ -55,6 +61,13 @@ bool parse_list(std::string_view text, bool (*parse)(std::string_view, T*), std:
         }
         text.remove_prefix(comma + 1);
     }
+}
+
+// Parses 500 and 10%.
+bool parse_lease(std::string_view text, LeaseSize* size) {
+    size->is_percent = !text.empty() && text.back() == '%';
+    text.remove_suffix(size->is_percent ? 1 : 0);
+    return parse_number(text, size->is_percent ? 100 : kMaxCount, &size->amount) && size->amount > 0;
 }
 
 struct Reader {
@@ -92,9 +105,10 @@ const Reader kReaders[] = {
     {"burst", [](auto text, Options* o) { return parse_number(text, kMaxCount, &o->scenario.policy.burst); }},
     {"capacity",
      [](auto text, Options* o) { return parse_number(text, kMaxCount, &o->scenario.policy.capacity); }},
-    {"instances", [](auto text, Options* o) { return parse_list(text, parse_count, &o->instances); }},
-    {"sync", [](auto text, Options* o) { return parse_list(text, parse_time, &o->syncs); }},
-    {"phases", [](auto text, Options* o) { return parse_list(text, parse_time, &o->scenario.phases); }},
+    {"instances", [](auto text, Options* o) { return parse_list(text, parse_instances, &o->instances); }},
+    {"sync", [](auto text, Options* o) { return parse_list(text, parse_interval, &o->syncs); }},
+    {"lease", [](auto text, Options* o) { return parse_list(text, parse_lease, &o->leases); }},
+    {"phases", [](auto text, Options* o) { return parse_list(text, parse_interval, &o->scenario.phases); }},
     {"latency", [](auto text, Options* o) { return parse_time(text, &o->scenario.latency); }},
     {"jitter", [](auto text, Options* o) { return parse_time(text, &o->scenario.jitter); }},
     {"loss", [](auto text, Options* o) { return parse_real(text, 0, 0.99, &o->scenario.loss); }},
@@ -116,6 +130,8 @@ const Reader kReaders[] = {
          o->scenario.sticky = text == "on";
          return text == "on" || text == "off";
      }},
+    {"uneven", [](auto text, Options* o) { return parse_real(text, 0, 10, &o->scenario.uneven); }},
+    {"turn", [](auto text, Options* o) { return parse_time(text, &o->scenario.turn); }},
     {"duration", [](auto text, Options* o) { return parse_time(text, &o->scenario.duration); }},
     {"warm_up", [](auto text, Options* o) { return parse_time(text, &o->scenario.warm_up); }},
     {"start",
@@ -160,6 +176,7 @@ const char kUsage[] =
     "  burst=N capacity=N  as in rate_limit_zone\n"
     "  instances=N,...     of nginx (3)\n"
     "  sync=TIME,...       (100ms)\n"
+    "  lease=N|N%,...      more runs, with leases instead of sync=; requires clients=1 and loss=0\n"
     "  phases=TIME,...     when each instance has a round, since the start (drawn by chance)\n"
     "  latency=TIME        to Redis and back (0.5ms)\n"
     "  jitter=TIME         at most so much more, each way (0s)\n"
@@ -175,6 +192,8 @@ const char kUsage[] =
     "  floods=N/FACTOR     N of the clients send FACTOR times the limit instead, once, for a tenth of the "
     "time\n"
     "  sticky=on           all requests of a client go to one instance\n"
+    "  uneven=EXPONENT     how unequal the loads of the instances are (0)\n"
+    "  turn=TIME           instances receive all requests in turn, each for TIME\n"
     "  duration=TIME       (10m); warm_up=TIME: so much of it is not in the totals (0s)\n"
     "  start=SECONDS       the time of day at which it begins, since 1970\n"
     "  seed=N              (1)\n"
@@ -197,6 +216,9 @@ std::string parse_options(const std::vector<std::string_view>& words, Options* o
     }
     if (options->scenario.floods >= options->scenario.clients) {
         return "floods= leaves no other clients";
+    }
+    if (!options->leases.empty() && (options->scenario.clients != 1 || options->scenario.loss != 0)) {
+        return "lease= requires clients=1 and loss=0";
     }
     return "";
 }

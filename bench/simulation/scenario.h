@@ -1,5 +1,5 @@
-// The parameters of a simulation: a limit, a fleet of nginx instances that count locally with sync=, and
-// clients.
+// The parameters of a simulation: a limit, a fleet of nginx instances that count locally with sync= or lease
+// with lease=, and clients.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/policy.h"
+#include "lease/terms.h"
 
 namespace rate_limit::simulation {
 
@@ -38,6 +39,8 @@ struct Scenario {
     std::uint32_t floods = 0;  // the last clients, which send steadily, but only for a while
     double flood = 10;         // rate of a flood, in units of the limit
     bool sticky = false;       // all requests of a client go to one instance
+    double uneven = 0;         // exponent: instance k receives 1/k^uneven as much as the first; 0: all alike
+    Micros turn = 0;           // instances receive all requests in turn, each for this time; 0: not in turn
 
     Micros duration = 600 * kSecond;
     Micros warm_up = 0;  // excluded from the totals
@@ -45,11 +48,12 @@ struct Scenario {
     std::uint64_t seed = 1;
 };
 
-// The options of the command line: a run for each number of instances and each sync=.
+// The options of the command line: a run for each number of instances and each sync=, then each lease=.
 struct Options {
     Scenario scenario;
     std::vector<std::uint32_t> instances = {3};
     std::vector<Micros> syncs = {kSecond / 10};
+    std::vector<LeaseSize> leases;
     std::string trace;        // file of arrivals to read instead of drawing them
     std::string write_trace;  // file for the arrivals; nothing is simulated
     std::string per_client;   // output file: admitted requests of each client in the last run

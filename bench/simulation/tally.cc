@@ -42,6 +42,9 @@ Tally::Tally(const Scenario& scenario)
 
 void Tally::add(const Arrival& arrival) {
     counts_[arrival.client] += arrival.at >= warm_up_ ? 1 : 0;
+    const auto period = static_cast<std::size_t>(arrival.at / period_);
+    periods_.resize(std::max(periods_.size(), period + 1));
+    periods_[period]++;
     std::deque<Micros>& recent = recent_[arrival.client];
     while (!recent.empty() && recent.front() <= arrival.at - period_) {
         recent.pop_front();
@@ -59,6 +62,18 @@ Difference::Difference(const Tally& fleet, const Tally& exact, std::uint32_t cli
         over += fleet.of(i) - std::min(fleet.of(i), exact.of(i));
         under += exact.of(i) - std::min(fleet.of(i), exact.of(i));
     }
+}
+
+std::uint64_t most_under(const Scenario& scenario, const Tally& fleet, const Tally& exact) {
+    const Micros period = scenario.policy.rates.rates[0].period;
+    const auto whole = static_cast<std::size_t>(scenario.duration / period);
+    std::uint64_t most = 0;
+    for (auto i = static_cast<std::size_t>((scenario.warm_up + period - 1) / period); i < whole; i++) {
+        const std::uint64_t own = i < fleet.periods().size() ? fleet.periods()[i] : 0;
+        const std::uint64_t possible = i < exact.periods().size() ? exact.periods()[i] : 0;
+        most = std::max(most, possible - std::min(own, possible));
+    }
+    return most;
 }
 
 }  // namespace rate_limit::simulation

@@ -43,11 +43,15 @@ class Tally {
     std::uint64_t of(std::uint32_t client) const { return counts_[client]; }
     std::uint64_t worst_window() const { return worst_; }
 
+    // Of all clients, by periods of the rate since the start.
+    const std::vector<std::uint64_t>& periods() const { return periods_; }
+
   private:
     Micros warm_up_;
     Micros period_;
     std::vector<std::uint64_t> counts_;
     std::vector<std::deque<Micros>> recent_;
+    std::vector<std::uint64_t> periods_;
     std::uint64_t worst_ = 0;
 };
 
@@ -58,5 +62,8 @@ struct Difference {
     std::uint64_t over = 0;
     std::uint64_t under = 0;
 };
+
+// The most requests that the fleet admitted less than an exact limiter in one period, after the warm-up.
+std::uint64_t most_under(const Scenario& scenario, const Tally& fleet, const Tally& exact);
 
 }  // namespace rate_limit::simulation
