@@ -167,7 +167,8 @@ timelines: ## chart a Redis failover, a failed cluster node and moving slots; TI
 simulate: ## simulate fleets with sync= and lease=, and show how far they are from an exact limit
 	@$(locked) scripts/setup simulate
 	@$(locked) $(build_units) OUT=build/bench TEST_FLAGS='-O2 -g' build/bench/simulate
-	@exec bench/simulate --program build/bench/simulate --build build --copy docs/simulation
+	@exec bench/simulate --program build/bench/simulate --build build --copy docs/simulation \
+	    --fill docs/scaling.md
 
 accuracy: ## count wrong decisions of each algorithm and of sync=, against an exact limiter; QUICK=1 takes less time
 	@$(locked) scripts/setup simulate
