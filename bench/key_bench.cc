@@ -50,7 +50,7 @@ std::unique_ptr<Verifier> started(const Kind& kind) {
     auto verifier = std::make_unique<Verifier>();
     add_key(kind, verifier.get());
     add_key(other, verifier.get());
-    must(verifier->verify(token, kNow).verdict == Verdict::kValid, "a token");
+    must(verifier->verify(token, kNow).verdict == TokenVerdict::kValid, "a token");
     return verifier;
 }
 
@@ -69,7 +69,7 @@ void bench_new_token(benchmark::State& state, const char* algorithm) {
         const double begin = processor_seconds();
         const Verifier::Result result = verifier->verify(token, kNow);
         state.SetIterationTime(processor_seconds() - begin);
-        must(result.verdict == Verdict::kValid, "a token");
+        must(result.verdict == TokenVerdict::kValid, "a token");
     }
     state.counters["bytes"] = static_cast<double>(token.size());
 }

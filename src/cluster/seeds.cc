@@ -25,7 +25,7 @@ void Seeds::look_up() {
     for (std::size_t i = 0; i < seeds_.size() && lookup_ == nullptr; i++) {
         looked_ = next_++ % seeds_.size();
         if (!is_numeric(seeds_[looked_].host)) {
-            lookup_ = Lookup::start(seeds_[looked_].host);
+            lookup_ = NameLookup::start(seeds_[looked_].host);
         }
     }
 }

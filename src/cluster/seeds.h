@@ -28,7 +28,7 @@ class Seeds {
     std::vector<Seed> seeds_;
     std::size_t next_ = 0;
     std::size_t looked_ = 0;  // the seed of lookup_
-    Lookup* lookup_ = nullptr;
+    NameLookup* lookup_ = nullptr;
 };
 
 }  // namespace rate_limit::redis

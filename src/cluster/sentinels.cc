@@ -229,7 +229,7 @@ void Sentinels::follow() {
         return;
     }
     looked_up_ = host_;
-    lookup_ = Lookup::start(host_);
+    lookup_ = NameLookup::start(host_);
     timer_->arm(kLookEvery);
 }
 

@@ -64,7 +64,7 @@ class Sentinels final : public Endpoint, private Connection::Owner {
     std::uint16_t port_ = 0;  // of the primary
     bool pending_ = false;    // host_ is not used yet, because the primary has just changed
     std::string looked_up_;   // the host name of lookup_
-    Lookup* lookup_ = nullptr;
+    NameLookup* lookup_ = nullptr;
     std::string where_;             // the last Sentinel, for the log
     Journal own_journal_;           // unless the settings have one
     Milliseconds followed_at_ = 0;  // when host_ was last used; 0 for never

@@ -43,7 +43,7 @@ bool start_thread(void* (*run)(void*)) {
 }  // namespace
 
 // Shared by the thread that has taken it from the queue and by the Lookup; the last one deletes it.
-struct Lookup::Shared {
+struct NameLookup::Shared {
     std::string host;
     std::vector<std::string> addresses;
     std::atomic<bool> done{false};
@@ -135,9 +135,9 @@ bool is_host(std::string_view text) {
     return !text.empty() && text.size() <= kLongestName && std::all_of(text.begin(), text.end(), fits);
 }
 
-Lookup* Lookup::start(const std::string& host) {
+NameLookup* NameLookup::start(const std::string& host) {
     auto* shared = new Shared;
-    auto* lookup = new Lookup(shared);
+    auto* lookup = new NameLookup(shared);
     shared->host = host;
     const Lock lock;
     shared->enqueue();
@@ -153,11 +153,11 @@ Lookup* Lookup::start(const std::string& host) {
     return lookup;
 }
 
-bool Lookup::done() const { return shared_->done.load(std::memory_order_acquire); }
+bool NameLookup::done() const { return shared_->done.load(std::memory_order_acquire); }
 
-const std::vector<std::string>& Lookup::addresses() const { return shared_->addresses; }
+const std::vector<std::string>& NameLookup::addresses() const { return shared_->addresses; }
 
-void Lookup::forget() {
+void NameLookup::forget() {
     if (leave_queue()) {
         delete shared_;
     } else {
@@ -167,7 +167,7 @@ void Lookup::forget() {
 }
 
 // Removes it from the queue. False if it is not there: then a thread has it.
-bool Lookup::leave_queue() {
+bool NameLookup::leave_queue() {
     const Lock lock;
     const bool queued = shared_->queued;
     if (queued) {

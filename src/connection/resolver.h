@@ -20,12 +20,12 @@ bool is_host(std::string_view text);
 // A lookup of a host name in a thread. The caller polls done(), and calls forget() in the end. A process has
 // at most kMostThreads such threads: further lookups wait in a queue, and forget() removes a lookup from the
 // queue. A thread ends when the queue is empty.
-class Lookup {
+class NameLookup {
   public:
     static constexpr unsigned kMostThreads = 4;
 
     // Starts a lookup. Null if no thread can be started.
-    static Lookup* start(const std::string& host);
+    static NameLookup* start(const std::string& host);
 
     bool done() const;
 
@@ -38,8 +38,8 @@ class Lookup {
   private:
     struct Shared;
 
-    explicit Lookup(Shared* shared) : shared_(shared) {}
-    ~Lookup() = default;
+    explicit NameLookup(Shared* shared) : shared_(shared) {}
+    ~NameLookup() = default;
     bool leave_queue();
 
     Shared* shared_;

@@ -99,7 +99,7 @@ std::string printable(std::string_view text) {
 
 bool is_algorithm(std::string_view name) { return find_algorithm(name) != nullptr; }
 
-bool Keys::add_checker(const jwk_item_t* item, jwt_alg_t algorithm, double leeway) {
+bool SigningKeys::add_checker(const jwk_item_t* item, jwt_alg_t algorithm, double leeway) {
     const bool rsa = jwks_item_kty(item) == JWK_KEY_TYPE_RSA;
     const std::size_t signature_size = rsa ? (static_cast<std::size_t>(jwks_item_key_bits(item)) + 7) / 8 : 0;
     Key key = {
@@ -119,7 +119,7 @@ bool Keys::add_checker(const jwk_item_t* item, jwt_alg_t algorithm, double leewa
 
 // Adds a key with its algorithm or, if it has none, with all algorithms that fit. Returns nothing, or why
 // not.
-std::string Keys::add_jwk(const json_t* jwk, double leeway) {
+std::string SigningKeys::add_jwk(const json_t* jwk, double leeway) {
     std::string wrong = why_unused(jwk);
     if (!wrong.empty()) {
         return wrong;
@@ -150,7 +150,7 @@ std::string Keys::add_jwk(const json_t* jwk, double leeway) {
     return {};
 }
 
-std::string Keys::add_secret(jwt_alg_t algorithm, std::string_view content, double leeway) {
+std::string SigningKeys::add_secret(jwt_alg_t algorithm, std::string_view content, double leeway) {
     const std::string name = jwt_alg_str(algorithm);
     if (looks_public(content)) {
         return "is a public key, a key set or the like, and who knows it could sign; for " + name +
@@ -166,7 +166,7 @@ std::string Keys::add_secret(jwt_alg_t algorithm, std::string_view content, doub
     return wrong.empty() ? wrong : "has a secret that does not fit: " + wrong + "; it must be longer";
 }
 
-std::string Keys::add_public(jwt_alg_t algorithm, std::string_view content, double leeway) {
+std::string SigningKeys::add_public(jwt_alg_t algorithm, std::string_view content, double leeway) {
     const std::string name = jwt_alg_str(algorithm);
     const std::unique_ptr<BIO, int (*)(BIO*)> file(
         BIO_new_mem_buf(content.data(), static_cast<int>(content.size())), BIO_free);
@@ -198,7 +198,7 @@ std::string Keys::add_public(jwt_alg_t algorithm, std::string_view content, doub
     return {};
 }
 
-std::string Keys::add(std::string_view algorithm, std::string_view content, double leeway) {
+std::string SigningKeys::add(std::string_view algorithm, std::string_view content, double leeway) {
     const Algorithm* known = find_algorithm(algorithm);
     if (known == nullptr) {
         return std::string("is for an unknown algorithm; it must be ") + kAlgorithmsAccepted;
@@ -207,7 +207,7 @@ std::string Keys::add(std::string_view algorithm, std::string_view content, doub
                                            : add_public(known->id, content, leeway);
 }
 
-std::string Keys::add_set(std::string_view content, double leeway, std::vector<std::string>* ignored) {
+std::string SigningKeys::add_set(std::string_view content, double leeway, std::vector<std::string>* ignored) {
     constexpr char kAccepted[] = "; it must be a JSON Web Key Set with a key that verifies signatures";
     const Json set = parse_object(reinterpret_cast<const unsigned char*>(content.data()), content.size());
     const json_t* keys = json_object_get(set.get(), "keys");
@@ -234,7 +234,7 @@ std::string Keys::add_set(std::string_view content, double leeway, std::vector<s
     return {};
 }
 
-const char* Keys::crowded(std::size_t most) const {
+const char* SigningKeys::crowded(std::size_t most) const {
     for (const Algorithm& algorithm : kAlgorithms) {
         const auto fits = [&](const Key& key) { return key.algorithm == algorithm.id; };
         if (static_cast<std::size_t>(std::count_if(keys_.begin(), keys_.end(), fits)) > most) {

@@ -26,7 +26,7 @@ struct Key {
 };
 
 // The keys of one configuration block. Changed only while the configuration is read.
-class Keys {
+class SigningKeys {
   public:
     // Adds the key of an algorithm such as RS256: a secret for HS256 to HS512, else a public key in PEM.
     // Returns nothing, or what is wrong with `content` and what is accepted.

@@ -80,7 +80,7 @@ bool read_time(const Json& claims, const char* name, double* time) {
 
 }  // namespace
 
-const char* verdict_text(Verdict verdict) {
+const char* verdict_text(TokenVerdict verdict) {
     constexpr const char* kTexts[] = {"valid",
                                       "it is longer than 16384 bytes",
                                       "it is malformed",
@@ -93,17 +93,17 @@ const char* verdict_text(Verdict verdict) {
     return kTexts[static_cast<unsigned>(verdict)];
 }
 
-Verdict Verifier::check_signature(std::string_view text, std::size_t signature_size, const Json& header,
-                                  double* leeway) {
+TokenVerdict Verifier::check_signature(std::string_view text, std::size_t signature_size, const Json& header,
+                                       double* leeway) {
     if (json_object_get(header.get(), "crit") != nullptr) {
-        return Verdict::kCritical;
+        return TokenVerdict::kCritical;
     }
     // libjwt requires a null byte at the end.
     char copy[kLongestToken + 1];
     copy[text.copy(copy, kLongestToken)] = '\0';
     const std::string_view algorithm = text_of(json_object_get(header.get(), "alg"));
     const std::string_view id = text_of(json_object_get(header.get(), "kid"));
-    Verdict verdict = Verdict::kNoKey;
+    TokenVerdict verdict = TokenVerdict::kNoKey;
     std::size_t tries = 0;
     for (const Key& key : keys.all()) {
         if (algorithm != jwt_alg_str(key.algorithm) || (!id.empty() && !key.id.empty() && id != key.id)) {
@@ -112,7 +112,7 @@ Verdict Verifier::check_signature(std::string_view text, std::size_t signature_s
         if (tries++ == kMostTries) {
             break;
         }
-        verdict = Verdict::kForged;
+        verdict = TokenVerdict::kForged;
         // OpenSSL verifies a PSS signature also without its leading zeros; RFC 8017 does not.
         if (key.signature_size != 0 && key.signature_size != signature_size) {
             continue;
@@ -121,7 +121,7 @@ Verdict Verifier::check_signature(std::string_view text, std::size_t signature_s
         jwt_checker_error_clear(key.checker.get());
         if (jwt_checker_verify(key.checker.get(), copy) == 0) {
             *leeway = key.leeway;
-            return Verdict::kValid;
+            return TokenVerdict::kValid;
         }
         // nginx would log the errors left by OpenSSL for the next TLS connection.
         ERR_clear_error();
@@ -130,27 +130,27 @@ Verdict Verifier::check_signature(std::string_view text, std::size_t signature_s
 }
 
 // Reads and verifies a token, except whether it is valid now.
-Verdict Verifier::read(std::string_view text, Token* token) {
+TokenVerdict Verifier::read(std::string_view text, Token* token) {
     Parts parts;
     if (!split(text, &parts) || parts.signature.empty() || !is_base64url(parts.claims) ||
         !is_base64url(parts.signature)) {
-        return Verdict::kMalformed;
+        return TokenVerdict::kMalformed;
     }
     std::size_t unused = 0;
     const Json header = decode_object(parts.header, &unused);
     const json_t* id = json_object_get(header.get(), "kid");
     if (!header || (id != nullptr && !json_is_string(id))) {
-        return Verdict::kMalformed;
+        return TokenVerdict::kMalformed;
     }
     token->claims = decode_object(parts.claims, &token->memory);
     token->not_before = -kAlways;
     token->expires = kAlways;
     if (!token->claims || !read_time(token->claims, "nbf", &token->not_before) ||
         !read_time(token->claims, "exp", &token->expires)) {
-        return Verdict::kBadClaims;
+        return TokenVerdict::kBadClaims;
     }
     double leeway = 0;
-    const Verdict verdict = check_signature(text, decoded_size(parts.signature), header, &leeway);
+    const TokenVerdict verdict = check_signature(text, decoded_size(parts.signature), header, &leeway);
     token->not_before -= leeway;
     token->expires += leeway;
     return verdict;
@@ -158,26 +158,26 @@ Verdict Verifier::read(std::string_view text, Token* token) {
 
 Verifier::Result Verifier::verify(std::string_view text, double now) {
     if (text.size() > kLongestToken) {
-        return {Verdict::kTooLong, {}};
+        return {TokenVerdict::kTooLong, {}};
     }
     const Digest digest = digest_of(text);
     Token fresh = {};
     const Token* token = cache_.find(digest);
     if (token == nullptr) {
-        const Verdict verdict = read(text, &fresh);
-        if (verdict != Verdict::kValid) {
+        const TokenVerdict verdict = read(text, &fresh);
+        if (verdict != TokenVerdict::kValid) {
             return {verdict, {}};
         }
         cache_.remember(digest, fresh);
         token = &fresh;
     }
     if (now >= token->expires) {
-        return {Verdict::kExpired, {}};
+        return {TokenVerdict::kExpired, {}};
     }
     if (now < token->not_before) {
-        return {Verdict::kNotYetValid, {}};
+        return {TokenVerdict::kNotYetValid, {}};
     }
-    return {Verdict::kValid, token->claims};
+    return {TokenVerdict::kValid, token->claims};
 }
 
 }  // namespace rate_limit::identity

@@ -12,7 +12,7 @@ namespace rate_limit::identity {
 
 constexpr std::size_t kLongestToken = 16384;  // bytes
 
-enum class Verdict : std::uint8_t {
+enum class TokenVerdict : std::uint8_t {
     kValid,
     kTooLong,
     kMalformed,  // not three parts of base64url, or a header that is not an object or has duplicate names
@@ -25,19 +25,19 @@ enum class Verdict : std::uint8_t {
 };
 
 // A text for the log.
-const char* verdict_text(Verdict verdict);
+const char* verdict_text(TokenVerdict verdict);
 
 // For one thread. Verified tokens are cached by their SHA-256, in bounded memory: the signature of a cached
 // token is not verified again, but its times are compared with the clock on each use.
 class Verifier {
   public:
     struct Result {
-        Verdict verdict;
+        TokenVerdict verdict;
         Json claims;  // only if the token is valid
     };
 
     // Add all keys before the first token.
-    Keys keys;
+    SigningKeys keys;
 
     // Verifies the token `text`. `now` is in seconds since 1970. Allocates only for a token that is not in
     // the cache.
@@ -50,9 +50,9 @@ class Verifier {
     static constexpr std::size_t kMostTries = 8;
 
   private:
-    Verdict read(std::string_view text, Token* token);
-    Verdict check_signature(std::string_view text, std::size_t signature_size, const Json& header,
-                            double* leeway);
+    TokenVerdict read(std::string_view text, Token* token);
+    TokenVerdict check_signature(std::string_view text, std::size_t signature_size, const Json& header,
+                                 double* leeway);
 
     TokenCache cache_;
     std::uint64_t computed_ = 0;

@@ -191,7 +191,7 @@ bool follow_redis(TableLimit* limit, const Decision& said, std::uint64_t left, M
     const std::uint64_t unsent = !slot.fresh && table.has_unsent_counts() ? table.unsent_of(slot).total() : 0;
     const Micros alone_at =
         std::max(back_at, table.has_unsent_counts() ? table.unsent_counts().alone_at() : 0);
-    const bool settled = unsent == 0 && (alone_at == 0 || process.clock() - alone_at >= kSettling);
+    const bool settled = unsent == 0 && (alone_at == 0 || process.clock() - alone_at >= kFallbackLasts);
     Check check;
     const auto evaluate = [&](std::uint64_t cost) {
         return check.evaluate(policy, table.layout(), slot.state, now, cost);

@@ -112,10 +112,10 @@ Verdict precheck(TableLimit* limits, std::size_t count, Micros now, const Proces
 // Updates a fallback table after Redis has decided, so that the table can continue from Redis's state in an
 // outage. `left` is this instance's part of the remaining requests that Redis reports. False if the table
 // rejects a request that Redis has admitted. The table does so only while Redis may lack requests that this
-// or another instance has admitted as a fallback: while the client has an unsent count, and for kSettling
-// after the last request that the fallback admitted, and after `back_at`, when Redis answered again (see
-// Membership).
-constexpr Micros kSettling = 2 * kSecond;
+// or another instance has admitted as a fallback: while the client has an unsent count, and for
+// kFallbackLasts after the last request that the fallback admitted, and after `back_at`, when Redis answered
+// again (see Membership).
+constexpr Micros kFallbackLasts = 2 * kSecond;
 bool follow_redis(TableLimit* limit, const Decision& said, std::uint64_t left, Micros back_at, Micros now,
                   const Process& process);
 

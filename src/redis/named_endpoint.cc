@@ -31,7 +31,7 @@ Endpoint::Target NamedEndpoint::target() {
 
 void NamedEndpoint::look_up() {
     if (lookup_ == nullptr && address_.path.empty() && !is_numeric(address_.host)) {
-        lookup_ = Lookup::start(address_.host);
+        lookup_ = NameLookup::start(address_.host);
     }
 }
 

@@ -36,7 +36,7 @@ class NamedEndpoint final : public Endpoint {
     const Address& address_;
     std::vector<std::string> addresses_;
     std::size_t next_ = 0;
-    Lookup* lookup_ = nullptr;
+    NameLookup* lookup_ = nullptr;
 };
 
 }  // namespace rate_limit::redis

@@ -38,7 +38,7 @@ identity::Json read_claims(ngx_http_request_t* r) {
         return {};
     }
     identity::Verifier::Result result = verifier->verify(token, static_cast<double>(ngx_time()));
-    if (result.verdict != identity::Verdict::kValid) {
+    if (result.verdict != identity::TokenVerdict::kValid) {
         ngx_log_error(NGX_LOG_INFO, r->connection->log, 0, "token is not valid and has no claims: %s",
                       identity::verdict_text(result.verdict));
     }

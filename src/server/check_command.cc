@@ -67,7 +67,7 @@ const char* CheckCommand::read(std::string_view policies, std::string_view group
     return limits == keys ? nullptr : "ERR the number of keys is not that of the limits";
 }
 
-std::string_view CheckCommand::run(Keys* keys, Micros now) {
+std::string_view CheckCommand::run(CommandKeys* keys, Micros now) {
     keys_ = keys;
     now_ = now;
     end_ = put_little_endian<8>(reply_, static_cast<std::uint64_t>(now));

@@ -28,7 +28,7 @@ class CheckCommand {
 
     // Decides and charges what read() has read, at `now`. Returns the reply, which is valid until the next
     // call.
-    std::string_view run(Keys* keys, Micros now);
+    std::string_view run(CommandKeys* keys, Micros now);
 
   private:
     bool read_limit(unsigned head, std::string_view* text, LimitCheck* limit) const;
@@ -39,7 +39,7 @@ class CheckCommand {
 
     Policies policies_;
     std::string_view groups_;
-    Keys* keys_ = nullptr;
+    CommandKeys* keys_ = nullptr;
     Micros now_ = 0;
     char* end_ = nullptr;  // of the reply so far
     char reply_[kLongestReply];

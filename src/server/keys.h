@@ -12,7 +12,7 @@ namespace rate_limit {
 constexpr Micros kKeepExpiry = 0;
 
 // The keys of one call, by their position in the call. A key that occurs twice is the same key.
-class Keys {
+class CommandKeys {
   public:
     // The value of a key, until the key is written; a null pointer if there is no key, or no string in it.
     virtual std::string_view value(std::size_t position) = 0;
@@ -26,7 +26,7 @@ class Keys {
     virtual bool repeated() const = 0;
 
   protected:
-    ~Keys() = default;
+    ~CommandKeys() = default;
 };
 
 }  // namespace rate_limit

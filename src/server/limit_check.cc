@@ -65,7 +65,7 @@ void LimitCheck::note_written(bool undone) {
     form.log = !lost;
 }
 
-void LimitCheck::save(std::size_t position, Micros now, Micros expires, Keys* keys) {
+void LimitCheck::save(std::size_t position, Micros now, Micros expires, CommandKeys* keys) {
     static char value[kLongestStored];
     form.expiry = expires;
     if (expires > now) {

@@ -42,7 +42,7 @@ struct LimitCheck {
     void note_written(bool undone);
 
     // Writes the state to the key, or removes the key if the state is not needed any more.
-    void save(std::size_t position, Micros now, Micros expires, Keys* keys);
+    void save(std::size_t position, Micros now, Micros expires, CommandKeys* keys);
 };
 
 }  // namespace rate_limit

@@ -95,7 +95,7 @@ class Positions {
 Positions positions;
 
 // Keys that the command declares: the server has checked the slot, and that the user may write them.
-class DeclaredKeys final : public Keys {
+class DeclaredKeys final : public CommandKeys {
   public:
     void open(RedisModuleCtx* context, RedisModuleString** names, std::size_t count) {
         context_ = context;
@@ -199,7 +199,7 @@ class DeclaredKeys final : public Keys {
 
 // Keys that the command does not declare, because their slots differ. They are read and written by commands
 // of the same user, which the server checks as it checks those of a script.
-class UndeclaredKeys final : public Keys {
+class UndeclaredKeys final : public CommandKeys {
   public:
     // Reads all keys. False if one cannot be read, since this node does not serve its slot or the user may
     // not read it.

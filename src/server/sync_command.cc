@@ -66,7 +66,7 @@ const char* SyncCommand::read(const Arguments& arguments, std::size_t clients) {
     return nullptr;
 }
 
-std::size_t SyncCommand::run(Keys* keys, std::string_view guard, Micros now, char* reply) {
+std::size_t SyncCommand::run(CommandKeys* keys, std::string_view guard, Micros now, char* reply) {
     keys_ = keys;
     now_ = now;
     const auto age = static_cast<Micros>(std::min(age_, static_cast<std::uint64_t>(now)));

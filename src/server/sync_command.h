@@ -30,7 +30,7 @@ class SyncCommand {
 
     // Charges what read() has read, at `now`. The last key, `guard`, is the guard of the sender. Writes the
     // reply to `reply`, which has room for reply_room() bytes, and returns its size.
-    std::size_t run(Keys* keys, std::string_view guard, Micros now, char* reply);
+    std::size_t run(CommandKeys* keys, std::string_view guard, Micros now, char* reply);
 
     std::size_t reply_room() const { return 8 + clients_ * (9 + kMostReported); }
 
@@ -48,7 +48,7 @@ class SyncCommand {
     Arguments arguments_;
     std::size_t clients_ = 0;
     std::uint64_t age_ = 0;
-    Keys* keys_ = nullptr;
+    CommandKeys* keys_ = nullptr;
     Micros now_ = 0;
     Micros since_ = 0;  // when the first of the requests was admitted
 };

@@ -56,7 +56,7 @@ bool await_threads(unsigned most) {
     return threads() <= most;
 }
 
-bool await(const Lookup* lookup) {
+bool await(const NameLookup* lookup) {
     for (unsigned i = 0; i < 10'000 && !lookup->done(); i++) {
         usleep(1000);
     }
@@ -114,7 +114,7 @@ void test_numeric_addresses_are_recognized(void**) {
 }
 
 void test_a_lookup_finds_what_resolve_finds(void**) {
-    Lookup* lookup = Lookup::start("localhost");
+    NameLookup* lookup = NameLookup::start("localhost");
     assert_non_null(lookup);
     assert_true(await(lookup));
     assert_true(lookup->addresses() == resolve("localhost"));
@@ -123,7 +123,7 @@ void test_a_lookup_finds_what_resolve_finds(void**) {
 }
 
 void test_a_lookup_without_a_result_is_done(void**) {
-    Lookup* lookup = Lookup::start(kNoName);
+    NameLookup* lookup = NameLookup::start(kNoName);
     assert_non_null(lookup);
     assert_true(await(lookup));
     assert_true(lookup->addresses().empty());
@@ -133,7 +133,7 @@ void test_a_lookup_without_a_result_is_done(void**) {
 
 void test_forgotten_lookups_end_in_the_background(void**) {
     for (unsigned i = 0; i < 200; i++) {
-        Lookup* lookup = Lookup::start(i % 2 == 0 ? "localhost" : kNoName);
+        NameLookup* lookup = NameLookup::start(i % 2 == 0 ? "localhost" : kNoName);
         assert_non_null(lookup);
         if (i % 3 == 0) {
             usleep(i % 7 * 100);
@@ -146,22 +146,22 @@ void test_forgotten_lookups_end_in_the_background(void**) {
 void test_few_threads_look_up_many_names(void**) {
     name_server_answers = false;
     questions = 0;
-    std::vector<Lookup*> lookups;
+    std::vector<NameLookup*> lookups;
     for (unsigned i = 0; i < 3000; i++) {
-        lookups.push_back(Lookup::start("localhost"));
+        lookups.push_back(NameLookup::start("localhost"));
         assert_non_null(lookups.back());
         if (i % 500 == 0) {
-            assert_true(threads() <= 1 + Lookup::kMostThreads);
+            assert_true(threads() <= 1 + NameLookup::kMostThreads);
         }
     }
-    assert_true(threads() <= 1 + Lookup::kMostThreads);
+    assert_true(threads() <= 1 + NameLookup::kMostThreads);
     // A lookup that is forgotten in the queue does not start.
     for (unsigned i = 100; i < lookups.size(); i++) {
         lookups[i]->forget();
     }
     lookups.resize(100);
     name_server_answers = true;
-    for (Lookup* lookup : lookups) {
+    for (NameLookup* lookup : lookups) {
         assert_true(await(lookup));
         assert_false(lookup->addresses().empty());
         lookup->forget();
@@ -204,7 +204,7 @@ void test_the_threads_block_all_signals(void**) {
     std::uint64_t blocked = ~std::uint64_t{0};
     unsigned seen = 0;
     for (unsigned i = 0; i < 10'000 && seen < 200; i++) {
-        Lookup* lookup = Lookup::start("localhost");
+        NameLookup* lookup = NameLookup::start("localhost");
         assert_non_null(lookup);
         while (!lookup->done()) {
             seen += look_beside(&blocked) ? 1 : 0;

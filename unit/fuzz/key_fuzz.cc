@@ -191,10 +191,10 @@ void verify(std::string_view token) {
     const std::uint64_t computed = verifier.computed();
     const Verifier::Result again = verifier.verify(token, kNow);
     must(result.verdict == again.verdict, "the second verdict is the first");
-    must(static_cast<bool>(result.claims) == (result.verdict == Verdict::kValid),
+    must(static_cast<bool>(result.claims) == (result.verdict == TokenVerdict::kValid),
          "claims are of a valid token");
     must(verdict_text(result.verdict) != nullptr, "a verdict has words");
-    if (result.verdict != Verdict::kValid) {
+    if (result.verdict != TokenVerdict::kValid) {
         return;
     }
     must(json_equal(result.claims.get(), again.claims.get()), "the second claims are the first");

@@ -28,10 +28,11 @@ void test_every_algorithm_verifies_with_its_own_key_and_no_other(void**) {
         Verifying verifier({key});
         for (std::size_t i = 0; i < tokens.size(); i++) {
             const Kind& kind = kEveryKind[i];
-            const Verdict verdict = verifier.of(tokens[i]);
-            const Verdict expected = same(kind, key)                                     ? Verdict::kValid
-                                     : std::string_view(kind.algorithm) == key.algorithm ? Verdict::kForged
-                                                                                         : Verdict::kNoKey;
+            const TokenVerdict verdict = verifier.of(tokens[i]);
+            const TokenVerdict expected = same(kind, key) ? TokenVerdict::kValid
+                                          : std::string_view(kind.algorithm) == key.algorithm
+                                              ? TokenVerdict::kForged
+                                              : TokenVerdict::kNoKey;
             if (verdict != expected) {
                 fail_msg("%s with a key for %s: %s", kind.algorithm, key.algorithm, verdict_text(verdict));
             }
@@ -43,7 +44,7 @@ void test_every_algorithm_verifies_beside_all_others(void**) {
     Verifying verifier(std::vector<Kind>(std::begin(kEveryKind), std::end(kEveryKind)));
     for (const Kind& kind : kEveryKind) {
         const std::string token = token_of(kind, kAlice);
-        assert_verdict(verifier.of(token), Verdict::kValid);
+        assert_verdict(verifier.of(token), TokenVerdict::kValid);
         assert_string_equal(verifier.claim(token, "sub").c_str(), "alice");
     }
 }
@@ -67,13 +68,13 @@ void test_a_header_that_names_another_algorithm_than_it_is_signed_by_is_not_beli
                 continue;
             }
             const std::string token = forged(header_of(said.algorithm), used.signer(), used.algorithm);
-            if (verifier.of(token) != Verdict::kForged) {
+            if (verifier.of(token) != TokenVerdict::kForged) {
                 fail_msg("%s signed by %s: %s", said.algorithm, used.algorithm,
                          verdict_text(verifier.of(token)));
             }
             if (can_sign(said, used.algorithm)) {
                 assert_verdict(verifier.of(forged(header_of(said.algorithm), said.signer(), used.algorithm)),
-                               Verdict::kForged);
+                               TokenVerdict::kForged);
             }
         }
     }
@@ -92,7 +93,7 @@ void test_another_key_of_the_same_type_does_not_verify(void**) {
         Verifying verifier({kEveryKind[i]});
         assert_verdict(verifier.of(forged(header_of(kEveryKind[i].algorithm), others[which[i]],
                                           kEveryKind[i].algorithm)),
-                       Verdict::kForged);
+                       TokenVerdict::kForged);
     }
 }
 
@@ -110,9 +111,9 @@ void test_the_text_of_a_public_key_is_no_secret(void**) {
              {text, text.substr(0, text.size() - 1), jwk, set_of({jwk}), std::string("")}) {
             for (const char* algorithm : {"HS256", "HS384", "HS512"}) {
                 const std::string token = forged(header_of(algorithm), Signer::secret(secret), algorithm);
-                assert_verdict(pem.of(token), Verdict::kNoKey);
-                assert_verdict(set.of(token), Verdict::kNoKey);
-                assert_verdict(both.of(token), Verdict::kForged);
+                assert_verdict(pem.of(token), TokenVerdict::kNoKey);
+                assert_verdict(set.of(token), TokenVerdict::kNoKey);
+                assert_verdict(both.of(token), TokenVerdict::kForged);
             }
         }
     }
@@ -127,13 +128,13 @@ void test_none_is_no_algorithm_in_any_spelling(void**) {
         }
         const std::string header = header_of(none);
         assert_false(verifier.accepts(unsigned_token(header)));
-        assert_verdict(verifier.of(unsigned_token(header, "AAAA")), Verdict::kNoKey);
-        assert_verdict(verifier.of(forged(header, secret_key(), "HS256")), Verdict::kNoKey);
+        assert_verdict(verifier.of(unsigned_token(header, "AAAA")), TokenVerdict::kNoKey);
+        assert_verdict(verifier.of(forged(header, secret_key(), "HS256")), TokenVerdict::kNoKey);
         assert_false(verifier.accepts(base64url(header) + "." + base64url(kAlice)));
     }
     Verifying without;
     assert_false(without.accepts(unsigned_token(header_of("none"))));
-    assert_verdict(without.of(unsigned_token(header_of("none"), "AAAA")), Verdict::kNoKey);
+    assert_verdict(without.of(unsigned_token(header_of("none"), "AAAA")), TokenVerdict::kNoKey);
 }
 
 void test_an_alg_that_is_no_name_of_an_algorithm_is_not_believed(void**) {
@@ -161,8 +162,8 @@ void test_an_alg_that_is_no_name_of_an_algorithm_is_not_believed(void**) {
                                R"({"algorithm":"HS256"})",
                                R"({"alg":"HS256\u0000"})"}) {
         for (const std::string& token : {unsigned_token(header), forged(header, secret_key(), "HS256")}) {
-            const Verdict verdict = verifier.of(token);
-            if (verdict != Verdict::kNoKey && verdict != Verdict::kMalformed) {
+            const TokenVerdict verdict = verifier.of(token);
+            if (verdict != TokenVerdict::kNoKey && verdict != TokenVerdict::kMalformed) {
                 fail_msg("%s: %s", header, verdict_text(verdict));
             }
         }
@@ -175,8 +176,8 @@ void test_a_header_that_names_two_algorithms_is_malformed(void**) {
     for (const char* header : {R"({"alg":"HS256","alg":"HS256"})", R"({"alg":"none","alg":"HS256"})",
                                R"({"alg":"HS256","alg":"none"})", R"({"alg":"HS256","\u0061lg":"none"})",
                                R"({"alg":"RS256","alg":"HS256"})"}) {
-        assert_verdict(verifier.of(forged(header, secret_key(), "HS256")), Verdict::kMalformed);
-        assert_verdict(verifier.of(unsigned_token(header)), Verdict::kMalformed);
+        assert_verdict(verifier.of(forged(header, secret_key(), "HS256")), TokenVerdict::kMalformed);
+        assert_verdict(verifier.of(unsigned_token(header)), TokenVerdict::kMalformed);
     }
 }
 
@@ -193,7 +194,7 @@ void test_a_signature_that_is_missing_or_of_another_size_is_wrong(void**) {
               signature + signature, signature.substr(1), signature.substr(0, signature.size() - 1),
               std::string(1, signature[0]), signature.substr(0, signature.size() / 2),
               std::string(4000, 'x')}) {
-            assert_verdict(verifier.of(input + "." + base64url(other)), Verdict::kForged);
+            assert_verdict(verifier.of(input + "." + base64url(other)), TokenVerdict::kForged);
         }
     }
 }
@@ -209,7 +210,7 @@ void test_a_pss_signature_without_its_leading_zero_is_wrong(void**) {
     }
     assert_int_equal(signature[0], 0);
     assert_true(verifier.accepts(input + "." + base64url(signature)));
-    assert_verdict(verifier.of(input + "." + base64url(signature.substr(1))), Verdict::kForged);
+    assert_verdict(verifier.of(input + "." + base64url(signature.substr(1))), TokenVerdict::kForged);
 }
 
 void test_an_ec_signature_is_raw_and_not_der(void**) {
@@ -218,7 +219,7 @@ void test_an_ec_signature_is_raw_and_not_der(void**) {
         Verifying verifier({kind});
         const std::string input = base64url(header_of(algorithm)) + "." + base64url(kAlice);
         assert_verdict(verifier.of(input + "." + base64url(kind.signer().sign_as_der(algorithm, input))),
-                       Verdict::kForged);
+                       TokenVerdict::kForged);
     }
 }
 
@@ -232,7 +233,7 @@ void test_an_ec_signature_of_zeros_or_the_order_is_wrong(void**) {
     const std::string one = std::string(31, '\0') + "\x01";
     for (const std::string& r : {zero, one, order}) {
         for (const std::string& s : {zero, one, order}) {
-            assert_verdict(verifier.of(input + "." + base64url(r + s)), Verdict::kForged);
+            assert_verdict(verifier.of(input + "." + base64url(r + s)), TokenVerdict::kForged);
         }
     }
 }
@@ -256,7 +257,7 @@ void test_an_ec_key_of_another_curve_does_not_verify(void**) {
         for (unsigned algorithm = 0; algorithm < 3; algorithm++) {
             assert_verdict(verifier.of(forged(header_of(algorithms[algorithm]), *signers[signer],
                                               algorithms[algorithm])),
-                           signer == algorithm ? Verdict::kValid : Verdict::kForged);
+                           signer == algorithm ? TokenVerdict::kValid : TokenVerdict::kForged);
         }
     }
 }
@@ -279,7 +280,7 @@ void test_errors_of_openssl_are_not_left_behind(void**) {
         Verifying verifier({kind});
         const std::string input = base64url(header_of(kind.algorithm)) + "." + base64url(kAlice) + ".";
         for (const char* signature : {"AAAA", "____", "AAAAAAAA"}) {
-            assert_verdict(verifier.of(input + signature), Verdict::kForged);
+            assert_verdict(verifier.of(input + signature), TokenVerdict::kForged);
             assert_int_equal(ERR_peek_error(), 0);
         }
         assert_false(verifier.accepts(input + std::string(342, 'z') + "A"));
@@ -319,8 +320,8 @@ void test_the_examples_of_rfc_7515_verify(void**) {
             "DtEhU3ljbEg8L38VWAfUAqOyKAM6-Xx-F4GawxaepmXFCgfTjDxw5djxLa8ISlSApmWQxfKTUJqPP3-Kg6NU1Q",
     };
     for (const std::string& token : tokens) {
-        assert_verdict(verifier.of(token, 1300819379), Verdict::kValid);
-        assert_verdict(verifier.of(token, 1300819380), Verdict::kExpired);
+        assert_verdict(verifier.of(token, 1300819379), TokenVerdict::kValid);
+        assert_verdict(verifier.of(token, 1300819380), TokenVerdict::kExpired);
         assert_string_equal(verifier.claim(token, "iss", 1300819379).c_str(), "joe");
         assert_string_equal(verifier.claim(token, "http://example.com/is_root", 1300819379).c_str(), "true");
     }

@@ -52,7 +52,7 @@ std::string numbered_sub(std::size_t number) { return "client " + std::to_string
 // Verifies it once; whether its signature was computed.
 bool computes(Verifying* verifier, const std::string& token, double now = kNow) {
     const std::uint64_t before = verifier->computed();
-    assert_verdict(verifier->verify(token, now).verdict, Verdict::kValid);
+    assert_verdict(verifier->verify(token, now).verdict, TokenVerdict::kValid);
     assert_in_range(verifier->computed() - before, 0, 1);
     return verifier->computed() != before;
 }
@@ -76,7 +76,7 @@ void test_a_remembered_token_is_the_same_text_wherever_it_stands(void**) {
     assert_true(computes(&verifier, token));
     const std::string padded = "Bearer " + token + "; and more";
     const auto result = verifier.verify(std::string_view(padded).substr(7, token.size()), kNow);
-    assert_verdict(result.verdict, Verdict::kValid);
+    assert_verdict(result.verdict, TokenVerdict::kValid);
     assert_int_equal(verifier.computed(), 1);
 }
 
@@ -87,7 +87,7 @@ void test_a_token_that_resembles_a_remembered_one_is_not_it(void**) {
     for (std::size_t i = 0; i + 1 < token.size(); i++) {
         std::string changed = token;
         changed[i] = changed[i] == 'A' ? 'B' : 'A';
-        assert_true(changed == token || verifier.of(changed) != Verdict::kValid);
+        assert_true(changed == token || verifier.of(changed) != TokenVerdict::kValid);
     }
     assert_false(verifier.accepts(token + "A"));
     assert_false(verifier.accepts(token.substr(0, token.size() - 1)));
@@ -101,11 +101,11 @@ void test_times_are_compared_at_each_use(void**) {
         assert_true(computes(&verifier, token, 1500));
         assert_false(computes(&verifier, token, 1000 - leeway));
         assert_false(computes(&verifier, token, 1999.5 + leeway));
-        assert_verdict(verifier.of(token, 999.5 - leeway), Verdict::kNotYetValid);
+        assert_verdict(verifier.of(token, 999.5 - leeway), TokenVerdict::kNotYetValid);
         assert_false(computes(&verifier, token, 1500));
         const std::uint64_t before = verifier.computed();
-        assert_verdict(verifier.of(token, 2000 + leeway), Verdict::kExpired);
-        assert_verdict(verifier.of(token, 9e9), Verdict::kExpired);
+        assert_verdict(verifier.of(token, 2000 + leeway), TokenVerdict::kExpired);
+        assert_verdict(verifier.of(token, 9e9), TokenVerdict::kExpired);
         assert_true(verifier.computed() - before <= 4);
     }
 }
@@ -114,25 +114,25 @@ void test_a_remembered_token_expires_without_its_signature_being_computed(void**
     Verifying verifier({kEveryKind[0]});
     const std::string token = hs256(R"({"exp":2000})");
     assert_true(computes(&verifier, token, 1000));
-    assert_verdict(verifier.verify(token, 2000).verdict, Verdict::kExpired);
+    assert_verdict(verifier.verify(token, 2000).verdict, TokenVerdict::kExpired);
     assert_int_equal(verifier.computed(), 1);
 }
 
 void test_a_clock_that_is_set_back_makes_a_token_valid_again(void**) {
     Verifying verifier({kEveryKind[0]});
     const std::string token = hs256(R"({"sub":"alice","exp":2000})");
-    assert_verdict(verifier.of(token, 1000), Verdict::kValid);
-    assert_verdict(verifier.of(token, 2000), Verdict::kExpired);
-    assert_verdict(verifier.of(token, 1999), Verdict::kValid);
+    assert_verdict(verifier.of(token, 1000), TokenVerdict::kValid);
+    assert_verdict(verifier.of(token, 2000), TokenVerdict::kExpired);
+    assert_verdict(verifier.of(token, 1999), TokenVerdict::kValid);
     assert_string_equal(verifier.claim(token, "sub", 1999).c_str(), "alice");
 }
 
 void test_a_token_that_comes_too_early_is_valid_later(void**) {
     Verifying verifier({kEveryKind[0]});
     const std::string token = hs256(R"({"sub":"alice","nbf":2000})");
-    assert_verdict(verifier.of(token, 1999), Verdict::kNotYetValid);
-    assert_verdict(verifier.of(token, 2000), Verdict::kValid);
-    assert_verdict(verifier.of(token, 1999), Verdict::kNotYetValid);
+    assert_verdict(verifier.of(token, 1999), TokenVerdict::kNotYetValid);
+    assert_verdict(verifier.of(token, 2000), TokenVerdict::kValid);
+    assert_verdict(verifier.of(token, 1999), TokenVerdict::kNotYetValid);
     assert_true(verifier.computed() <= 4);
 }
 
@@ -143,14 +143,14 @@ void test_tokens_that_are_not_valid_are_not_remembered(void**) {
     const std::string wrong = signed_token(header_of("HS256"), kAlice, stranger, "HS256");
     assert_true(computes(&verifier, good));
     for (std::uint64_t i = 0; i < 10; i++) {
-        assert_verdict(verifier.verify(wrong, kNow).verdict, Verdict::kForged);
+        assert_verdict(verifier.verify(wrong, kNow).verdict, TokenVerdict::kForged);
         assert_int_equal(verifier.computed(), 2 + i);
     }
     for (std::size_t i = 0; i < 2 * kMost; i++) {
         const std::string claims = "{\"i\":" + std::to_string(i) + "}";
         assert_verdict(
             verifier.verify(signed_token(header_of("HS256"), claims, stranger, "HS256"), kNow).verdict,
-            Verdict::kForged);
+            TokenVerdict::kForged);
     }
     assert_false(computes(&verifier, good));
 }
@@ -324,13 +324,13 @@ void test_tokens_of_two_verifiers_do_not_mix(void**) {
     Verifying other;
     assert_added(other.keys.add("HS256", std::string(64, 'x'), 0));
     const std::string token = hs256(kAlice);
-    assert_verdict(one.of(token), Verdict::kValid);
-    assert_verdict(other.of(token), Verdict::kForged);
-    assert_verdict(one.of(token), Verdict::kValid);
+    assert_verdict(one.of(token), TokenVerdict::kValid);
+    assert_verdict(other.of(token), TokenVerdict::kForged);
+    assert_verdict(one.of(token), TokenVerdict::kValid);
     Verifying lenient({kEveryKind[0]}, 100);
     const std::string expiring = hs256(R"({"exp":1000})");
-    assert_verdict(lenient.of(expiring, 1050), Verdict::kValid);
-    assert_verdict(one.of(expiring, 1050), Verdict::kExpired);
+    assert_verdict(lenient.of(expiring, 1050), TokenVerdict::kValid);
+    assert_verdict(one.of(expiring, 1050), TokenVerdict::kExpired);
 }
 
 void test_a_remembered_token_costs_no_allocation(void**) {
@@ -348,7 +348,7 @@ void test_a_remembered_token_costs_no_allocation(void**) {
                 claim_text(result.claims, path, number);
             }
         }
-        assert_int_equal(verifier.verify(token, 3e9).verdict, Verdict::kExpired);
+        assert_int_equal(verifier.verify(token, 3e9).verdict, TokenVerdict::kExpired);
         assert_int_equal(allocations - before, 0);
     }
 }

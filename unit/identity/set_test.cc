@@ -21,7 +21,7 @@ void assert_ignored(const std::string& jwk) {
     assert_true(verifier.ignored[0].find('\n') == std::string::npos);
     assert_true(verifier.accepts(token_by(p256_key(), "ES256")));
     // Nor is it used where it stands alone.
-    Keys keys;
+    SigningKeys keys;
     std::vector<std::string> ignored;
     assert_true(!keys.add_set(set_of({jwk}), 0, &ignored).empty());
     assert_true(keys.all().empty());
@@ -29,7 +29,7 @@ void assert_ignored(const std::string& jwk) {
 
 // A set that is rejected.
 void assert_refused(std::string_view content) {
-    Keys keys;
+    SigningKeys keys;
     std::vector<std::string> ignored;
     const Exact exact(content);
     const std::string wrong = keys.add_set(exact.view(), 0, &ignored);
@@ -238,7 +238,7 @@ void test_a_secret_is_never_told(void**) {
     const Signer secret = Signer::secret("a secret of too few bytes");
     for (const std::string& jwk :
          {secret.jwk(), secret_key().jwk(R"("use":"enc")"), secret_key().jwk(R"("alg":"RS256")")}) {
-        Keys keys;
+        SigningKeys keys;
         std::vector<std::string> said;
         said.push_back(keys.add_set(set_of({jwk}), 0, &said));
         for (const std::string& line : said) {
@@ -254,7 +254,7 @@ void test_a_set_without_a_usable_key_is_an_error(void**) {
          {"", " ", "{", "[]", "null", "1", "\"keys\"", "{}", R"({"keys":[]})", R"({"keys":{}})",
           R"({"keys":null})", R"({"keys":1})", R"({"keys":"x"})", R"({"keys":[{}]})",
           R"({"keys":[{"kty":"XYZ"}]})", "not JSON", R"({"keys":[{"kty":"oct","k":"AAAA"}]})",
-          R"({"key":[]})", R"({"Keys":[]})"}) {
+          R"({"key":[]})", R"({"SigningKeys":[]})"}) {
         assert_refused(content);
     }
     const std::string good = set_of({rsa_key().jwk()});
@@ -304,11 +304,11 @@ void test_a_key_with_a_kid_is_used_for_tokens_that_name_it_or_none(void**) {
     for (unsigned key = 0; key < 2; key++) {
         for (unsigned kid = 0; kid < 2; kid++) {
             assert_verdict(verifier.of(token_by(*signers[key], "RS256", kids[kid])),
-                           key == kid ? Verdict::kValid : Verdict::kForged);
+                           key == kid ? TokenVerdict::kValid : TokenVerdict::kForged);
         }
-        assert_verdict(verifier.of(token_by(*signers[key], "RS256")), Verdict::kValid);
+        assert_verdict(verifier.of(token_by(*signers[key], "RS256")), TokenVerdict::kValid);
         for (const char* other : {R"("kid":"c")", R"("kid":"A")", R"("kid":"a ")", R"("kid":"ab")"}) {
-            assert_verdict(verifier.of(token_by(*signers[key], "RS256", other)), Verdict::kNoKey);
+            assert_verdict(verifier.of(token_by(*signers[key], "RS256", other)), TokenVerdict::kNoKey);
         }
     }
 }
@@ -324,10 +324,10 @@ void test_only_the_keys_that_fit_are_computed(void**) {
 void test_a_key_without_a_kid_is_used_for_every_token(void**) {
     Verifying verifier(set_of({p256_key().jwk(), p384_key().jwk(quoted("kid", "a"))}));
     for (const char* more : {"", R"("kid":"a")", R"("kid":"b")", R"("kid":"")"}) {
-        assert_verdict(verifier.of(token_by(p256_key(), "ES256", more)), Verdict::kValid);
+        assert_verdict(verifier.of(token_by(p256_key(), "ES256", more)), TokenVerdict::kValid);
     }
     Verifying pem({kind_of("ES256")});
-    assert_verdict(pem.of(token_by(p256_key(), "ES256", R"("kid":"whatever")")), Verdict::kValid);
+    assert_verdict(pem.of(token_by(p256_key(), "ES256", R"("kid":"whatever")")), TokenVerdict::kValid);
 }
 
 void test_two_keys_of_one_kid_are_both_tried(void**) {
@@ -340,10 +340,10 @@ void test_two_keys_of_one_kid_are_both_tried(void**) {
         }
         Verifying verifier(set_of(jwks));
         const char* kid = R"("kid":"a")";
-        assert_verdict(verifier.of(token_by(rsa_key(), "RS256", kid)), Verdict::kValid);
-        assert_verdict(verifier.of(token_by(other_rsa_key(), "PS384", kid)), Verdict::kValid);
-        assert_verdict(verifier.of(token_by(p256_key(), "ES256", kid)), Verdict::kValid);
-        assert_verdict(verifier.of(token_by(Signer::ec("P-256"), "ES256", kid)), Verdict::kForged);
+        assert_verdict(verifier.of(token_by(rsa_key(), "RS256", kid)), TokenVerdict::kValid);
+        assert_verdict(verifier.of(token_by(other_rsa_key(), "PS384", kid)), TokenVerdict::kValid);
+        assert_verdict(verifier.of(token_by(p256_key(), "ES256", kid)), TokenVerdict::kValid);
+        assert_verdict(verifier.of(token_by(Signer::ec("P-256"), "ES256", kid)), TokenVerdict::kForged);
     }
 }
 
@@ -352,10 +352,11 @@ void test_a_kid_of_any_text_is_compared_whole(void**) {
         "\xc3\xa4\xf0\x9f\x98\x80", std::string(3000, 'k'), "a\\\"b", "\\u00e4", "a.b/c d", "*"};
     for (const std::string& kid : kids) {
         Verifying verifier(set_of({p256_key().jwk(quoted("kid", kid))}));
-        assert_verdict(verifier.of(token_by(p256_key(), "ES256", quoted("kid", kid))), Verdict::kValid);
-        assert_verdict(verifier.of(token_by(p256_key(), "ES256", quoted("kid", kid + "x"))), Verdict::kNoKey);
+        assert_verdict(verifier.of(token_by(p256_key(), "ES256", quoted("kid", kid))), TokenVerdict::kValid);
+        assert_verdict(verifier.of(token_by(p256_key(), "ES256", quoted("kid", kid + "x"))),
+                       TokenVerdict::kNoKey);
         assert_verdict(verifier.of(token_by(p256_key(), "ES256", quoted("kid", "\xc3\xa4"))),
-                       kid == "\\u00e4" ? Verdict::kValid : Verdict::kNoKey);
+                       kid == "\\u00e4" ? TokenVerdict::kValid : TokenVerdict::kNoKey);
     }
 }
 
@@ -363,13 +364,13 @@ void test_a_token_whose_kid_is_no_text_is_malformed(void**) {
     Verifying verifier(set_of({p256_key().jwk(quoted("kid", "1")), p384_key().jwk()}));
     for (const char* kid : {"1", "null", "true", "[\"1\"]", "{}"}) {
         const std::string more = std::string("\"kid\":") + kid;
-        assert_verdict(verifier.of(token_by(p256_key(), "ES256", more)), Verdict::kMalformed);
-        assert_verdict(verifier.of(token_by(p384_key(), "ES384", more)), Verdict::kMalformed);
+        assert_verdict(verifier.of(token_by(p256_key(), "ES256", more)), TokenVerdict::kMalformed);
+        assert_verdict(verifier.of(token_by(p384_key(), "ES384", more)), TokenVerdict::kMalformed);
     }
 }
 
 void test_an_algorithm_of_more_keys_than_are_tried_is_named(void**) {
-    Keys keys;
+    SigningKeys keys;
     assert_null(keys.crowded(0));
     assert_added(keys.add("ES256", p256_key().public_pem() + Signer::ec("P-256").public_pem(), 0));
     assert_added(keys.add("EdDSA", ed25519_key().public_pem(), 0));
@@ -386,10 +387,10 @@ void test_a_leeway_belongs_to_its_set(void**) {
     assert_added(verifier.keys.add_set(set_of({p256_key().jwk()}), 60, &verifier.ignored));
     assert_added(verifier.keys.add_set(set_of({ed25519_key().jwk()}), 0, &verifier.ignored));
     const std::string claims = R"({"exp":1000})";
-    assert_verdict(verifier.of(token_of(kind_of("ES256"), claims), 1059), Verdict::kValid);
-    assert_verdict(verifier.of(token_of(kind_of("ES256"), claims), 1060), Verdict::kExpired);
-    assert_verdict(verifier.of(token_of(kind_of("EdDSA"), claims), 999), Verdict::kValid);
-    assert_verdict(verifier.of(token_of(kind_of("EdDSA"), claims), 1000), Verdict::kExpired);
+    assert_verdict(verifier.of(token_of(kind_of("ES256"), claims), 1059), TokenVerdict::kValid);
+    assert_verdict(verifier.of(token_of(kind_of("ES256"), claims), 1060), TokenVerdict::kExpired);
+    assert_verdict(verifier.of(token_of(kind_of("EdDSA"), claims), 999), TokenVerdict::kValid);
+    assert_verdict(verifier.of(token_of(kind_of("EdDSA"), claims), 1000), TokenVerdict::kExpired);
 }
 
 // Signers and a set of their keys, named "key 0" and so on.
@@ -413,8 +414,9 @@ void test_of_a_set_of_many_keys_each_is_used_by_its_kid(void**) {
     for (std::size_t i = 0; i < 50; i++) {
         assert_true(verifier.accepts(token_by(many.signers[i], "EdDSA", Many::name(i))));
         assert_verdict(verifier.of(token_by(many.signers[i], "EdDSA", Many::name((i + 1) % 50))),
-                       Verdict::kForged);
-        assert_verdict(verifier.of(token_by(many.signers[i], "EdDSA", Many::name(i + 50))), Verdict::kNoKey);
+                       TokenVerdict::kForged);
+        assert_verdict(verifier.of(token_by(many.signers[i], "EdDSA", Many::name(i + 50))),
+                       TokenVerdict::kNoKey);
     }
 }
 
@@ -424,7 +426,8 @@ void test_a_token_that_names_no_key_is_tried_with_some_and_not_with_any_number(v
     for (std::size_t i = 0; i < 50; i++) {
         const std::uint64_t before = verifier.computed();
         const auto result = verifier.verify(token_by(many.signers[i], "EdDSA"), kNow);
-        assert_verdict(result.verdict, i < Verifier::kMostTries ? Verdict::kValid : Verdict::kForged);
+        assert_verdict(result.verdict,
+                       i < Verifier::kMostTries ? TokenVerdict::kValid : TokenVerdict::kForged);
         assert_int_equal(verifier.computed() - before, std::min(i + 1, Verifier::kMostTries));
     }
 }

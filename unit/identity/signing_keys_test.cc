@@ -12,7 +12,7 @@ constexpr const char* kAlgorithms[] = {"HS256", "HS384", "HS512", "RS256", "RS38
                                        "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"};
 
 void assert_taken(std::string_view algorithm, std::string_view content) {
-    Keys keys;
+    SigningKeys keys;
     const Exact exact(content);
     assert_added(keys.add(algorithm, exact.view(), 0));
     assert_true(!keys.all().empty());
@@ -20,7 +20,7 @@ void assert_taken(std::string_view algorithm, std::string_view content) {
 
 // Nothing is added, and a line is said that has `word` in it and no part of the key.
 void assert_refused(std::string_view algorithm, std::string_view content, std::string_view word = "") {
-    Keys keys;
+    SigningKeys keys;
     const Exact exact(content);
     const std::string wrong = keys.add(algorithm, exact.view(), 0);
     if (wrong.empty()) {
@@ -46,7 +46,7 @@ void test_nothing_else_is_an_algorithm(void**) {
           "HS1",    "ES256K", "EDDSA", "eddsa", "Ed25519",     "RSA-OAEP", "HS2566",    "HS25",
           " HS256", "HS256 ", "ANY",   "INVAL", "HS256,HS384", "jwks",     "HS512/256", "ML-DSA-44"}) {
         assert_false(is_algorithm(name));
-        Keys keys;
+        SigningKeys keys;
         assert_true(!keys.add(name, secret_key().secret_bytes(), 0).empty());
         assert_true(!keys.add(name, rsa_key().public_pem(), 0).empty());
         assert_true(keys.all().empty());
@@ -268,7 +268,7 @@ void test_a_private_key_verifies_or_is_refused(void**) {
 
 // nginx would log them for the next TLS connection.
 void test_errors_of_openssl_are_not_left_behind(void**) {
-    Keys keys;
+    SigningKeys keys;
     std::vector<std::string> ignored;
     keys.add("RS256", "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n", 0);
     keys.add("ES256", "no key", 0);
@@ -280,7 +280,7 @@ void test_errors_of_openssl_are_not_left_behind(void**) {
 }
 
 void test_keys_say_what_they_are_for(void**) {
-    Keys keys;
+    SigningKeys keys;
     assert_added(keys.add("RS256", rsa_key().public_pem(), 7));
     assert_int_equal(keys.all().size(), 1);
     assert_int_equal(keys.all()[0].algorithm, JWT_ALG_RS256);

@@ -9,12 +9,12 @@ namespace rate_limit::identity {
 namespace {
 
 // Claims that a token is signed with; the verdict on it.
-Verdict of_claims(std::string_view claims, double now = kNow, double leeway = 0) {
+TokenVerdict of_claims(std::string_view claims, double now = kNow, double leeway = 0) {
     Verifying verifier({kEveryKind[0]}, leeway);
     return verifier.of(hs256(claims), now);
 }
 
-Verdict of_header(std::string_view header) {
+TokenVerdict of_header(std::string_view header) {
     Verifying verifier({kEveryKind[0]});
     return verifier.of(signed_token(header, kAlice, secret_key(), "HS256"));
 }
@@ -22,7 +22,7 @@ Verdict of_header(std::string_view header) {
 void test_claims_are_those_that_were_signed(void**) {
     Verifying verifier({kEveryKind[0]});
     const std::string token = hs256(R"({"sub":"alice","n":42,"realm":{"tenant":"acme"},"\u00e4":"\u00f6"})");
-    assert_verdict(verifier.of(token), Verdict::kValid);
+    assert_verdict(verifier.of(token), TokenVerdict::kValid);
     assert_string_equal(verifier.claim(token, "sub").c_str(), "alice");
     assert_string_equal(verifier.claim(token, "n").c_str(), "42");
     assert_string_equal(verifier.claim(token, "realm.tenant").c_str(), "acme");
@@ -30,13 +30,13 @@ void test_claims_are_those_that_were_signed(void**) {
     assert_string_equal(verifier.claim(token, "exp").c_str(), "");
 }
 
-void test_a_token_needs_no_claim_at_all(void**) { assert_verdict(of_claims("{}"), Verdict::kValid); }
+void test_a_token_needs_no_claim_at_all(void**) { assert_verdict(of_claims("{}"), TokenVerdict::kValid); }
 
 void test_other_members_of_a_header_do_not_matter(void**) {
     for (const char* more :
          {R"("typ":"JWT")", R"("typ":"at+jwt","cty":"x","x5t":"y","jku":"https://evil.example/")",
           R"("typ":7)", R"("jwk":{"kty":"oct","k":"AAAA"})", R"("x":{"y":[{"z":1}]})"}) {
-        assert_verdict(of_header(header_of("HS256", more)), Verdict::kValid);
+        assert_verdict(of_header(header_of("HS256", more)), TokenVerdict::kValid);
     }
 }
 
@@ -44,78 +44,80 @@ void test_a_key_inside_a_token_is_not_used(void**) {
     const Signer stranger = Signer::secret(std::string(64, 'x'));
     Verifying verifier({kEveryKind[0]});
     const std::string header = header_of("HS256", "\"jwk\":" + stranger.jwk());
-    assert_verdict(verifier.of(signed_token(header, kAlice, stranger, "HS256")), Verdict::kForged);
+    assert_verdict(verifier.of(signed_token(header, kAlice, stranger, "HS256")), TokenVerdict::kForged);
 }
 
 void test_a_header_with_crit_is_not_valid(void**) {
     for (const char* crit :
          {R"(["exp"])", R"(["b64"],"b64":false)", "[]", "null", "{}", "1", R"("exp")", "false"}) {
-        assert_verdict(of_header(header_of("HS256", std::string("\"crit\":") + crit)), Verdict::kCritical);
+        assert_verdict(of_header(header_of("HS256", std::string("\"crit\":") + crit)),
+                       TokenVerdict::kCritical);
     }
-    assert_verdict(of_header(header_of("HS256", R"("x":{"crit":["exp"]})")), Verdict::kValid);
+    assert_verdict(of_header(header_of("HS256", R"("x":{"crit":["exp"]})")), TokenVerdict::kValid);
 }
 
 void test_a_token_expires_at_the_second_that_it_says(void**) {
     const std::string claims = R"({"exp":1000})";
-    assert_verdict(of_claims(claims, 0), Verdict::kValid);
-    assert_verdict(of_claims(claims, 999), Verdict::kValid);
-    assert_verdict(of_claims(claims, 999.999), Verdict::kValid);
-    assert_verdict(of_claims(claims, 1000), Verdict::kExpired);
-    assert_verdict(of_claims(claims, 1000.001), Verdict::kExpired);
-    assert_verdict(of_claims(claims, 4e9), Verdict::kExpired);
+    assert_verdict(of_claims(claims, 0), TokenVerdict::kValid);
+    assert_verdict(of_claims(claims, 999), TokenVerdict::kValid);
+    assert_verdict(of_claims(claims, 999.999), TokenVerdict::kValid);
+    assert_verdict(of_claims(claims, 1000), TokenVerdict::kExpired);
+    assert_verdict(of_claims(claims, 1000.001), TokenVerdict::kExpired);
+    assert_verdict(of_claims(claims, 4e9), TokenVerdict::kExpired);
 }
 
 void test_a_token_is_valid_from_the_second_that_it_says(void**) {
     const std::string claims = R"({"nbf":1000})";
-    assert_verdict(of_claims(claims, 0), Verdict::kNotYetValid);
-    assert_verdict(of_claims(claims, 999), Verdict::kNotYetValid);
-    assert_verdict(of_claims(claims, 999.999), Verdict::kNotYetValid);
-    assert_verdict(of_claims(claims, 1000), Verdict::kValid);
-    assert_verdict(of_claims(claims, 4e9), Verdict::kValid);
+    assert_verdict(of_claims(claims, 0), TokenVerdict::kNotYetValid);
+    assert_verdict(of_claims(claims, 999), TokenVerdict::kNotYetValid);
+    assert_verdict(of_claims(claims, 999.999), TokenVerdict::kNotYetValid);
+    assert_verdict(of_claims(claims, 1000), TokenVerdict::kValid);
+    assert_verdict(of_claims(claims, 4e9), TokenVerdict::kValid);
 }
 
 void test_a_leeway_moves_both_ends(void**) {
     const std::string claims = R"({"nbf":1000,"exp":2000})";
-    assert_verdict(of_claims(claims, 989.9, 10), Verdict::kNotYetValid);
-    assert_verdict(of_claims(claims, 990, 10), Verdict::kValid);
-    assert_verdict(of_claims(claims, 2009.9, 10), Verdict::kValid);
-    assert_verdict(of_claims(claims, 2010, 10), Verdict::kExpired);
-    assert_verdict(of_claims(claims, 2000 + 86399, 86400), Verdict::kValid);
-    assert_verdict(of_claims(claims, 2000 + 86400, 86400), Verdict::kExpired);
-    assert_verdict(of_claims(claims, 1999, 0.5), Verdict::kValid);
-    assert_verdict(of_claims(claims, 2000.5, 0.5), Verdict::kExpired);
+    assert_verdict(of_claims(claims, 989.9, 10), TokenVerdict::kNotYetValid);
+    assert_verdict(of_claims(claims, 990, 10), TokenVerdict::kValid);
+    assert_verdict(of_claims(claims, 2009.9, 10), TokenVerdict::kValid);
+    assert_verdict(of_claims(claims, 2010, 10), TokenVerdict::kExpired);
+    assert_verdict(of_claims(claims, 2000 + 86399, 86400), TokenVerdict::kValid);
+    assert_verdict(of_claims(claims, 2000 + 86400, 86400), TokenVerdict::kExpired);
+    assert_verdict(of_claims(claims, 1999, 0.5), TokenVerdict::kValid);
+    assert_verdict(of_claims(claims, 2000.5, 0.5), TokenVerdict::kExpired);
 }
 
 void test_times_may_have_fractions(void**) {
     const std::string claims = R"({"nbf":1000.25,"exp":2000.5})";
-    assert_verdict(of_claims(claims, 1000), Verdict::kNotYetValid);
-    assert_verdict(of_claims(claims, 1000.25), Verdict::kValid);
-    assert_verdict(of_claims(claims, 2000.25), Verdict::kValid);
-    assert_verdict(of_claims(claims, 2000.5), Verdict::kExpired);
-    assert_verdict(of_claims(R"({"exp":1e3})", 999), Verdict::kValid);
-    assert_verdict(of_claims(R"({"exp":1e3})", 1000), Verdict::kExpired);
+    assert_verdict(of_claims(claims, 1000), TokenVerdict::kNotYetValid);
+    assert_verdict(of_claims(claims, 1000.25), TokenVerdict::kValid);
+    assert_verdict(of_claims(claims, 2000.25), TokenVerdict::kValid);
+    assert_verdict(of_claims(claims, 2000.5), TokenVerdict::kExpired);
+    assert_verdict(of_claims(R"({"exp":1e3})", 999), TokenVerdict::kValid);
+    assert_verdict(of_claims(R"({"exp":1e3})", 1000), TokenVerdict::kExpired);
 }
 
 void test_times_may_be_negative_or_zero(void**) {
     for (const char* exp : {"0", "-1", "-0", "-9223372036854775808", "-1e300", "-0.0", "0.0"}) {
-        assert_verdict(of_claims(std::string("{\"exp\":") + exp + "}"), Verdict::kExpired);
+        assert_verdict(of_claims(std::string("{\"exp\":") + exp + "}"), TokenVerdict::kExpired);
     }
     for (const char* nbf : {"0", "-1", "-9223372036854775808", "-1e300"}) {
-        assert_verdict(of_claims(std::string("{\"nbf\":") + nbf + "}"), Verdict::kValid);
+        assert_verdict(of_claims(std::string("{\"nbf\":") + nbf + "}"), TokenVerdict::kValid);
     }
-    assert_verdict(of_claims(R"({"exp":0})", -1), Verdict::kValid);
+    assert_verdict(of_claims(R"({"exp":0})", -1), TokenVerdict::kValid);
 }
 
 void test_times_may_be_huge(void**) {
     for (const char* time :
          {"9223372036854775807", "1e300", "1.7976931348623157e308", "4294967296", "9007199254740993"}) {
-        assert_verdict(of_claims(std::string("{\"exp\":") + time + "}"), Verdict::kValid);
-        assert_verdict(of_claims(std::string("{\"nbf\":") + time + "}"), Verdict::kNotYetValid);
-        assert_verdict(of_claims(std::string("{\"exp\":") + time + "}", kNow, 86400), Verdict::kValid);
-        assert_verdict(of_claims(std::string("{\"nbf\":") + time + "}", kNow, 86400), Verdict::kNotYetValid);
+        assert_verdict(of_claims(std::string("{\"exp\":") + time + "}"), TokenVerdict::kValid);
+        assert_verdict(of_claims(std::string("{\"nbf\":") + time + "}"), TokenVerdict::kNotYetValid);
+        assert_verdict(of_claims(std::string("{\"exp\":") + time + "}", kNow, 86400), TokenVerdict::kValid);
+        assert_verdict(of_claims(std::string("{\"nbf\":") + time + "}", kNow, 86400),
+                       TokenVerdict::kNotYetValid);
     }
     for (const char* time : {"1e400", "-1e400", "9223372036854775808", "99999999999999999999999999"}) {
-        assert_true(of_claims(std::string("{\"nbf\":") + time + "}") != Verdict::kValid ||
+        assert_true(of_claims(std::string("{\"nbf\":") + time + "}") != TokenVerdict::kValid ||
                     time == std::string("-1e400"));
     }
 }
@@ -124,19 +126,20 @@ void test_times_that_are_no_numbers_are_not_believed(void**) {
     for (const char* name : {"exp", "nbf"}) {
         for (const char* value : {"\"2000000000\"", "\"\"", "null", "true", "false", "[]", "{}",
                                   "[2000000000]", "{\"a\":1}", "\"never\""}) {
-            assert_verdict(of_claims(std::string("{\"") + name + "\":" + value + "}"), Verdict::kBadClaims);
+            assert_verdict(of_claims(std::string("{\"") + name + "\":" + value + "}"),
+                           TokenVerdict::kBadClaims);
         }
     }
-    assert_verdict(of_claims(R"({"EXP":"x","Nbf":null,"iat":"x","a":{"exp":"x"}})"), Verdict::kValid);
+    assert_verdict(of_claims(R"({"EXP":"x","Nbf":null,"iat":"x","a":{"exp":"x"}})"), TokenVerdict::kValid);
 }
 
 void test_a_time_of_issue_in_the_future_does_not_matter(void**) {
-    assert_verdict(of_claims(R"({"iat":2000000000})"), Verdict::kValid);
+    assert_verdict(of_claims(R"({"iat":2000000000})"), TokenVerdict::kValid);
 }
 
 void test_the_machines_own_clock_does_not_matter(void**) {
-    assert_verdict(of_claims(R"({"nbf":100,"exp":200})", 150), Verdict::kValid);
-    assert_verdict(of_claims(R"({"nbf":9000000000,"exp":9000000100})", 9000000050), Verdict::kValid);
+    assert_verdict(of_claims(R"({"nbf":100,"exp":200})", 150), TokenVerdict::kValid);
+    assert_verdict(of_claims(R"({"nbf":9000000000,"exp":9000000100})", 9000000050), TokenVerdict::kValid);
 }
 
 void test_a_forged_token_is_not_told_to_have_expired(void**) {
@@ -144,7 +147,7 @@ void test_a_forged_token_is_not_told_to_have_expired(void**) {
     const Signer stranger = Signer::secret(std::string(64, 'x'));
     for (const char* claims : {R"({"exp":1})", R"({"nbf":9e9})", R"({"exp":1,"nbf":9e9})"}) {
         const std::string token = signed_token(header_of("HS256"), claims, stranger, "HS256");
-        assert_verdict(verifier.of(token), Verdict::kForged);
+        assert_verdict(verifier.of(token), TokenVerdict::kForged);
     }
     for (const char* claims : {R"({"exp":"x"})", "[]", "", R"({"a":1,"a":2})"}) {
         assert_false(verifier.accepts(signed_token(header_of("HS256"), claims, stranger, "HS256")));
@@ -154,18 +157,18 @@ void test_a_forged_token_is_not_told_to_have_expired(void**) {
 void test_claims_that_are_no_object_are_not_believed(void**) {
     for (const char* claims : {"[]", "[{\"sub\":\"alice\"}]", "\"alice\"", "1", "null", "true", "{", "{}}",
                                "{}{}", "{\"sub\":\"alice\"", "sub=alice", "{'sub':'alice'}", "{\"sub\":}"}) {
-        assert_verdict(of_claims(claims), Verdict::kBadClaims);
+        assert_verdict(of_claims(claims), TokenVerdict::kBadClaims);
     }
-    assert_false(of_claims("") == Verdict::kValid);
+    assert_false(of_claims("") == TokenVerdict::kValid);
 }
 
 void test_claims_that_are_not_utf8_are_not_believed(void**) {
     for (const char* claims : {"{\"sub\":\"\xff\"}", "{\"sub\":\"\xc3\"}", "{\"\xe4\":1}",
                                "{\"sub\":\"\xed\xa0\x80\"}", "{\"sub\":\"\\ud800\"}", "\xef\xbb\xbf{}"}) {
-        assert_verdict(of_claims(claims), Verdict::kBadClaims);
+        assert_verdict(of_claims(claims), TokenVerdict::kBadClaims);
     }
     const std::string wide = std::string("{\0\"\0a\0\"\0:\0", 10) + std::string("1\0}\0", 4);
-    assert_verdict(of_claims(wide), Verdict::kBadClaims);
+    assert_verdict(of_claims(wide), TokenVerdict::kBadClaims);
 }
 
 void test_a_nul_in_a_claim_does_not_end_it(void**) {
@@ -180,9 +183,9 @@ void test_claims_with_a_name_twice_are_not_believed(void**) {
     for (const char* claims : {R"({"sub":"alice","sub":"bob"})", R"({"sub":"alice","sub":"alice"})",
                                R"({"exp":1,"exp":2000000000})", R"({"a":{"b":1,"b":2}})",
                                R"({"a":[1,{"b":[{"c":1,"c":1}]}]})", R"({"sub":"alice","s\u0075b":"bob"})"}) {
-        assert_verdict(of_claims(claims), Verdict::kBadClaims);
+        assert_verdict(of_claims(claims), TokenVerdict::kBadClaims);
     }
-    assert_verdict(of_claims(R"({"a":{"a":{"a":1}},"A":1,"b":[{"a":1},{"a":1}]})"), Verdict::kValid);
+    assert_verdict(of_claims(R"({"a":{"a":{"a":1}},"A":1,"b":[{"a":1},{"a":1}]})"), TokenVerdict::kValid);
 }
 
 void test_a_header_that_is_no_object_is_malformed(void**) {
@@ -191,7 +194,7 @@ void test_a_header_that_is_no_object_is_malformed(void**) {
           R"(["alg","HS256"])", "{\"alg\":\"HS256\",\"kid\":\"\xff\"}",
           R"({"alg":"HS256","kid":"a","kid":"a"})", R"({"alg":"HS256","x":{"a":1,"a":1}})",
           R"({"alg":"HS256","crit":[],"crit":[]})", R"({"alg":"HS256",})"}) {
-        assert_verdict(of_header(header), Verdict::kMalformed);
+        assert_verdict(of_header(header), TokenVerdict::kMalformed);
     }
 }
 
@@ -206,7 +209,7 @@ void test_a_token_has_three_parts(void**) {
           token + ".", "." + token, token + ".a", token + ".a.b",
           token.substr(0, first) + token.substr(second), token.substr(first), token.substr(first + 1),
           token.substr(0, second) + "." + token.substr(second), token + token}) {
-        assert_verdict(verifier.of(text), Verdict::kMalformed);
+        assert_verdict(verifier.of(text), TokenVerdict::kMalformed);
     }
     assert_true(verifier.accepts(token));
 }
@@ -218,17 +221,17 @@ void test_a_token_is_base64url(void**) {
     for (const std::string& text :
          {" " + token, token + " ", token + "\n", "\t" + token, token + "=", token + "==", "Bearer " + token,
           token + std::string(1, '\0'), "\"" + token + "\""}) {
-        assert_verdict(verifier.of(text), Verdict::kMalformed);
+        assert_verdict(verifier.of(text), TokenVerdict::kMalformed);
     }
     for (std::size_t i = 0; i < token.size(); i++) {
         for (const char c : {'+', '/', '=', ' ', '\n', '\0', '%', '\xff', ',', '~'}) {
             std::string text = token;
             text[i] = c;
-            assert_verdict(verifier.of(text), Verdict::kMalformed);
+            assert_verdict(verifier.of(text), TokenVerdict::kMalformed);
         }
         std::string text = token;
         text.insert(i, "\n");
-        assert_verdict(verifier.of(text), Verdict::kMalformed);
+        assert_verdict(verifier.of(text), TokenVerdict::kMalformed);
     }
 }
 
@@ -255,7 +258,7 @@ void test_a_token_with_any_bit_changed_has_no_other_claims(void**) {
                 std::string changed = token;
                 changed[i] = static_cast<char>(changed[i] ^ 1 << bit);
                 const auto result = verifier.verify(changed, kNow);
-                if (result.verdict == Verdict::kValid) {
+                if (result.verdict == TokenVerdict::kValid) {
                     assert_int_equal(i, token.size() - 1);
                     assert_string_equal(verifier.claim(changed, "sub").c_str(), "alice");
                 }
@@ -299,50 +302,52 @@ std::string token_of_size(std::size_t size) {
 void test_a_token_of_16384_bytes_is_read_and_one_more_is_not(void**) {
     static_assert(kLongestToken == 16384);
     Verifying verifier({kEveryKind[0]});
-    assert_verdict(verifier.of(token_of_size(16383)), Verdict::kValid);
-    assert_verdict(verifier.of(token_of_size(16384)), Verdict::kValid);
+    assert_verdict(verifier.of(token_of_size(16383)), TokenVerdict::kValid);
+    assert_verdict(verifier.of(token_of_size(16384)), TokenVerdict::kValid);
     assert_string_equal(verifier.claim(token_of_size(16384), "sub").c_str(), "alice");
-    assert_verdict(verifier.of(token_of_size(16385)), Verdict::kTooLong);
-    assert_verdict(verifier.of(std::string(16385, 'a')), Verdict::kTooLong);
-    assert_verdict(verifier.of(std::string(1 << 20, '.')), Verdict::kTooLong);
-    assert_verdict(verifier.of(std::string(16384, 'a')), Verdict::kMalformed);
-    assert_verdict(verifier.of(std::string(16384, '.')), Verdict::kMalformed);
-    assert_verdict(verifier.of(std::string(16382, 'a') + ".."), Verdict::kMalformed);
-    assert_verdict(verifier.of(".." + std::string(16382, 'a')), Verdict::kMalformed);
+    assert_verdict(verifier.of(token_of_size(16385)), TokenVerdict::kTooLong);
+    assert_verdict(verifier.of(std::string(16385, 'a')), TokenVerdict::kTooLong);
+    assert_verdict(verifier.of(std::string(1 << 20, '.')), TokenVerdict::kTooLong);
+    assert_verdict(verifier.of(std::string(16384, 'a')), TokenVerdict::kMalformed);
+    assert_verdict(verifier.of(std::string(16384, '.')), TokenVerdict::kMalformed);
+    assert_verdict(verifier.of(std::string(16382, 'a') + ".."), TokenVerdict::kMalformed);
+    assert_verdict(verifier.of(".." + std::string(16382, 'a')), TokenVerdict::kMalformed);
 }
 
 void test_a_long_part_of_any_kind_is_harmless(void**) {
     Verifying verifier({kEveryKind[0]});
     const std::string header = base64url(header_of("HS256"));
     const std::string claims = base64url(kAlice);
-    assert_verdict(verifier.of(header + "." + claims + "." + std::string(16000, 'A')), Verdict::kForged);
-    assert_verdict(verifier.of(header + "." + std::string(16000, 'A') + ".AAAA"), Verdict::kBadClaims);
-    assert_verdict(verifier.of(std::string(16000, 'A') + "." + claims + ".AAAA"), Verdict::kMalformed);
-    assert_verdict(of_header(header_of("HS256", quoted("typ", std::string(12000, 't')))), Verdict::kValid);
+    assert_verdict(verifier.of(header + "." + claims + "." + std::string(16000, 'A')), TokenVerdict::kForged);
+    assert_verdict(verifier.of(header + "." + std::string(16000, 'A') + ".AAAA"), TokenVerdict::kBadClaims);
+    assert_verdict(verifier.of(std::string(16000, 'A') + "." + claims + ".AAAA"), TokenVerdict::kMalformed);
+    assert_verdict(of_header(header_of("HS256", quoted("typ", std::string(12000, 't')))),
+                   TokenVerdict::kValid);
 }
 
 void test_deep_claims_are_harmless(void**) {
     for (const std::size_t depth : {100U, 1000U, 2000U, 4000U, 6000U}) {
         const std::string arrays = "{\"a\":" + std::string(depth, '[') + std::string(depth, ']') + "}";
-        const Verdict verdict = of_claims(arrays);
-        assert_true(verdict == Verdict::kValid || verdict == Verdict::kBadClaims);
-        assert_true(depth > 1000 || verdict == Verdict::kValid);
-        const Verdict open = of_claims("{\"a\":" + std::string(depth, '['));
-        assert_verdict(open, Verdict::kBadClaims);
+        const TokenVerdict verdict = of_claims(arrays);
+        assert_true(verdict == TokenVerdict::kValid || verdict == TokenVerdict::kBadClaims);
+        assert_true(depth > 1000 || verdict == TokenVerdict::kValid);
+        const TokenVerdict open = of_claims("{\"a\":" + std::string(depth, '['));
+        assert_verdict(open, TokenVerdict::kBadClaims);
     }
     std::string objects = "1";
     for (unsigned i = 0; i < 2000; i++) {
         objects = "{\"\":" + objects + "}";
     }
-    const Verdict verdict = of_claims("{\"a\":" + objects + "}");
-    assert_true(verdict == Verdict::kValid || verdict == Verdict::kBadClaims);
-    assert_verdict(of_header(header_of("HS256", "\"x\":" + std::string(3000, '['))), Verdict::kMalformed);
+    const TokenVerdict verdict = of_claims("{\"a\":" + objects + "}");
+    assert_true(verdict == TokenVerdict::kValid || verdict == TokenVerdict::kBadClaims);
+    assert_verdict(of_header(header_of("HS256", "\"x\":" + std::string(3000, '['))),
+                   TokenVerdict::kMalformed);
 }
 
 void test_without_keys_no_token_is_valid(void**) {
     Verifying verifier;
     for (const Kind& kind : kEveryKind) {
-        assert_verdict(verifier.of(token_of(kind, kAlice)), Verdict::kNoKey);
+        assert_verdict(verifier.of(token_of(kind, kAlice)), TokenVerdict::kNoKey);
     }
 }
 
@@ -353,32 +358,32 @@ void test_a_token_verifies_by_any_of_several_keys(void**) {
     assert_added(verifier.keys.add("HS256", secret_key().secret_bytes(), 100));
     const std::string claims = R"({"exp":1000})";
     const std::string old_token = signed_token(header_of("HS256"), claims, old_secret, "HS256");
-    assert_verdict(verifier.of(old_token, 999), Verdict::kValid);
-    assert_verdict(verifier.of(hs256(claims), 999), Verdict::kValid);
+    assert_verdict(verifier.of(old_token, 999), TokenVerdict::kValid);
+    assert_verdict(verifier.of(hs256(claims), 999), TokenVerdict::kValid);
     // Each with the leeway of its own key.
-    assert_verdict(verifier.of(old_token, 1000), Verdict::kExpired);
-    assert_verdict(verifier.of(hs256(claims), 1099), Verdict::kValid);
-    assert_verdict(verifier.of(hs256(claims), 1100), Verdict::kExpired);
+    assert_verdict(verifier.of(old_token, 1000), TokenVerdict::kExpired);
+    assert_verdict(verifier.of(hs256(claims), 1099), TokenVerdict::kValid);
+    assert_verdict(verifier.of(hs256(claims), 1100), TokenVerdict::kExpired);
 }
 
 void test_every_verdict_has_the_words_that_the_log_promises(void**) {
     const struct {
-        Verdict verdict;
+        TokenVerdict verdict;
         const char* text;
     } cases[] = {
-        {Verdict::kTooLong, "it is longer than 16384 bytes"},
-        {Verdict::kMalformed, "it is malformed"},
-        {Verdict::kCritical, "its header has \"crit\""},
-        {Verdict::kNoKey, "there is no key for its algorithm and key id"},
-        {Verdict::kForged, "its signature is wrong"},
-        {Verdict::kBadClaims, "its claims are malformed"},
-        {Verdict::kExpired, "it has expired"},
-        {Verdict::kNotYetValid, "it is not valid yet"},
+        {TokenVerdict::kTooLong, "it is longer than 16384 bytes"},
+        {TokenVerdict::kMalformed, "it is malformed"},
+        {TokenVerdict::kCritical, "its header has \"crit\""},
+        {TokenVerdict::kNoKey, "there is no key for its algorithm and key id"},
+        {TokenVerdict::kForged, "its signature is wrong"},
+        {TokenVerdict::kBadClaims, "its claims are malformed"},
+        {TokenVerdict::kExpired, "it has expired"},
+        {TokenVerdict::kNotYetValid, "it is not valid yet"},
     };
     for (const auto& each : cases) {
         assert_string_equal(verdict_text(each.verdict), each.text);
     }
-    assert_true(std::strlen(verdict_text(Verdict::kValid)) > 0);
+    assert_true(std::strlen(verdict_text(TokenVerdict::kValid)) > 0);
 }
 
 }  // namespace

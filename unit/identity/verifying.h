@@ -52,17 +52,17 @@ struct Verifying : Verifier {
     }
 
     // Asked twice, since the second answer may be a remembered one, and from memory no longer than the token.
-    Verdict of(std::string_view token, double now = kNow) {
+    TokenVerdict of(std::string_view token, double now = kNow) {
         const Exact exact(token);
         const Result result = verify(exact.view(), now);
-        assert_int_equal(static_cast<bool>(result.claims), result.verdict == Verdict::kValid);
+        assert_int_equal(static_cast<bool>(result.claims), result.verdict == TokenVerdict::kValid);
         const Result again = verify(exact.view(), now);
         assert_int_equal(again.verdict, result.verdict);
         assert_int_equal(static_cast<bool>(again.claims), static_cast<bool>(result.claims));
         return result.verdict;
     }
 
-    bool accepts(std::string_view token, double now = kNow) { return of(token, now) == Verdict::kValid; }
+    bool accepts(std::string_view token, double now = kNow) { return of(token, now) == TokenVerdict::kValid; }
 
     // A claim of a token; empty if it is not valid.
     std::string claim(std::string_view token, std::string_view path, double now = kNow) {
@@ -84,7 +84,7 @@ inline const Kind& kind_of(std::string_view algorithm) {
 
 #define assert_verdict(given, expected)                                                               \
     do {                                                                                              \
-        const rate_limit::identity::Verdict given_ = (given);                                         \
+        const rate_limit::identity::TokenVerdict given_ = (given);                                    \
         if (given_ != (expected)) {                                                                   \
             fail_msg("the verdict is \"%s\", not \"%s\"", rate_limit::identity::verdict_text(given_), \
                      rate_limit::identity::verdict_text(expected));                                   \

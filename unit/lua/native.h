@@ -21,7 +21,7 @@ struct StoredKey {
     Micros expires = 0;
 };
 
-class MemoryKeys final : public Keys {
+class MemoryKeys final : public CommandKeys {
   public:
     MemoryKeys(std::map<std::string, StoredKey>* stored, std::vector<std::string> names, Micros now)
         : stored_(stored), names_(std::move(names)) {

@@ -293,7 +293,7 @@ void test_requests_that_redis_does_not_know_yet_are_not_admitted_twice(void**) {
     const Slot slot = instance.zone->next_unsent(&from, kProcess);
     assert_int_equal(instance.zone->unsent_of(slot).take_unsent(), 10);
     Table::keep(slot, kProcess);
-    steady_clock += kSettling - 1;
+    steady_clock += kFallbackLasts - 1;
     const Request unsettled({instance.limit(scene)});
     assert_int_equal(unsettled.in_the_end(&scene.loop), Progress::kRejected);
     steady_clock += 1;
@@ -314,13 +314,13 @@ void test_unsent_counts_of_others_after_a_long_outage_are_not_admitted_twice(voi
     assert_int_equal(instance.zone->unsent_of(slot).take_unsent(), 10);
     Table::keep(slot, kProcess);
     instance.membership.set_away();
-    steady_clock += 5 * kSettling;
+    steady_clock += 5 * kFallbackLasts;
     scene.first_server.server.listen();
     assert_true(scene.loop.run_until([&] { return scene.first->available(0); }));
     const Request early({instance.limit(scene)});
     assert_int_equal(early.in_the_end(&scene.loop), Progress::kRejected);
     instance.membership.set_answering(steady_clock);
-    steady_clock += kSettling - 1;
+    steady_clock += kFallbackLasts - 1;
     instance.membership.set_answering(steady_clock);
     const Request unsettled({instance.limit(scene)});
     assert_int_equal(unsettled.in_the_end(&scene.loop), Progress::kRejected);
