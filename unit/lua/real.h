@@ -21,6 +21,11 @@ inline long long integer(const std::vector<std::string>& command) {
     return connection().call(command)->integer;
 }
 
+// The time of Redis, in microseconds.
+inline long long redis_time() {
+    return integer({"EVAL", "local t = redis.call('TIME') return t[1] * 1000000 + t[2]", "0"});
+}
+
 // The value of `name` in a section of INFO.
 inline std::string info(const std::string& section, const std::string& name) {
     std::istringstream text(text_of(*connection().call({"INFO", section})));
