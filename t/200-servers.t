@@ -179,7 +179,7 @@ subtest 'RL_NATIVE=1 adds the native module, whose calls count as EVALSHA' => su
     local $ENV{RL_NATIVE} = 1;
     my $acl    = 'user on >x ~* +evalsha';
     my $server = start_redis(acl => $acl);
-    is scalar @{ $server->command('MODULE', 'LIST') }, 1, 'the module is there';
+    is scalar(grep { $_->[1] eq 'ratelimit' } @{ $server->command('MODULE', 'LIST') }), 1, 'the module is there';
     my $monitor = $server->monitor;
     my $client  = $server->connect(plain => 1);
     $client->command('AUTH', 'user', 'x');
@@ -197,7 +197,7 @@ subtest 'RL_NATIVE=1 adds the native module, whose calls count as EVALSHA' => su
     $proxy->wait_until_happened(1);
     is scalar(my @ports = $proxy->callers('EVALSHA')), 1, 'a proxy intercepts a call of the module';
     my $other = start_redis(native => 0);
-    is scalar @{ $other->command('MODULE', 'LIST') }, 0, 'a server of a test may be without it';
+    is scalar(grep { $_->[1] eq 'ratelimit' } @{ $other->command('MODULE', 'LIST') }), 0, 'a server of a test may be without it';
 };
 
 subtest 'the server replicates' => sub {

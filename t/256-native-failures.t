@@ -10,7 +10,7 @@ use warnings;
 use lib 't/lib';
 use RateLimit qw(wait_for);
 use RateLimit::Load qw(start_load);
-use RateLimit::Native qw(native_module start_native is_native);
+use RateLimit::Native qw(native_module start_native is_native stays_loaded);
 use RateLimit::Parallel qw(@algorithms);
 use RateLimit::Sentinels qw(start_sentinels);
 use Test::More;
@@ -23,6 +23,7 @@ my $each  = 4 * $slice;    # before the kill, and again after it
 
 # The test triggers the failovers; a server that is slow on a busy machine does not.
 my $limits = start_sentinels(down_after => 60_000, config => "loadmodule $so\nenable-module-command yes\n");
+plan skip_all => 'on Redis 8, the module refuses to be unloaded' if stays_loaded($limits->primary);
 my $nginx  = start_native($limits->url, $limit, zone => 'on_error=closed');
 
 # New clients, which are always admitted, so that nginx keeps asking.
@@ -33,7 +34,7 @@ my $newcomers = start_load(
     pause       => 0.03,
 );
 
-sub has_module { my ($server) = @_; return scalar @{ $server->command('MODULE', 'LIST') } }
+sub has_module { my ($server) = @_; return scalar grep { $_->[1] eq 'ratelimit' } @{ $server->command('MODULE', 'LIST') } }
 
 sub change_module {
     my ($server) = @_;

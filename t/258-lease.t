@@ -7,7 +7,7 @@ use List::Util qw(sum0);
 use RateLimit qw(check_config start_nginx wait_for decode_json);
 use RateLimit::Async qw(await_answers request_text);
 use RateLimit::Fleet qw(zone_config ask left sum_metric);
-use RateLimit::Metrics qw(metrics promtool);
+use RateLimit::Metrics qw(metrics);
 use RateLimit::Redis qw(start_redis);
 use Test::More;
 use Time::HiRes qw(time);
@@ -209,7 +209,6 @@ subtest 'the setting and its counters are visible' => sub {
     is $zone->{lease}, '5%', 'in the API';
     cmp_ok $zone->{stores}{lease}, '>', 100, 'with the requests that leases decided';
     cmp_ok $zone->{leases}{asks},  '>', 0,   'and the calls for portions';
-    is((promtool($nginx->get('/metrics')->{body}, qw(check metrics)))[0], 0, 'metrics are valid');
     cmp_ok metrics($nginx)->{'rate_limiter_store_total{zone="gcra",store="lease"}'}, '>', 100, 'in metrics';
 };
 

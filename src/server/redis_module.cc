@@ -447,7 +447,29 @@ bool add_command(RedisModuleCtx* context, const char* name, RedisModuleCmdFunc r
 }
 
 }  // namespace
+// Redis 8 remembers the last command of each connection, also after the module of the command is unloaded.
+// The next call of the command on this connection then crashes Redis.
+bool survives_unloading(RedisModuleCtx* context) {
+    constexpr int kRedis8 = 0x080000;
+    if (RedisModule_GetServerVersion() < kRedis8) {
+        return true;
+    }
+    RedisModuleServerInfoData* info = RedisModule_GetServerInfo(context, "server");
+    const bool is_valkey = RedisModule_ServerInfoGetFieldC(info, "valkey_version") != nullptr;
+    RedisModule_FreeServerInfo(context, info);
+    return is_valkey;
+}
+
 }  // namespace rate_limit
+
+extern "C" [[gnu::visibility("default")]] int RedisModule_OnUnload(RedisModuleCtx* context) {
+    if (rate_limit::survives_unloading(context)) {
+        return REDISMODULE_OK;
+    }
+    RedisModule_Log(context, "warning",
+                    "rate_limit.so stays, because this version of Redis would crash without it");
+    return REDISMODULE_ERR;
+}
 
 extern "C" [[gnu::visibility("default")]] int RedisModule_OnLoad(RedisModuleCtx* context, RedisModuleString**,
                                                                  int) {

@@ -1,6 +1,6 @@
 # nginx with a zone of each algorithm in a Redis that may have the native module, and questions to it.
 #
-#   use RateLimit::Native qw(native_module start_native ask server_of is_native key_of);
+#   use RateLimit::Native qw(native_module start_native ask server_of is_native key_of stays_loaded);
 #
 # The tests that use this package choose the servers that have the module: RL_NATIVE does not apply to them.
 #
@@ -12,6 +12,7 @@
 #   server_of($nginx)                 what the API says about the Redis
 #   is_native($nginx)                 1 if the module has decided the last call, otherwise 0
 #   key_of($zone, $client)            the name of the client's key
+#   stays_loaded($redis)              whether the module refuses to be unloaded: on Redis 8
 package RateLimit::Native;
 use strict;
 use warnings;
@@ -24,7 +25,7 @@ use RateLimit::Parallel qw(exact_rate @algorithms);
 
 delete $ENV{RL_NATIVE};
 
-our @EXPORT_OK = qw(native_module start_native ask server_of is_native key_of);
+our @EXPORT_OK = qw(native_module start_native ask server_of is_native key_of stays_loaded);
 
 sub native_module { return abs_path('build/rate_limit.so') // croak 'build/rate_limit.so is missing: make redis-module' }
 
@@ -51,6 +52,11 @@ sub is_native { my ($nginx) = @_; return server_of($nginx)->{native} ? 1 : 0 }
 sub ask {
     my ($nginx, $zone, $client, $count) = @_;
     return join ' ', map { $nginx->request(path => "/$zone", headers => [ 'X-Client' => $client ])->{status} } 1 .. $count;
+}
+
+sub stays_loaded {
+    my ($redis) = @_;
+    return $redis->info('redis_version') =~ /^(\d+)/ && $1 >= 8 && $redis->info('valkey_version') eq '';
 }
 
 sub key_of { my ($zone, $client) = @_; return "rate_limit:$zone:$zone:{$client}" }
