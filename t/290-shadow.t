@@ -24,7 +24,7 @@ sub zone {
 sub counted {
     my ($nginx, $zone) = @_;
     my $metrics = metrics($nginx);
-    return join ' ', map { $metrics->{qq(rate_limiter_shadow_total{zone="$zone",live="$_->[0]",candidate="$_->[1]"})} // '-' }
+    return join ' ', map { $metrics->{qq(rate_limiter_shadow_total{zone="$zone",live="$_->[0]",shadow="$_->[1]"})} // '-' }
         [qw(allowed allowed)], [qw(allowed rejected)], [qw(rejected allowed)], [qw(rejected rejected)];
 }
 

@@ -291,7 +291,7 @@ subtest 'a dry run' => sub {
 
 subtest 'a shadow after authentication' => sub {
     is ask('/shadow', new_name(), 3), '200 200 200', 'has no effect';
-    my %labels = (zone => 'candidate', live => 'allowed', candidate => 'rejected');
+    my %labels = (zone => 'candidate', live => 'allowed', shadow => 'rejected');
     is sum_of(metrics($nginx), 'rate_limiter_shadow_total', %labels), 2, 'and decides by the tenant';
 };
 

@@ -101,7 +101,7 @@ like $nginx->error_log, qr/\[error\].* the request body is larger than "max=" of
 
 is post('/shadow', '{"max_tokens":60}'), '200 -', 'a shadow';
 my $metrics = metrics($nginx);
-is sum_of($metrics, 'rate_limiter_shadow_total', zone => 'candidate', candidate => 'rejected'), 1,
+is sum_of($metrics, 'rate_limiter_shadow_total', zone => 'candidate', shadow => 'rejected'), 1,
     'a shadow decides by the number';
 my %counts = map { $_ => sum_of($metrics, 'rate_limiter_bodies_total', body => 'request', result => $_) }
     qw(missing malformed too_large compressed not_json);

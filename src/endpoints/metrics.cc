@@ -212,12 +212,12 @@ void print_settled(const std::vector<ReadZone>& zones, std::string* text) {
 void print_shadows(const std::vector<ReadZone>& zones, std::string* text) {
     constexpr const char* kWords[] = {"rejected", "allowed"};
     Metric shadows(text, "rate_limiter_shadow_total", "counter",
-                   "Requests by the decision of the live limits and the decision of a candidate.");
+                   "Requests by the decision of the live limits and the decision of a shadow.");
     for (const ReadZone& zone : zones) {
         for (unsigned live = 0; zone.owner->shadow && live < 2; live++) {
-            for (unsigned candidate = 0; candidate < 2; candidate++) {
-                shadows.add({{"zone", zone.name}, {"live", kWords[live]}, {"candidate", kWords[candidate]}},
-                            zone.totals.shadows[live][candidate]);
+            for (unsigned shadow = 0; shadow < 2; shadow++) {
+                shadows.add({{"zone", zone.name}, {"live", kWords[live]}, {"shadow", kWords[shadow]}},
+                            zone.totals.shadows[live][shadow]);
             }
         }
     }
