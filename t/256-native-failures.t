@@ -23,6 +23,7 @@ my $each  = 4 * $slice;    # before the kill, and again after it
 
 # The test triggers the failovers; a server that is slow on a busy machine does not.
 my $limits = start_sentinels(down_after => 60_000, config => "loadmodule $so\nenable-module-command yes\n");
+# Each round unloads the module under load.
 plan skip_all => 'on Redis 8, the module refuses to be unloaded' if stays_loaded($limits->primary);
 my $nginx  = start_native($limits->url, $limit, zone => 'on_error=closed');
 

@@ -140,9 +140,9 @@ void Client::read_native_reply(const redisReply& reply) {
     native_missed_ = !native_;
 }
 
-// Sends a call again by the script if the native command has refused it: the module is not loaded any more,
-// the user may not call it, or it does not know what the call asks for. It has then changed nothing. Neither
-// has it in a replica, where the script tells whether the slots of a cluster are now served by another node.
+// Sends a call again by the script if the native command has refused the call without a change: the module is
+// gone, the user may not run the command, the command does not know the request, or the server is a replica.
+// In a replica, the script also tells whether another node now serves the hash slots.
 bool Client::retried_by_script(Call* call, std::string_view text) {
     const bool unknown = text.substr(0, 19) == "ERR unknown command" || text.substr(0, 6) == "NOPERM";
     const bool refused = unknown || text.substr(0, 4) == "ERR " || text.substr(0, 8) == "READONLY";
